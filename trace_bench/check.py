@@ -33,7 +33,6 @@ LIMIT = 16
 
 @command()
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 0 when all checks pass, 1 when one fails, 2 for wrong input."""
     return 0 if told(arguments, __doc__) else _check(list(arguments))
 
 
@@ -58,8 +57,7 @@ def _check(arguments: list[str]) -> int:
 
 
 def _apart(suite: Suite, settings: Settings) -> Checked:
-    """Whether the run's splits share no task; a split that the suite lacks is left out, and one
-    that serves two purposes is looked at once. Counts the pairs of splits that pass."""
+    """Whether the run's splits share no task, each pair once, of those that the suite has."""
     env, line = settings.env, Checked("the splits share no task (pairs of splits)")
     used = dict.fromkeys((env.train_split, env.dev_split, settings.evaluation.split, DEMO))
     there = splits_of(suite)

@@ -39,8 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write(kind: str, name: str) -> None:
-    """Writes the example of a kind as NAME.py. Raises UserError for a name that no module of one's
-    own can have, and for a file that is there or cannot be written."""
+    """Writes the example of a kind as NAME.py. Raises UserError for a name that cannot be used."""
     example = KINDS[kind][0]
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UserError(

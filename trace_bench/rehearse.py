@@ -27,24 +27,15 @@ from trace_bench.core.command import command
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_if_there, read_json, write_json
 from trace_bench.results.runs import read_run
-from trace_bench.runner.build import models_in_roles, run_context
-from trace_bench.runner.cut import (
-    Cut,
-    affordable,
-    small,
-    with_model,
-    with_sandbox,
-    with_servers,
-    with_trainer,
-)
+from trace_bench.runner.build import models_in_roles
+from trace_bench.runner.cut import Cut, small
 from trace_bench.runner.forecast import describe
 from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name, weights_count
 from trace_bench.settings.schema import Settings, parse
 from trace_bench.trainers.memory import shape_of
 
-Loaded = Callable[[], Sequence[str]]
-"""The adapters that a server has loaded so far."""
+Loaded = Callable[[], Sequence[str]]  # the adapters that a server has loaded so far
 LIMIT = 900.0  # seconds of the whole rehearsal
 SMALL = 5e6  # parameters of a model that is taken as it is
 ONLY_A_GPU = (
@@ -57,8 +48,6 @@ ONLY_A_GPU = (
 
 @dataclass
 class Report:
-    """Prints and counts what was shown."""
-
     failed: list[str] = field(default_factory=list)
 
     def say(self, what: str, shown: bool | None = True) -> None:
@@ -71,8 +60,7 @@ class Report:
 
 @command("interrupted")
 def main(argv: Sequence[str]) -> int:
-    """0: all that was tried was shown; 1: something was not; 2: wrong settings, or a package that
-    is missing."""
+    """0: all that was tried was shown; 1: something was not; 2: wrong settings."""
     words = list(argv)
     if words[:1] == ["--run"]:  # in a process of its own, which is killed once
         from trace_bench.runner.pipeline import run
@@ -102,9 +90,9 @@ def _rehearse(settings: Settings, folder: Path) -> list[str]:
     print("rehearsal: every phase in small; all scores are drawn by lot and mean nothing")
     model = _model(cut, settings, folder, report)
     with _servers(cut, model, folder) as (asked, loaded, what):
-        with_sandbox(cut, folder, "process")
-        with_trainer(cut, _usable, "local")
-        budget = affordable(cut, folder)
+        cut.with_sandbox(folder)
+        cut.with_trainer()
+        budget = cut.affordable(folder)
         print(f"its run: {budget} rollouts for {settings.budget}, "
               f"{cut.settings.evaluation.limit} held-out tasks")  # fmt: skip
         for line in cut.replaced:
@@ -146,7 +134,7 @@ def _model(cut: Cut, settings: Settings, folder: Path, report: Report) -> str:
     from trace_bench.models.miniature import make
 
     made = make(own, folder / "model", settings.policy.context or 1024, settings.seed)
-    with_model(cut, made.folder)
+    cut.with_model(made.folder)
     for same in made.same:
         report.say(f"a miniature with the model's {same}")
     for other in made.other:
@@ -185,14 +173,8 @@ def _servers(
             loaded = engine.loaded.copy
             what.append("this project's server in vLLM's place served the agent")
             cut.replaced.append(f"vLLM by this project's server ({stand_in.VLLM} names none)")
-        with_servers(cut, url, roles)
+        cut.with_servers(url, roles)
         yield players.asked, loaded, what
-
-
-def _usable(settings: Settings) -> None:
-    """Raises UserError for a trainer that cannot work here."""
-    parts = parts_of(settings)
-    parts["trainer"].make(run_context(settings, parts)).preflight(True)
 
 
 # -- the run, once killed and once whole ------------------------------------------------------

@@ -17,7 +17,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ WIDTH = 100
 
 
 def episodes(folder: Path) -> list[Stored]:
-    """All stored episodes, in the order in which they were written."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder. Give the folder that a run printed last.")
     found = [line for name in FILES for line in read_lines(folder / name, Stored)]
@@ -63,7 +61,6 @@ def listing(found: Sequence[Stored]) -> str:
 
 
 def choose(found: Sequence[Stored], name: str) -> list[Stored]:
-    """The episodes of a task, given whole or by the end of its id."""
     tasks = sorted({e.trajectory.task for e in found})
     exact = [t for t in tasks if t == name] or [t for t in tasks if t.endswith("/" + name)]
     if not exact:
@@ -74,35 +71,19 @@ def choose(found: Sequence[Stored], name: str) -> list[Stored]:
     return [e for e in found if e.trajectory.task == exact[0]]
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Which episodes to show; None and false leave all."""
-
-    agent: str | None = None
-    split: str | None = None
-    capability: str | None = None
-    failed: bool = False
-
-
-def _filters(given: argparse.Namespace) -> Filters:
-    return Filters(given.agent, given.split, given.capability, given.failed)
-
-
-def chosen(folder: Path, found: Sequence[Stored], filters: Filters) -> list[Stored]:
+def chosen(found: Sequence[Stored], given: argparse.Namespace, agent: str | None) -> list[Stored]:
     """The episodes that pass the filters. UserError, with what there is, when none does."""
+    folder: Path = given.run
     out = list(found)
-    if (agent := filters.agent) is not None:
+    if agent is not None:
         out = _played_by(agent, found) or _played_by(same_agents(folder).get(agent), found)
         calls = sorted({"/".join(e.call.split("/")[:2]) for e in found})
         _some(out, f"--agent {agent}", calls)
-    if (split := filters.split) is not None:
+    if (split := given.split) is not None:
         out = [e for e in out if split in e.trajectory.task.split("/")]
-        _some(
-            out,
-            f"--split {split}",
-            sorted({"/".join(e.trajectory.task.split("/")[:-1]) for e in found}),
-        )
-    if (capability := filters.capability) is not None:
+        splits = sorted({"/".join(e.trajectory.task.split("/")[:-1]) for e in found})
+        _some(out, f"--split {split}", splits)
+    if (capability := given.capability) is not None:
         tags = read_if_there(folder / TASKS)
         lacking = _lacking(folder, capability)
         names = {name for words in tags.values() for name in words}
@@ -112,7 +93,7 @@ def chosen(folder: Path, found: Sequence[Stored], filters: Filters) -> list[Stor
             if capability in tags.get(e.trajectory.task, ()) or (e.call, e.index) in lacking
         ]
         _some(out, f"--capability {capability}", sorted(names))
-    if filters.failed:
+    if given.failed:
         out = [e for e in out if (score := e.trajectory.score) is not None and not score.success]
         _some(out, "--failed", ["only successes and lost episodes"])
     return out
@@ -135,7 +116,6 @@ def _lacking(folder: Path, capability: str) -> set[tuple[str, int]]:
 
 
 def render(episode: Stored, labels: Mapping[str, Any]) -> str:
-    """One episode as text."""
     trajectory = episode.trajectory
     lines = [
         f"task      {trajectory.task}",
@@ -219,8 +199,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _asked(given: argparse.Namespace) -> str:
-    """The answer. Raises UserError, also for a folder whose files hold something else than a run
-    has written."""
+    """The answer. Raises UserError, also for damaged files."""
     folder: Path = given.run
     try:
         return _answer(given)
@@ -240,13 +219,12 @@ def _answer(given: argparse.Namespace) -> str:
     if given.against is not None:
         if given.task is None:
             raise UserError("--against needs a task: two agents are shown on one task.")
-        pair = [
-            chosen(folder, choose(everything, given.task), replace(_filters(given), agent=agent))
-            for agent in (given.against, given.agent or "final")
-        ]
+        of_task = choose(everything, given.task)
+        agents = (given.against, given.agent or "final")
+        pair = [chosen(of_task, given, agent) for agent in agents]
         both = (render(own[-1], labels_of(folder, own[-1])) for own in pair)
         return f"\n\n{'=' * WIDTH}\n\n".join(both)
-    found = chosen(folder, everything, _filters(given))
+    found = chosen(everything, given, given.agent)
     if given.task is None:
         return listing(found)
     group = choose(found, given.task)

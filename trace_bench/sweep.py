@@ -58,7 +58,6 @@ class SweepRun:
 
     @property
     def words(self) -> list[str]:
-        """Of its command line."""
         place = [] if self.config_dir is None else ["--config-dir", str(self.config_dir)]
         return [*place, *self.overrides]
 
@@ -68,8 +67,7 @@ class SweepRun:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The run's summary; None if it is not finished or cannot be read (running it then reports
-        the error)."""
+        """The run's summary; None if there is none or it cannot be read (running says why)."""
         try:
             return stored_summary(self.folder)
         except UserError:
@@ -87,8 +85,7 @@ class LogLine:
 
 
 def read_sweep(path: Path) -> list[tuple[str, ...]]:
-    """The overrides of every run of a sweep file, in the grid's order. Raises UserError for a file
-    that cannot be read, unknown keys, and searches other than a grid."""
+    """The overrides of every run of a sweep file, in the grid's order. Raises UserError."""
     import yaml
 
     try:
@@ -136,8 +133,7 @@ def _text(value: Any) -> str:
 def members(
     path: Path, extra: Sequence[str] = (), config_dir: Path | None = None
 ) -> list[SweepRun]:
-    """All runs of a sweep, every command line composed and checked before anything starts. `extra`:
-    settings for all of them."""
+    """All runs of a sweep, checked before anything starts. `extra`: settings for all of them."""
     overrides = [(*run, *extra) for run in read_sweep(path)]
     settings = compose_all(overrides, config_dir)
     return [
@@ -177,15 +173,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def sweep(
-    path: Path,
-    runs: Sequence[SweepRun],
-    jobs: int,
-    retry: bool,
-    become: Callable[[SweepRun], int],
+    path: Path, runs: Sequence[SweepRun], jobs: int, retry: bool, become: Callable[[SweepRun], int]
 ) -> int:
-    """Runs all unfinished members and logs those that end in `path`. `become`: what a new
-    process does to be that run. Returns 1 if a run failed or has no score, now or before, else
-    0."""
+    """Runs all unfinished members and logs those that end in `path`. `become`: what a new process
+    does to be that run. Returns 1 if a run failed or has no score, also before, else 0."""
     record = Lines(path, LogLine)
     codes = {line.folder: line.code for line in record.existing}  # the last try counts
     failed = {folder for folder, code in codes.items() if code != 0}
@@ -227,8 +218,7 @@ def sweep(
 
 @contextmanager
 def _waited_for() -> Iterator[None]:
-    """Waits for the runs under way where something ends the sweep: above all Ctrl-C, which they get
-    too."""
+    """Waits for the runs under way where something ends the sweep, as Ctrl-C does."""
     try:
         yield
     except BaseException:
@@ -280,8 +270,7 @@ IMPORTED = (
 
 
 def _import_all(runs: Sequence[SweepRun]) -> None:
-    """Raises UserError for runs with other numbers of threads, which the numeric libraries read
-    when they are imported."""
+    """Raises UserError for runs with other numbers of threads, which are read at import."""
     threads = sorted({m.threads for m in runs})
     if len(threads) > 1:
         raise UserError(

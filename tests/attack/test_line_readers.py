@@ -40,7 +40,7 @@ from trace_bench.results.places import find
 from trace_bench.results.records import read_records
 from trace_bench.runner.api import Result
 from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.lab import Listeners, RunLab
+from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger, entry
 from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Progress
@@ -73,11 +73,15 @@ LINES = st.lists(
 def lab(folder: Path) -> None:
     """The files of a lab: ledger, trajectories and metrics."""
     player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
-    listeners = Listeners(Metrics(folder / "metrics.jsonl", Silent(), print), Progress(9))
     RunLab(
-        folder, seed=0, ledger=Ledger(folder / "ledger.jsonl", 9), player=player,
-        trainer=None, listeners=listeners,  # type: ignore[arg-type]
-    ).close()  # fmt: skip
+        folder,
+        seed=0,
+        ledger=Ledger(folder / "ledger.jsonl", 9),
+        player=player,
+        trainer=None,  # type: ignore[arg-type]
+        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
+        progress=Progress(9),
+    ).close()
 
 
 def evaluator(folder: Path) -> None:

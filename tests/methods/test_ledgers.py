@@ -19,7 +19,7 @@ from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.runner.lab import Listeners, RunLab
+from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
 from trace_bench.tiny import MODEL_FOLDER
@@ -62,9 +62,8 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
         ledger=Ledger(folder / "ledger.jsonl", budget),
         player=Player(policy, Suites(EmbeddedSuite()), max_turns=6, max_tokens=48),
         trainer=LocalTrainer(TRAINER, threads=1),
-        listeners=Listeners(
-            Metrics(folder / "metrics.jsonl", Silent(), print), Progress(budget), None
-        ),
+        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
+        progress=Progress(budget),
         max_lost=1.0,
     )
     counted: Counter[str] = Counter()

@@ -46,7 +46,7 @@ from trace_bench.methods.trace.training import Job, Trained, assemble, train
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import FunctionPolicy
-from trace_bench.runner.lab import Listeners, Models, RunLab
+from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
 from trace_bench.sandbox.engine import Sandbox
@@ -219,13 +219,11 @@ def test_a_counter_beyond_the_checks_is_dropped_after_training(tmp_path: Path) -
             ledger=Ledger(tmp_path / "ledger.jsonl", 500),
             player=Player(saying("Hello."), Suites(ToySuite())),
             trainer=None,  # type: ignore[arg-type]
-            listeners=Listeners(
-                Metrics(tmp_path / "metrics.jsonl", Silent(), print),
-                Progress(500, stream=io.StringIO()),
-            ),
-            models=Models(
-                Roles({"generator": role}, tmp_path / "llm.jsonl"),
-                lambda source: load(source.name, source.text, source.given["TOOLS"], PATIENT),
+            tracker=Metrics(tmp_path / "metrics.jsonl", Silent(), print),
+            progress=Progress(500, stream=io.StringIO()),
+            roles=Roles({"generator": role}, tmp_path / "llm.jsonl"),
+            make_suite=lambda source: load(
+                source.name, source.text, source.given["TOOLS"], PATIENT
             ),
         )
         generation = Generation(lab, BASE, SMALL, tools(), NOTHING, 8)

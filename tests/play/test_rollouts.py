@@ -24,7 +24,7 @@ from trace_bench.core.types import (
     to_json,
 )
 from trace_bench.play import rollouts
-from trace_bench.play.steps import step_one
+from trace_bench.play.steps import step_one, with_guidance
 from trace_bench.policies.scripted import (
     FunctionPolicy,
     IdlePolicy,
@@ -240,7 +240,7 @@ def test_guidance_goes_into_the_system_message_only():
     run(FunctionPolicy(look), [toy_task(0)], agent=AgentSpec("none", prompt="Ask first."))
     assert seen[0][0]["content"] == "Use the tool.\nGuidance: Ask first."
     assert seen[0][1]["role"] == "user"
-    (alone,) = rollouts.with_guidance([], "Ask.")
+    (alone,) = with_guidance([], "Ask.")
     assert alone == {"role": "system", "content": "Guidance: Ask."}
 
 

@@ -21,7 +21,7 @@ from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner.ahead import stages_of
-from trace_bench.runner.lab import Listeners, RunLab
+from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
@@ -59,7 +59,8 @@ def make(
         ledger=Ledger(folder / "ledger.jsonl", budget),
         player=Player(policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16, faults),
         trainer=None,  # type: ignore[arg-type]
-        listeners=Listeners(Metrics(folder / "metrics.jsonl", Silent(), print), progress),
+        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
+        progress=progress,
         known=known,
         max_lost=max_lost,
     )

@@ -14,7 +14,7 @@ from trace_bench.models.miniature import make
 from trace_bench.play.suites import Suites
 from trace_bench.rehearse import main
 from trace_bench.results.runs import read_run
-from trace_bench.runner.cut import small, with_model, with_servers
+from trace_bench.runner.cut import small
 from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of, served_name
@@ -28,8 +28,8 @@ EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
 def test_every_experiment_is_cut_down(name: str, tmp_path: Path) -> None:
     own = compose([f"experiment={name}"])
     cut = small(own, tmp_path)
-    with_servers(cut, "http://127.0.0.1:1/v1", "http://127.0.0.1:2")
-    with_model(cut, tmp_path / "model")
+    cut.with_servers("http://127.0.0.1:1/v1", "http://127.0.0.1:2")
+    cut.with_model(tmp_path / "model")
     found = cut.settings
     assert found.rehearsal and found.run_dir == str(tmp_path / "run")
     assert found.experiment == name and found.method.name == own.method.name

@@ -14,7 +14,7 @@ from toy import ToySuite, toy_task
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.lines import Figures, Outcome
-from trace_bench.core.protocols import TurnRequest, Yardstick
+from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, StopReason
 from trace_bench.play.rollouts import Player
@@ -131,11 +131,11 @@ def whole(folder: Path, policy: ScriptedPolicy, suite: ToySuite | None = None) -
     out.checkpoint(10, BASE, 11)
     out.checkpoint(20, routed(ADAPTERS[:1]), 21)
     out.checkpoint(30, routed(), 31)
-    out.final(BASE, routed())
+    out.trained("final", "final evaluation", BASE, routed(), keep=True)
     out.adapters(BASE, routed())
     out.router(BASE, routed())
     joint = AgentSpec("m", "j", adapters=(AdapterRef("a@1", "joint/a"),))
-    out.yardstick(Yardstick("joint", "one joint adapter", None), BASE, joint)  # type: ignore[arg-type]
+    out.trained("joint", "evaluation of one joint adapter", BASE, joint)
     out.close()
     return out
 

@@ -16,7 +16,7 @@ from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task, Trajectory
 from trace_bench.policies.scripted import FunctionPolicy, ReferencePolicy
-from trace_bench.runner.unable import unable
+from trace_bench.runner.evaluation import unable
 
 
 def episodes(act: Callable[[TurnRequest], Message]) -> list[Trajectory]:

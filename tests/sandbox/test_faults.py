@@ -68,7 +68,7 @@ class Unlucky(ReferencePolicy):
 def test_killed_containers_change_nothing(tmp_path: Path) -> None:
     from trace_bench.play.rollouts import Player
     from trace_bench.play.suites import Suites
-    from trace_bench.runner.lab import Listeners, RunLab
+    from trace_bench.runner.lab import RunLab
     from trace_bench.runner.ledger import Ledger
     from trace_bench.runner.progress import Progress
     from trace_bench.trackers.jsonl import Metrics, Silent
@@ -90,7 +90,8 @@ def test_killed_containers_change_nothing(tmp_path: Path) -> None:
             ledger=Ledger(folder / "ledger.jsonl", EPISODES),
             player=Player(acting, Suites(world), max_turns=30, max_tokens=8),
             trainer=None,  # type: ignore[arg-type]
-            listeners=Listeners(tracker, Progress(EPISODES)),
+            tracker=tracker,
+            progress=Progress(EPISODES),
         )
         found[name] = lab.rollouts("all", AgentSpec("r"), tasks, purpose=Purpose.ANALYSIS)
         lab.close()

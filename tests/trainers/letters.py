@@ -11,7 +11,7 @@ from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, 
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.runner.lab import Listeners, RunLab
+from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
 from trace_bench.trackers.jsonl import Metrics, Silent
@@ -98,7 +98,9 @@ def make_lab(
             max_tokens=max_tokens,
         ),
         trainer=LocalTrainer(settings, threads=1),
-        listeners=Listeners(tracker, Progress(budget), on_checkpoint),
+        tracker=tracker,
+        progress=Progress(budget),
+        on_checkpoint=on_checkpoint,
         max_lost=1.0,
     )
 

@@ -16,7 +16,7 @@ from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.runner.build import MAKER, clean_up, generated_suites, make_suite, run_context
-from trace_bench.runner.lab import Listeners, Models, RunLab
+from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
@@ -82,10 +82,9 @@ def make_lab(
             IdlePolicy(), Suites(suite), chosen.policy.max_turns, chosen.policy.max_tokens
         ),
         trainer=VerlTrainer(verl_settings(chosen), facts(chosen)),
-        listeners=Listeners(
-            Metrics(folder / "metrics.jsonl", Silent(), print), Progress(chosen.budget)
-        ),
-        models=Models(make_suite=generated_suites(chosen, facts(chosen))),
+        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
+        progress=Progress(chosen.budget),
+        make_suite=generated_suites(chosen, facts(chosen)),
         max_lost=max_lost,
     )
 

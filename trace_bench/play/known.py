@@ -1,10 +1,9 @@
 """What is known before a batch is played: episodes on disk, calls of another lab, the router's
 choices.
 
-An episode's floating-point rounding may depend on the other episodes in its batch. So a batch that
-is partly on disk is run again as a whole, and only the missing episodes are reported. If the policy
-or the simulated user is not repeatable, only the missing episodes are run.
-"""
+An episode's rounding may depend on the others in its batch. So a batch that is partly on disk is
+run again as a whole, and only the missing episodes are reported; or these alone are run, if the
+policy or the simulated user is not repeatable."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ from trace_bench.policies.routing.router import make_router
 def play_missing(
     player: Player, batch: EpisodeBatch, there: Collection[int], on_episode: OnEpisode
 ) -> None:
-    """Completes a batch of which the indices `there` are on disk; `on_episode` is called for the
-    missing episodes only."""
+    """Completes a batch of which `there` is on disk; `on_episode` is called for the rest."""
     which = [i for i in range(len(batch)) if i not in there]
     if not which:
         return
@@ -40,9 +38,8 @@ def play_missing(
 def choices(
     player: Player, agent: AgentSpec, tasks: Sequence[Task]
 ) -> list[Choice | BaseException] | None:
-    """The router's choice for each task, or an exception if the task cannot be reset. None if the
-    router or the suite waits for a model, or the router chooses at every turn: then the choice is
-    only known in an episode. At most as many environments as the policy has places are open."""
+    """The router's choice for each task, or an exception if the task cannot be reset. None if it is
+    only known in an episode, as a model is waited for or each turn has a choice of its own."""
     router = make_router(agent, player.policy)
     if agent.router is None:
         return [router.route((), ())] * len(tasks)
@@ -60,10 +57,8 @@ def choices(
 
 
 class KnownCalls:
-    """Complete calls that were run in this process, for another lab that makes the same calls.
-
-    Only calls of agents without adapters are kept: those are what two trainings that start from the
-    same agent have in common."""
+    """Complete calls that were run in this process, for another lab that makes the same calls, of
+    agents without adapters: what two trainings from the same agent have in common."""
 
     def __init__(self) -> None:
         self._calls: dict[str, tuple[EpisodeBatch, Mapping[int, Trajectory]]] = {}
@@ -74,7 +69,6 @@ class KnownCalls:
             self._calls[call] = (batch, dict(played))
 
     def find(self, call: str, batch: EpisodeBatch) -> Mapping[int, Trajectory] | None:
-        """The episodes of the call with that name, if its batch was the same."""
         kept, played = self._calls.get(call, (None, None))
         return played if kept == batch else None
 

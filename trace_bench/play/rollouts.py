@@ -1,10 +1,8 @@
 """Runs many episodes concurrently, without a barrier: each turn is handled as soon as it is ready.
 
-A failed episode never ends a run: an exception from the environment becomes that episode's
-Failure(ENVIRONMENT) (or the boundary that an EpisodeError names), an error from the policy
-Failure(POLICY); a failed episode has no score. Episodes start in order and turns are handled in the
-policy's order, so a deterministic policy gives the same run every time.
-"""
+A failed episode never ends a run: an exception becomes its Failure, of the environment (or the
+boundary that an EpisodeError names) or of the policy, without a score. Episodes start in order and
+turns are handled in the policy's order: a deterministic policy gives the same run every time."""
 
 from __future__ import annotations
 
@@ -39,16 +37,8 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.play import shards
-from trace_bench.play.steps import (
-    Faults,
-    FaultsElsewhere,
-    close,
-    make,
-    step_all,
-    step_one,
-    with_guidance,
-)
+from trace_bench.play import shards, steps
+from trace_bench.play.steps import Faults, FaultsElsewhere
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
@@ -61,10 +51,8 @@ class EpisodeBatch:
     """Episodes to run, one per entry of `tasks`.
 
     `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
-    base model); without `route` the agent's router chooses from the first messages, or anew at
-    every turn. `hints[i]` is added to the agent's prompt in episode i. Raises ValueError unless all
-    have the same length.
-    """
+    base model); without `route` the agent's router chooses. `hints[i]` is added to the agent's
+    prompt in episode i. Raises ValueError unless all have the same length."""
 
     agent: AgentSpec
     tasks: tuple[Task, ...]
@@ -82,7 +70,6 @@ class EpisodeBatch:
         return len(self.tasks)
 
     def only(self, which: Sequence[int]) -> EpisodeBatch:
-        """The batch with only the episodes at these indices."""
         return replace(
             self,
             tasks=tuple(self.tasks[i] for i in which),
@@ -94,9 +81,8 @@ class EpisodeBatch:
 
 @dataclass(frozen=True)
 class Player:
-    """Runs batches of episodes. `max_turns`: turns of the agent per episode; `max_tokens`: tokens
-    per turn; `faults`: keeps tracebacks of what ends episodes. `shards`: parts of a batch,
-    `workers`: processes that play them (`play.shards`)."""
+    """Runs batches of episodes. `max_tokens`: per turn; `faults`: keeps tracebacks; `shards`: parts
+    of a batch, `workers`: processes that play them (`play.shards`)."""
 
     policy: Policy
     suites: Suites
@@ -112,8 +98,7 @@ class Player:
         return self.policy.repeatable and not any(suite.asks_user() for suite in self.suites)
 
     def play(self, batch: EpisodeBatch, on_episode: OnEpisode | None = None) -> list[Trajectory]:
-        """Runs the batch and returns the trajectories in its order. `on_episode(i, trajectory)` is
-        called when an episode ends, in the order in which they end."""
+        """The batch's trajectories, in order; `on_episode(i, trajectory)` is called at each end."""
         self.policy.load(batch.agent)
         if self.shards == 1:
             return _Playing(self, batch, on_episode).play()
@@ -141,8 +126,6 @@ Choice = str | Mixture | None  # an adapter's name, a weighted sum, or the base 
 
 @dataclass
 class _Live:
-    """An episode in flight."""
-
     index: int
     task: Task
     suite: Suite
@@ -159,8 +142,6 @@ _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to mak
 
 
 class _Playing:
-    """One batch."""
-
     def __init__(self, player: Player, batch: EpisodeBatch, on_episode: OnEpisode | None) -> None:
         policy = player.policy
         self.player, self.batch, self.on_episode = player, batch, on_episode
@@ -199,7 +180,7 @@ class _Playing:
                 self.threads.shutdown(wait=False, cancel_futures=True)
             for episode in list(self.live.values()):
                 self.policy.release(episode.index)
-                close(episode.env)
+                steps.close(episode.env)
         return [self.done[i] for i in range(total)]
 
     def _submit(self) -> None:
@@ -209,11 +190,10 @@ class _Playing:
             self.outbox = []
 
     def _start(self, index: int) -> _Due:
-        """An episode's environment, and its reset."""
         task = self.batch.tasks[index]
         suite = self.player.suites.of(task)
         adapter = None if self.batch.route is None else self.batch.route[index]
-        self.live[index] = _Live(index, task, suite, make(suite), adapter)
+        self.live[index] = _Live(index, task, suite, steps.make(suite), adapter)
         return self.live[index], task
 
     def _answer(self, replies: Sequence[TurnReply]) -> None:
@@ -247,10 +227,10 @@ class _Playing:
             suite = group[0][0].suite
             if suite.asks_user() and not isinstance(suite, ActsTogether):
                 for episode, what in group:
-                    self.thinking[self._in_thread(step_one, episode.env, what)] = episode
+                    self.thinking[self._in_thread(steps.step_one, episode.env, what)] = episode
                 continue
-            steps = step_all(suite, [(episode.env, what) for episode, what in group])
-            for (episode, _), step in zip(group, steps, strict=True):
+            made = steps.step_all(suite, [(episode.env, what) for episode, what in group])
+            for (episode, _), step in zip(group, made, strict=True):
                 self._stepped(episode, step)
 
     def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -262,7 +242,6 @@ class _Playing:
         return future
 
     def _gather(self) -> None:
-        """Handles the results of finished threads."""
         for routed in [f for f in self.routing if f.done()]:
             episode, step, first = self.routing.pop(routed)
             if (error := routed.exception()) is None:
@@ -275,7 +254,6 @@ class _Playing:
             self._stepped(self.thinking.pop(future), future.result())
 
     def _stepped(self, episode: _Live, step: Step | BaseException) -> None:
-        """Handles the result of a reset or step."""
         if isinstance(step, BaseException):
             self._fail(episode, Boundary.ENVIRONMENT, step)
         elif episode.opened:
@@ -288,7 +266,7 @@ class _Playing:
         episode.opened = True
         hint = "" if self.batch.hints is None else self.batch.hints[episode.index]
         guidance = "\n".join(text for text in (self.batch.agent.prompt, hint) if text)
-        first = with_guidance(step.messages, guidance)
+        first = steps.with_guidance(step.messages, guidance)
         episode.tools = step.tools
         if self.router is None:
             self._begin(episode, step, first, episode.adapter)
@@ -375,11 +353,7 @@ class _Playing:
         self._finish(episode, StopReason.ERROR, None, Failure(boundary, text))
 
     def _finish(
-        self,
-        episode: _Live,
-        stop: StopReason,
-        score: Score | None,
-        failure: Failure | None = None,
+        self, episode: _Live, stop: StopReason, score: Score | None, failure: Failure | None = None
     ) -> None:
         if score is None and failure is None:
             stop = StopReason.ERROR
@@ -400,15 +374,14 @@ class _Playing:
         )
         del self.live[episode.index]
         self.policy.release(episode.index)
-        close(episode.env)
+        steps.close(episode.env)
         self.done[episode.index] = trajectory
         if self.on_episode is not None:
             self.on_episode(episode.index, trajectory)
 
 
 def _players(episode: _Live) -> str | None:
-    """The adapter that acted in the episode; all of them, in order of their first turn, if it
-    changed."""
+    """The adapter that acted in the episode; all, in order of their first turn, if it changed."""
     if len(episode.used) < 2:
         return episode.adapter
     return " > ".join(name or "base model" for name in episode.used)

@@ -1,9 +1,8 @@
 """A batch of episodes in parts of whole groups, each played as a batch of its own, by one process
 or by several: what comes out, and in which order, depends on the number of parts alone.
 
-The other processes are forks of this one for as long as the batch lasts, so they begin with the
-model and the suites that are loaded here, and share their memory until they write to it.
-"""
+The other processes are forks of this one for as long as the batch lasts: they begin with the model
+and the suites that are loaded here, and share their memory."""
 
 from __future__ import annotations
 
@@ -22,15 +21,13 @@ from trace_bench.core.types import Task, Trajectory
 
 Ended = Callable[[int, Trajectory], None]
 """Given the place of an episode in the batch, and the episode, when it ends."""
-Fault = Callable[[str, str], None]
-"""Given the kind and the traceback of what ended an episode."""
+Fault = Callable[[str, str], None]  # given the kind and the traceback of what ended an episode
 PlayPart = Callable[[Sequence[int], Ended, Fault], Any]
 """Plays the episodes at these places of the batch."""
 
 
 def divided(tasks: Sequence[Task], shards: int) -> list[list[int]]:
-    """The places in `tasks`, in at most `shards` parts of whole groups (neighbours of one task),
-    which are dealt out in turn."""
+    """The places in `tasks`, dealt out in at most `shards` parts of neighbours of one task."""
     numbered = groupby(range(len(tasks)), key=lambda i: tasks[i].id)
     groups = [list(places) for _, places in numbered]
     parts = ([i for group in groups[s::shards] for i in group] for s in range(shards))

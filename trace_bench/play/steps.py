@@ -16,20 +16,10 @@ from typing import Any
 from trace_bench.core.decode import step_of
 from trace_bench.core.errors import EpisodeError, SourceError, TraceBenchError, attempt
 from trace_bench.core.limits import Unreadable
-from trace_bench.core.protocols import (
-    ActsTogether,
-    Env,
-    Suite,
-    make_env,
-)
+from trace_bench.core.protocols import ActsTogether, Env, Suite, make_env
 from trace_bench.core.store import disk_errors
 from trace_bench.core.text import without_password, without_surrogates
-from trace_bench.core.types import (
-    Boundary,
-    Message,
-    Step,
-    Task,
-)
+from trace_bench.core.types import Boundary, Message, Step, Task
 
 Due = tuple[Env, Task | Message]
 """A reset (given a task) or a step (given the agent's message) to make."""
@@ -83,8 +73,7 @@ def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]
 
 
 def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | BaseException]:
-    """One result per call, in order, also if the suite raises or returns another number. Raises
-    UserError for a sandbox that does not work."""
+    """One result per call, in order. Raises UserError for a sandbox that does not work."""
     found = attempt(lambda: list(suite.act(due)))
     if isinstance(found, SourceError):  # a generated environment that no longer loads
         return [EpisodeError(Boundary.ENVIRONMENT.value, str(found))] * len(due)
@@ -99,8 +88,7 @@ def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | BaseEx
 
 
 class Unmade(Env):
-    """In place of an environment that its suite could not make: `reset` raises the suite's error,
-    so that the episode fails like any other whose environment raises."""
+    """In place of an environment that could not be made: `reset` raises the suite's error."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -119,8 +107,7 @@ def make(suite: Suite) -> Env:
 
 
 def usable(given: Any) -> Step:
-    """What `reset` or `step` returned, checked, so that no invalid score enters the figures, and
-    without lone surrogates, which tokenizers refuse. Raises EpisodeError."""
+    """What `reset` or `step` returned, checked, without lone surrogates. Raises EpisodeError."""
     try:
         step = step_of(given)
     except Unreadable as error:
@@ -140,8 +127,8 @@ MOST = 8  # tracebacks of one start
 
 @dataclass
 class Faults:
-    """Writes the first tracebacks of a start to `path`, each cause once; those of earlier starts
-    are replaced. An error that has none (what a server or a worker reports) is left out."""
+    """Writes the first tracebacks of a start to `path`, each cause once, over those of earlier
+    starts. An error that has none (what a server or a worker reports) is left out."""
 
     path: Path
     _kinds: set[str] = field(default_factory=set)
@@ -158,7 +145,6 @@ class Faults:
         self.keep(kind, f"{task.id}, lost at the boundary {boundary}:\n{text}\n")
 
     def keep(self, kind: str, text: str) -> None:
-        """Writes a text unless one of its kind is there."""
         if kind in self._kinds or len(self._kinds) >= MOST:
             return
         with disk_errors(self.path):

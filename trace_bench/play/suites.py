@@ -16,13 +16,11 @@ DEMO = "demo"  # the split for demonstrations, of suites that have one
 
 
 def generated_key(name: str) -> str:
-    """The `env` of the tasks of the generated suite with that name."""
     return GENERATED + name
 
 
 class Suites:
-    """The target suite and others, each added under the key that its tasks have as `env`. `lots`:
-    the target's scores are drawn by lot (a rehearsal's)."""
+    """The target suite, and others by their tasks' `env`. `lots`: scores drawn by lot."""
 
     def __init__(
         self, target: Suite, others: Mapping[str, Suite] | None = None, lots: bool = False
@@ -48,7 +46,6 @@ class Suites:
         return Score(1.0 if drawn > 4 else drawn / 10, drawn > 4)
 
     def add(self, key: str, suite: Suite) -> None:
-        """Adds a suite for the tasks whose `env` is `key`."""
         self._others[key] = suite
 
     def drop(self, key: str) -> None:
@@ -68,8 +65,7 @@ def name_of(suite: Suite) -> str:
 
 
 def about_of(suite: Suite) -> dict[str, Any]:
-    """The facts that a suite reports; empty if it reports none. Raises UserError if `about` raises
-    or its facts are not JSON-safe."""
+    """The facts that a suite reports. Raises UserError if it raises or they are not JSON-safe."""
 
     def asked() -> dict[str, Any]:
         about = dict(suite.about())
@@ -84,8 +80,7 @@ def about_of(suite: Suite) -> dict[str, Any]:
 
 
 def splits_of(suite: Suite) -> list[str]:
-    """The names of a suite's splits. Raises UserError if `splits` raises or returns anything but
-    strings."""
+    """The names of a suite's splits. Raises UserError if it raises or returns no strings."""
     if not (isinstance(suite.name, str) and isinstance(suite.variant, str)):
         raise _broken(suite, "name and variant must be strings")
     found = _asked(suite, "splits()", suite.splits)
@@ -117,15 +112,12 @@ def tasks_of(suite: Suite, split: str, some: bool = True) -> list[Task]:
 
 
 def in_both(suite: Suite, first: str, second: str) -> list[str]:
-    """The ids of those tasks of the split `second` that `first` has too: two tasks are the same if
-    their data is equal, or without data, their seed. Raises UserError for data that is not
-    JSON-safe."""
+    """The ids of the tasks of split `second` whose content `first` has too. Raises UserError."""
     known = {content(task) for task in tasks_of(suite, first, some=False)}
     return [task.id for task in tasks_of(suite, second, some=False) if content(task) in known]
 
 
 def tags(task: Task, keys: Sequence[str]) -> list[str]:
-    """The words of a task under its suite's `tag_keys`."""
     return [str(word) for key in keys for word in task.data.get(key, ())]
 
 
@@ -142,7 +134,6 @@ def content(task: Task) -> str:
 
 
 def mark(task: Task) -> str:
-    """A fingerprint of a task's content."""
     return fingerprint({"task": content(task)})
 
 

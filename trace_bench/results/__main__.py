@@ -138,7 +138,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _compare(given: argparse.Namespace) -> list[Path]:
-    """Prints the comparison, and with a folder writes it there, too."""
     a, b, folders = two.chosen(given.places)
     places.check_coverage((*a.records, *b.records), given.coverage)
     text = two.compare_two(a, b)
@@ -169,7 +168,6 @@ def _plan(given: argparse.Namespace) -> list[Path]:
 
 
 def _view(given: argparse.Namespace) -> list[Path]:
-    """Shows the runs, or writes the site."""
     from trace_bench.results import view
 
     view.check_installed(given.places)
@@ -196,7 +194,6 @@ def _export(given: argparse.Namespace) -> list[Path]:
 
 
 def _make(given: argparse.Namespace) -> list[Path]:
-    """Tables and figures, or a file of records."""
     arguments, command, rule = given.places, given.command, None
     if command == "regrade":
         named = [p.removeprefix("rule=") for p in arguments if p.startswith("rule=")]

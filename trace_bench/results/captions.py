@@ -32,7 +32,6 @@ def head(records: Sequence[Record], page: str) -> str:
 
 
 def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
-    """The facts about a table: suite, split, protocol, counts, drops."""
     own, first = records[0], records[0].settings
     trials, (low, _) = int(first.get("evaluation.trials", 1)), _seed_counts(records)
     bounds = [f"{own.floors[n]:.3f}" if n in own.floors else "not defined" for n in _BOUNDS]
@@ -56,7 +55,6 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
 
 
 def readable(records: Sequence[Record]) -> str:
-    """What was run, in words for the caption of a figure."""
     first = records[0].settings
     trials = int(first.get("evaluation.trials", 1))
     trained = "the reported tasks" if first["protocol"] == "paper" else "other tasks"
@@ -130,10 +128,8 @@ def models(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def facts(about: Mapping[str, Any], played: Mapping[str, Mapping[str, Any]]) -> str:
-    """What a suite says about itself as one line, with the models in roles that its scores depend
-    on: it stands with every table, and runs that differ in it are not compared. `name: value` and,
-    behind a fact that is named like a role, the model that plays it; "" for a suite that says
-    nothing. `played`: see `models`."""
+    """What a suite says about itself as one line, which stands with every table. `played`: the
+    models in roles (see `models`); a fact that is named like a role names its model, too."""
     parts = []
     for name, value in about.items():
         if value in ("", None, [], {}):
@@ -150,9 +146,8 @@ def facts(about: Mapping[str, Any], played: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def by_total(records: Sequence[Record]) -> tuple[Record, ...]:
-    """The records as they stand in tables: each budget with what was spent before the run, so that
-    only equal totals meet in a column. Where not all began alike, a method's name says after what:
-    "gepa > grpo". Raises UserError for a run that began with an agent of unknown cost."""
+    """The records as they stand in tables: each budget with what was spent before the run, and,
+    where not all began alike, a name that says after what ("gepa > grpo"). Raises UserError."""
     for record in records:
         if record.before is None:
             raise UserError(

@@ -15,17 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core import store
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Entry, Outcome
-from trace_bench.core.store import (
-    file_hash,
-    read_json,
-    read_lines,
-    shown,
-    whole,
-    write_json,
-    write_text,
-)
 from trace_bench.results.records import DAMAGE
 from trace_bench.results.rules import DEFAULT, RULES, counted, drops
 from trace_bench.results.runs import read_run
@@ -55,17 +47,16 @@ def export(folder: Path, out: Path) -> list[Path]:
 
 @contextmanager
 def bundle(folder: Path, out: Path) -> Iterator[tuple[Path, list[str]]]:
-    """A folder to write a finished run in, and the names of the run's files. It gets the name `out`
-    when all is in it, or is removed. UserError for a run that is unfinished, edited or damaged, and
-    for a place that is taken or cannot be written."""
+    """A folder to write a finished run in, which gets the name `out` when all is in it, and the
+    names of the run's files. UserError for a run that is unfinished, edited or damaged."""
     try:
         kept = _checked(folder)
-        with whole(out) as building:
+        with store.whole(out) as building:
             building.mkdir()
             yield building, kept
     except DAMAGE as error:
         raise UserError(
-            f"{shown(folder)}: damaged ({type(error).__name__}: {str(error)[:200]})"
+            f"{store.shown(folder)}: damaged ({type(error).__name__}: {str(error)[:200]})"
         ) from error
 
 
@@ -78,36 +69,34 @@ def _checked(folder: Path) -> list[str]:
             raise UserError(f"{folder}: {name} is a link to a place outside of the folder")
         if not (folder / name).is_file():
             raise UserError(f"{folder}: {name} is no plain file")
-    for name, digest in read_json(folder / "summary.json")["hashes"].items():
-        if (file_hash(folder / name) if name in kept else None) != digest:
-            raise UserError(
-                f"{folder}: {shown(Path(name))} is not the file that the summary was made from"
-            )
+    for name, digest in store.read_json(folder / "summary.json")["hashes"].items():
+        if (store.file_hash(folder / name) if name in kept else None) != digest:
+            shown = store.shown(Path(name))
+            raise UserError(f"{folder}: {shown} is not the file that the summary was made from")
     return kept
 
 
 def _fill(building: Path, folder: Path, kept: list[str]) -> None:
     for name in kept:
         shutil.copyfile(folder / name, building / "record" / name)
-    lines = read_lines(folder / "evaluation.jsonl", Outcome)
-    write_text(
+    lines = store.read_lines(folder / "evaluation.jsonl", Outcome)
+    store.write_text(
         building / "drops.jsonl",
         "".join(json.dumps(d, sort_keys=True) + "\n" for d in _dropped(folder, lines)),
     )
-    write_json(building / "card.json", _card(building, kept, lines))
+    store.write_json(building / "card.json", _card(building, kept, lines))
 
 
 def _card(building: Path, kept: list[str], lines: list[Outcome]) -> dict[str, Any]:
-    summary = read_json(building / "record" / "summary.json")
+    summary = store.read_json(building / "record" / "summary.json")
     agents = dict.fromkeys(line.agent for line in lines)
+    hashes = {f"record/{name}": store.file_hash(building / "record" / name) for name in kept}
     return {
         "format": FORMAT,
         "standard": STANDARD,
         "run": {key: summary.get(key) for key in SUMMARY_KEYS},
-        "record": {
-            f"record/{name}": {"sha256": file_hash(building / "record" / name)} for name in kept
-        },
-        "drops_manifest": {"drops.jsonl": {"sha256": file_hash(building / "drops.jsonl")}},
+        "record": {name: {"sha256": digest} for name, digest in hashes.items()},
+        "drops_manifest": {"drops.jsonl": {"sha256": store.file_hash(building / "drops.jsonl")}},
         "reporting_rules": {"default": DEFAULT, "rules": RULES},
         "views": [
             _view(agent, [line for line in lines if line.agent == agent]) for agent in agents
@@ -142,7 +131,7 @@ def _dropped(folder: Path, lines: list[Outcome]) -> Iterator[dict[str, Any]]:
         if line.error:
             keys = ("agent", "task", "trial", "attempt", "error")
             yield {"file": "record/evaluation.jsonl", **{k: getattr(line, k) for k in keys}}
-    for entry in read_lines(folder / "ledger.jsonl", Entry):
+    for entry in store.read_lines(folder / "ledger.jsonl", Entry):
         if entry.error:
             keys = ("call", "index", "purpose", "task", "error")
             yield {"file": "record/ledger.jsonl", **{k: getattr(entry, k) for k in keys}}

@@ -37,14 +37,12 @@ DEFAULTS = {
 }
 """The values of these settings in runs that do not name them: from before they existed, or with
 their defaults (`core.checked.LATER`)."""
-_LONGEST = 60
-"""Characters of a value that a message shows."""
+_LONGEST = 60  # characters of a value that a message shows
 
 
 def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> None:
-    """Raises UserError for runs that cannot stand in one table: those that differ in more than
-    method, budget, seed and the settings named in `free`, and two of one method, budget and seed
-    with other settings of the method."""
+    """Raises UserError as `check_same_settings` does, and for two runs of one method, budget and
+    seed with other settings of the method."""
     check_same_settings(records, free)
     seen: dict[tuple[object, ...], str] = {}
     for record in records:
@@ -96,8 +94,7 @@ def environment_code(record: Record) -> dict[str, str]:
 
 
 def other_environment(one: Record, other: Record) -> str:
-    """In what the code of the two runs' environments differs, both values of each; "" if in nothing
-    that is recorded. With other code the same task id may stand for another task."""
+    """In what the code of the two runs' environments, and so the tasks of an id, differ."""
     a, b = environment_code(one), environment_code(other)
     differ = [k for k in {**a, **b} if a.get(k) != b.get(k)]
     return "; ".join(
@@ -106,8 +103,7 @@ def other_environment(one: Record, other: Record) -> str:
 
 
 def other_data(one: Record, other: Record) -> list[tuple[str, Any, Any]]:
-    """The facts in which the suites of the two runs differ, such as the version of their data:
-    [(fact, value, other value)]."""
+    """[(fact, value, other value)] of the facts in which the runs' suites differ."""
     names = [n for n in one.about if n in other.about and one.about[n] != other.about[n]]
     return [(f"the suite's {n}", one.about[n], other.about[n]) for n in names]
 
@@ -127,7 +123,6 @@ class Cell:
 
     @cached_property
     def matrix(self) -> np.ndarray:
-        """[seeds, tasks]"""
         return np.array(
             [[np.nan if s is None else s for s in r.success] for r in self.records], dtype=float
         )
@@ -156,8 +151,7 @@ class Cell:
         return mean([figure(r) for r in self.records])
 
     def interval(self) -> Interval:
-        """95 % over tasks and seeds, see `uncertainty`; Wilson's over tasks where all succeeded or
-        all failed in every seed, since nothing varied."""
+        """95 % over tasks and seeds (`uncertainty`); Wilson's over tasks where nothing varied."""
         known = self.per_task[~np.isnan(self.per_task)].tolist()
         if self.value in (0.0, 1.0):
             return wilson_interval(sum(known), len(known))
@@ -189,15 +183,13 @@ def by_cell(
 
 
 def base_of(cell: Cell) -> Cell:
-    """The base agent as the cell's own runs evaluated it."""
     own = (replace(r.named(style().control), success=r.base, passes=[]) for r in cell.records)
     return Cell(style().control, cell.budget, tuple(own))
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Treated less control on the same tasks, means over seeds: `interval` and `p` over tasks and
-    seeds, both from `uncertainty`."""
+    """Treated less control on the same tasks, means over seeds (`uncertainty`)."""
 
     interval: Interval
     p: float
@@ -205,8 +197,7 @@ class Difference:
 
 
 def difference(treated: Cell, control: Cell) -> Difference:
-    """The difference, paired by task; tasks and seeds are both samples. Raises UserError where no
-    task has a score of both."""
+    """The difference, paired by task. Raises UserError where no task has a score of both."""
     per_task = treated.per_task - control.per_task
     known = per_task[~np.isnan(per_task)].tolist()
     if not known:
@@ -235,8 +226,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 def repeats_of(records: Sequence[Record]) -> Repeats:
     """From runs that differ in the seed only, else from the trials of each run, else assumed. Runs
-    that never disagree, such as those of an agent without training, say nothing and are left
-    out."""
+    that never disagree, such as those without training, say nothing."""
     groups: dict[str, list[Record]] = {}
     for r in records:
         apart = [sorted(s.items(), key=str) for s in (r.settings, r.source)]

@@ -9,14 +9,7 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import PER_ITEM
 from trace_bench.results.captions import describe, head
-from trace_bench.results.compare import (
-    Cell,
-    Cells,
-    by_cell,
-    cells,
-    check_comparable,
-    difference,
-)
+from trace_bench.results.compare import Cell, Cells, by_cell, cells, check_comparable, difference
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.statistics import mean, pass_hat
@@ -59,8 +52,7 @@ def routing(records: Sequence[Record], caption: str) -> Table:
 
 
 def selection(records: Sequence[Record], caption: str) -> Table:
-    """How often each capability was selected over the runs of a budget, and how well the labelling
-    runs of a run agreed about it."""
+    """How often runs of a budget selected a capability, and how well labelling runs agreed."""
     at: dict[int, list[Record]] = {}
     for record in sorted(records, key=lambda r: r.budget):
         if record.label == style().focus:
@@ -82,8 +74,7 @@ def _selected(name: str, runs: Sequence[Record]) -> str:
 
 
 def reliability(found: Cells, caption: str) -> Table:
-    """pass^k of every method and budget by both conventions, mean over seeds, where tasks were
-    tried several times."""
+    """pass^k by both conventions, mean over seeds, where tasks were tried several times."""
     tried = {key: cell for key, cell in found.items() if cell.records[0].passes}
     planned = max((int(c.records[0].settings.get("evaluation.trials", 1)) for c in tried.values()),
                   default=0)  # fmt: skip
@@ -113,8 +104,7 @@ def reliability(found: Cells, caption: str) -> Table:
 
 
 def by_needs(found: Cells, caption: str) -> Table:
-    """Success on the tasks that need none, one, or several capabilities, where their suite says
-    what they need."""
+    """Success on the tasks that need none, one, or several capabilities, by their suite's word."""
     known = next((r.needs for cell in found.values() for r in cell.records if r.needs), ())
     kinds = ("none", "one", "several")
     places = {name: [i for i, n in enumerate(known) if kinds[min(n, 2)] == name] for name in kinds}
@@ -133,7 +123,6 @@ def by_needs(found: Cells, caption: str) -> Table:
 
 
 def _only(cell: Cell, places: Sequence[int]) -> Cell:
-    """The cell of some of its tasks."""
     some = (replace(r, success=tuple(r.success[i] for i in places)) for r in cell.records)
     return replace(cell, records=tuple(some))
 
@@ -193,8 +182,7 @@ def make_search(found: Found, out: Path, across: Sequence[str] = ()) -> list[Pat
 
 
 def check_search(records: Sequence[Record]) -> None:
-    """Raises UserError for runs that looked at held-out tasks, or that do not differ in settings of
-    one method each."""
+    """Raises UserError for runs that looked at held-out tasks or cannot be compared."""
     for record in records:
         if (split := record.settings.get("evaluation.split")) != "dev":
             raise UserError(
@@ -206,8 +194,7 @@ def check_search(records: Sequence[Record]) -> None:
 
 
 def varied(records: Sequence[Record]) -> tuple[str, ...]:
-    """The settings in which the runs of one method differ, but for budget and seed; the method's
-    own begin with `method.`."""
+    """The settings, as in `flat_settings`, in which the runs of one method differ."""
     values: dict[str, set[str]] = {}
     for record in records:
         for key, value in flat_settings(record).items():

@@ -1,9 +1,6 @@
-"""The figures: one look for all of them (sizes, lines with their intervals, bands, bounds, caption,
-files), and those of measured runs. Their palette is safe for the colour-blind (Okabe and Ito).
-
-A figure says in its title what it shows and in the caption below it what its intervals are, so that
-it can be read away from its page. Series differ in marker and dash as well as in colour.
-"""
+"""The figures: one look for all of them, and those of measured runs. The palette is safe for the
+colour-blind (Okabe and Ito); series differ in marker and dash, too. Title and caption say what is
+shown and what the intervals are, so that a figure can be read away from its page."""
 
 from __future__ import annotations
 
@@ -94,7 +91,7 @@ def line(axes: Any, look: Look, points: Points) -> None:
 
 
 def level(axes: Any, look: Look, interval: Interval, order: int = 0) -> None:
-    """What is the same all along the axis: a line in a band. The first one is wide, the next are
+    """What is the same all along the axis: a line in a band. The first line is wide, the next are
     narrow and dashed, so that those of one height do not hide each other."""
     dashes, width = (("-", 4.5), ("--", 1.6), (":", 1.6), ("-.", 1.6))[min(order, 3)]
     axes.axhspan(
@@ -126,15 +123,13 @@ def curve(
     axes: Any, x: Sequence[float], low: Sequence[float], middle: Sequence[float],
     high: Sequence[float], colour: str, dashes: str = "-", label: str | None = None,
 ) -> None:  # fmt: skip
-    """A line within a band."""
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     axes.plot(x, middle, color=colour, linestyle=dashes, linewidth=1.4, label=label)
 
 
 def bounds(axes: Any, floors: Mapping[str, float], named: bool = True) -> None:
-    """Floor and ceiling of the held-out tasks, where the records have them, named on the line. The
-    lowest one's name stands below its line, so that two close ones can both be read; names that
-    would stand in one place are written as one."""
+    """Floor and ceiling of the held-out tasks, named on the line; the lowest one below it, so that
+    two close ones can both be read; names in one place are written as one."""
     known = {name: value for name, value in floors.items() if name in _BOUNDS}
     places: dict[tuple[str, bool], list[str]] = {}
     for name, value in known.items():
@@ -165,8 +160,7 @@ def evenly(axes: Any, ticks: Sequence[float], label: str) -> None:
 
 
 def finish(figure: Any, title: str, caption: str, path: Path) -> list[Path]:
-    """Title above, caption below; PNG and SVG, without a date in them: the same records give the
-    same files."""
+    """Title above, caption below; PNG and SVG, the same bytes for the same records."""
     figure.tight_layout(pad=0.6)
     box = figure.subplotpars
     width, height = figure.get_size_inches()
@@ -188,14 +182,12 @@ def finish(figure: Any, title: str, caption: str, path: Path) -> list[Path]:
 # -- of measured runs ------------------------------------------------------------------------------
 
 _WINDOW = 8
-_WIDEST = 40
-"""Characters of a label's line, so that it leaves room for the bars."""
+_WIDEST = 40  # characters of a label's line, so that it leaves room for the bars
 
 
 def rollout_scaling(found: Cells, about: str, path: Path) -> list[Path]:
-    """Success over the rollout budget: a line with bars a method, a band for one that gives the
-    same agents at every budget, and for the base agent of the runs' own evaluation where it has no
-    runs of its own. `about` says what was run."""
+    """Success over the rollout budget: a line with bars a method, a band for one that is the same
+    at every budget, and for the base agent. `about` says what was run."""
     figure, ((axes,),) = panels(1, 1, (6.6, 4.6))
     budgets = sorted({budget for _, budget in found})
     methods = list(dict.fromkeys(method for method, _ in found))
@@ -221,8 +213,7 @@ def _constant(own: Sequence[Cell]) -> bool:
 
 
 def single_budget(found: Cells) -> int | None:
-    """The one budget at which there are several methods; None if there are more such budgets, or
-    none, or a method has several budgets."""
+    """The one budget with several methods; None if there is no such or a method has several."""
     methods = Counter(budget for _, budget in found)
     budgets = Counter(method for method, _ in found)
     several = [budget for budget, count in methods.items() if count > 1]
@@ -254,9 +245,8 @@ def ranking(found: Cells, budget: int, about: str, path: Path) -> list[Path]:
 
 
 def composition(found: Cells, about: str, path: Path) -> list[Path]:
-    """One panel a budget: what each way of composing adapters has of what there is to have. The
-    routed agent with its interval, between the best adapter alone and the best choice for each
-    task. No figure where no agent had a choice."""
+    """One panel a budget: the routed agent with its interval, between the best adapter alone and
+    the best choice for each task. No figure where no agent had a choice."""
     routed = {key: c for key, c in found.items() if all(r.routing for r in c.records)}
     if not routed:
         return []
@@ -292,10 +282,8 @@ def _composed(axes: Any, look: Look, x: int, cell: Cell) -> None:
 
 
 def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
-    """At the largest budget, a column a method: above the reward of the training rollouts over the
-    rollouts of the adapter's training, below the share of groups without an advantage (all members
-    have one reward). A curve is one adapter of one run; where none has two points, there is no
-    figure."""
+    """At the largest budget, a column a method: above the reward of training rollouts over the
+    rollouts, below the share of groups without an advantage. A curve is one adapter of one run."""
     trained = [r for r in records if _per_adapter(r)]
     if not trained:
         return []
@@ -329,8 +317,7 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
 def _bundle(
     curves: Sequence[Sequence[tuple[float, float]]],
 ) -> tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]:
-    """Rollouts since the training of each began, and at each the 10th percentile, mean and 90th
-    percentile of the curves that go so far."""
+    """Rollouts since each training began; 10th percentile, mean and 90th of the curves there."""
     starts = [[x - c[0][0] for x, _ in c] for c in curves]
     x = np.linspace(0, float(np.median([s[-1] for s in starts])), 120)
     values = np.array(
@@ -342,7 +329,6 @@ def _bundle(
 
 
 def running(values: Sequence[float]) -> list[float]:
-    """Means over the last `_WINDOW` values."""
     spans = [values[max(0, n - _WINDOW + 1) : n + 1] for n in range(len(values))]
     return [sum(span) / len(span) for span in spans]
 

@@ -1,7 +1,6 @@
-"""Groups of runs that can stand in one table: they differ in nothing but method, the method's own
-settings, the training tasks, budget and seed. What decides is the held-out tasks, their code and
-their data. Runs of one method with other settings, or on other training tasks, are rows of their
-own there."""
+"""Groups of runs that can stand in one table: the held-out tasks, their code and their data are the
+same, and so is all but method, its own settings, the training tasks, budget and seed. Runs of one
+method with other settings, or on other training tasks, are rows of their own there."""
 
 from __future__ import annotations
 
@@ -35,9 +34,8 @@ class Group:
 
 
 def with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
-    """The records with these settings among the method's own, so that runs which differ in them can
-    stand in one table and rows name them; and with what goes with their values in the same part,
-    as an algorithm's other settings do. Raises UserError for a setting that no run has."""
+    """The records with these settings among the method's own, so that rows name them, and with what
+    goes with their values in the same part, as an algorithm's other settings do. UserError."""
     known = {*DEFAULTS, *(key for record in records for key in record.settings)}
     for key in keys:
         if key not in known:
@@ -137,8 +135,7 @@ def _without(record: Record, keys: Sequence[str]) -> Record:
 
 
 def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """One run of each method, settings, training tasks, budget and seed: two of one seed are not
-    two seeds."""
+    """One run of each kind and seed: two of one seed are not two seeds."""
     first: dict[tuple[object, ...], Record] = {}
     left_out = []
     for r in members:
@@ -152,9 +149,8 @@ def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]
 
 
 def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """The records with a method's name for each of its settings: with the settings in which they
-    differ, but the plain one for those that more runs have than any other; and remarks that say
-    so."""
+    """The records with a method's name for each of its settings, the plain one for those that more
+    runs have than any other; and remarks that say so."""
     settings: dict[str, dict[str, list[Record]]] = {}
     for r in members:
         settings.setdefault(r.label, {}).setdefault(_own(r), []).append(r)
@@ -183,8 +179,7 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
 
 
 def _alone(record: Record, others: Sequence[Record], keys: Sequence[str]) -> str:
-    """One setting that tells the record from all others and fits a row, of several the first that
-    the record has; "" if none does."""
+    """One setting that tells the record from all others and fits a row; "" if none does."""
     own, rest = own_settings(record), [own_settings(r) for r in others]
     found = [k for k in own if k in keys and all(str(r.get(k)) != str(own[k]) for r in rest)]
     return next((text for k in found if len(text := _shown(record, [k])) <= _LONGEST), "")
@@ -204,8 +199,7 @@ def _own(record: Record) -> str:
 
 
 def _differing(records: Sequence[Record]) -> list[str]:
-    """The settings in which they differ; those of a choice, such as "route.share", where two runs
-    of the same choice do."""
+    """The settings in which they differ; those of a choice, such as "route.share", within it."""
     own = [own_settings(r) for r in records]
 
     def differ(key: str) -> bool:
@@ -231,9 +225,8 @@ def _source(record: Record) -> str:
 def _by_source(
     records: Sequence[Record], named: Sequence[Record]
 ) -> tuple[list[Record], list[str]]:
-    """`named`, the same runs as `records` with the names of their rows, with what tells the
-    training tasks of a row from those of most runs; and remarks that say what those are. A run that
-    ran no rollout has no training tasks."""
+    """`named`, the same runs with the names of their rows, with what tells the training tasks of a
+    row from those of most runs; and remarks that say what those are."""
     often = Counter(_source(r) for r in records if r.trained_on)
     if len(often) < 2:
         return list(named), []
@@ -258,9 +251,8 @@ def _by_source(
 
 
 def _texts(sources: Sequence[str], plain: dict[str, dict[str, Any]], main: str) -> dict[str, str]:
-    """For each source in what it differs from that of most runs, no two the same; "" for that
-    source itself. A suite's own facts mostly follow from its settings, so they are named only where
-    the settings tell nothing apart."""
+    """For each source in what it differs from that of most runs. A suite's own facts mostly follow
+    from its settings, so they are named only where the settings tell nothing apart."""
 
     def words(source: str, only: str) -> str:
         data = json.loads(source)

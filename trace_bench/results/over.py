@@ -18,9 +18,8 @@ from trace_bench.results.tables import success
 
 
 class Over:
-    """Runs along the axis `setting`. Those with a number there are the points; of the others those
-    of the same budgets stand as levels. `along`: settings that vary with the first, such as two
-    error rates that are set together. Raises UserError for runs that cannot stand in one table."""
+    """Runs along the axis `setting`. Those with a number there are the points; others of the same
+    budgets stand as levels. `along`: settings that vary with the first. Raises UserError."""
 
     def __init__(self, found: Found, setting: str, along: Sequence[str] = ()) -> None:
         free = (setting, *along)
@@ -53,8 +52,7 @@ class Over:
     def table(
         self, name: str, text: str, note: Callable[[Cell, float], str] = lambda *_: ""
     ) -> Table:
-        """One row a method and budget, one column a value. `note`: words behind the number of a
-        cell at a value."""
+        """A row a method and budget, a column a value. `note`: words behind a number."""
         rows = []
         for key in cells(self.records):
             row = [
@@ -72,8 +70,7 @@ class Over:
         )
 
     def draw(self, title: str, label: str, path: Path) -> list[Path]:
-        """A line for each method and budget; a band for each run without the setting, and for the
-        base agent."""
+        """A line a method and budget; a band for runs without the setting, and the base agent."""
         figure, ((axes,),) = figures.panels(1, 1, (5.4, 4.0))
         control, every = style().control, cells(self.records)
         keys = [key for key in every if any(key in c for c in self.cells.values())]
@@ -135,8 +132,7 @@ AXIS = ("env.train_tasks", "env.train_split")
 
 
 def make_map(found: Found, out: Path) -> list[Path]:
-    """Runs without env.train_tasks stand as level lines if their method does not look at training
-    tasks; other such runs are left out, with a line on stderr."""
+    """Runs without env.train_tasks stand as level lines if their method looks at none."""
     budgets = {r.budget for r in found.records if training_tasks(r)}
     if not budgets:
         raise UserError("the map needs runs with env.train_tasks set; all have null.")
@@ -160,8 +156,7 @@ def make_map(found: Found, out: Path) -> list[Path]:
 
 
 def training_tasks_table(records: Sequence[Record], level: Sequence[Record], caption: str) -> Table:
-    """Success by number of training tasks and budget, one row a method and number; below them the
-    `level` methods, which do not look at the training tasks."""
+    """One row a number and method; at the end the `level` ones, which look at none."""
     budgets = sorted({r.budget for r in records})
     parts = {f"{n}": [r for r in records if training_tasks(r) == n] for n in _numbers(records)}
     rows = []
@@ -186,8 +181,7 @@ def _numbers(records: Sequence[Record]) -> list[int]:
 def training_tasks_figure(
     records: Sequence[Record], flat: Sequence[Record], about: str, path: Path
 ) -> list[Path]:
-    """One panel a budget: success over the number of training tasks, a line a method; `flat` are
-    runs of methods that do not look at the training tasks: a band."""
+    """One panel a budget, a line a method; `flat` runs see no training tasks: a band."""
     budgets, numbers = sorted({r.budget for r in records}), _numbers(records)
     size = (max(2.3 * len(budgets) + 1.2, 6.6), 3.6)
     figure, (row,) = figures.panels(1, len(budgets), size, sharey=True)

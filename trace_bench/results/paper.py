@@ -2,10 +2,8 @@
 implies, and our measurement, if there is one.
 
 Reported figures come from results/paper.json (arXiv 2604.05336 and the data behind its plots; those
-of CM2, arXiv 2602.12268, have a table of their own). They are of official benchmarks with models of
-8B and 30B; ours are of whatever suite the records name, so the two columns are never about the same
-thing unless suite and model say so.
-"""
+of CM2, arXiv 2602.12268). They are of official benchmarks with models of 8B and 30B; ours are of
+whatever suite the records name."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ def paper_file() -> Path:
 
 
 def make_paper(found: Found, out: Path) -> list[Path]:
-    """The tables, and the paper's plots, with the intervals that their numbers of tasks imply.
-    Nothing measured is in the plots: another world and another model belong on other axes."""
+    """The tables and the paper's plots; another world and model belong on other axes."""
     data = read_json(paper_file())
     written = write(paper_tables(found.records, found.skipped), out)
     written += _draw_scaling(data["toolsandbox"]["rollouts"], out / "paper_rollout_scaling")
@@ -106,82 +103,74 @@ def _scaling(data: Mapping[str, Any], found: Cells, note: str) -> Table:
 
 
 def _tau2(data: Mapping[str, Any]) -> list[Table]:
-    """The paper's figures about τ²-bench: all methods, budget, number of capabilities, routing,
-    selection."""
     marked = "τ²-bench, 164 tasks, 1 seed, 1 trial; ours: nothing was measured."
 
     def share(percent: float) -> tuple[str, str]:
         return f"{percent / 100:.3f}", _implied(percent / 100 * 164, 164)
 
     domains = ("airline", "retail", "overall")
-    main = [
-        (row["method"], *(f"{row[d] / 100:.3f}" for d in domains), _implied(row["solved"], 164))
-        for row in data["main"]
-    ]
-    rollouts = [
-        (name, f"{budget}", *share(value))
-        for name in _LINES
-        for budget, value in zip(data["rollouts"]["budget"], data["rollouts"][name], strict=True)
-    ]
-    capabilities = [
-        (method, number, *share(value))
-        for method in ("trace", "prompt_only")
-        for number, value in data["capabilities"][method].items()
-    ]
+    main = _not_run(
+        "paper_tau2",
+        "τ²-bench. Reported: pass rate on 50 airline and 114 retail tasks, trained and "
+        "reported on the same tasks, 1 seed, 1 trial; the interval is what 164 tasks imply "
+        "(Wilson). Ours: nothing was measured.",
+        ("method", *domains, "implied interval"),
+        [
+            (row["method"], *(f"{row[d] / 100:.3f}" for d in domains), _implied(row["solved"], 164))
+            for row in data["main"]
+        ],
+    )
+    scaling = _not_run(
+        "paper_tau2_rollout_scaling",
+        f"Rollout scaling. {marked}",
+        ("method", "budget", "reported", "implied interval"),
+        [
+            (name, f"{budget}", *share(value))
+            for name in _LINES
+            for budget, value in zip(
+                data["rollouts"]["budget"], data["rollouts"][name], strict=True
+            )
+        ],
+    )
+    capabilities = _not_run(
+        "paper_tau2_capabilities",
+        f"Pass rate by number of capabilities. {marked} {data['capabilities']['note']}.",
+        ("method", "capabilities", "reported", "implied interval"),
+        [
+            (method, number, *share(value))
+            for method in ("trace", "prompt_only")
+            for number, value in data["capabilities"][method].items()
+        ],
+    )
     routing, selection = data["routing"], data["selection"]
-    routed = [
-        (f"{n}", f"{oracle}", f"{right}", f"{right / oracle:.3f}", _implied(right, oracle))
-        for n, oracle, right in zip(
-            routing["capabilities"], routing["oracle_tasks"], routing["router_correct"], strict=True
-        )
-    ]
-    chosen = [
-        (s["name"], f"{s['runs']} of {selection['runs']}", f"{s['median_tasks']}", kind)
-        for kind in ("selected", "rejected")
-        for s in selection[kind]
-    ]
-    return [
-        _not_run(
-            "paper_tau2",
-            "τ²-bench. Reported: pass rate on 50 airline and 114 retail tasks, trained and "
-            "reported on the same tasks, 1 seed, 1 trial; the interval is what 164 tasks imply "
-            "(Wilson). Ours: nothing was measured.",
-            ("method", *domains, "implied interval"),
-            main,
-        ),
-        _not_run(
-            "paper_tau2_rollout_scaling",
-            f"Rollout scaling. {marked}",
-            ("method", "budget", "reported", "implied interval"),
-            rollouts,
-        ),
-        _not_run(
-            "paper_tau2_capabilities",
-            f"Pass rate by number of capabilities. {marked} {data['capabilities']['note']}.",
-            ("method", "capabilities", "reported", "implied interval"),
-            capabilities,
-        ),
-        _not_run(
-            "paper_tau2_routing",
-            "Tasks that some adapter solves (oracle) and those that the router sent to such a one. "
-            f"{marked}",
-            ("capabilities", "oracle tasks", "routed right", "share", "implied interval"),
-            routed,
-        ),
-        _not_run(
-            "paper_tau2_selection",
-            f"Labelling runs in which a capability passed, of {selection['runs']}, over "
-            f"{selection['failures']} failed trajectories. {marked}",
-            ("capability", "runs", "median tasks", "verdict"),
-            chosen,
-        ),
-    ]
+    columns = (routing[name] for name in ("capabilities", "oracle_tasks", "router_correct"))
+    routed = _not_run(
+        "paper_tau2_routing",
+        "Tasks that some adapter solves (oracle) and those that the router sent to such a one. "
+        f"{marked}",
+        ("capabilities", "oracle tasks", "routed right", "share", "implied interval"),
+        [
+            (f"{n}", f"{oracle}", f"{right}", f"{right / oracle:.3f}", _implied(right, oracle))
+            for n, oracle, right in zip(*columns, strict=True)
+        ],
+    )
+    selected = _not_run(
+        "paper_tau2_selection",
+        f"Labelling runs in which a capability passed, of {selection['runs']}, over "
+        f"{selection['failures']} failed trajectories. {marked}",
+        ("capability", "runs", "median tasks", "verdict"),
+        [
+            (s["name"], f"{s['runs']} of {selection['runs']}", f"{s['median_tasks']}", kind)
+            for kind in ("selected", "rejected")
+            for s in selection[kind]
+        ],
+    )
+    return [main, scaling, capabilities, routed, selected]
 
 
 def _not_run(
     name: str, caption: str, header: Sequence[str], rows: Sequence[tuple[str, ...]]
 ) -> Table:
-    """Reported figures beside which nothing was measured."""
     marked = tuple((*row, NOT_RUN) for row in rows)
     return Table(name, caption, (*header, "measured (ours)"), marked)
 
@@ -210,7 +199,6 @@ def _cm2(data: Mapping[str, Any]) -> Table:
 
 
 def _draw_scaling(reported: Mapping[str, Any], path: Path) -> list[Path]:
-    """Mean similarity over the number of training rollouts."""
     figure, ((axes,),) = panels(1, 1, (5.4, 3.8))
     constant = reported["base"]
     level(axes, style().look("base"), Interval(constant, constant, constant))
@@ -225,8 +213,7 @@ def _draw_scaling(reported: Mapping[str, Any], path: Path) -> list[Path]:
 
 
 def _draw_tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
-    """Pass rate over the budget and over the number of capabilities, and the router against the
-    oracle."""
+    """Pass rate over budget and number of capabilities, and the router against the oracle."""
     figure, ((left, middle, right),) = panels(1, 3, (9.6, 3.4))
 
     def implied(percent: float) -> Interval:

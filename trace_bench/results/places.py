@@ -23,8 +23,7 @@ _MOST_SHOWN = 12
 
 @dataclass(frozen=True)
 class Found:
-    """The records, and a message for every place without a usable one. `folders`: those of the
-    records that come from a run folder, by fingerprint."""
+    """The records, what could not be used, and run folders by fingerprint."""
 
     records: tuple[Record, ...]
     skipped: tuple[str, ...]
@@ -33,11 +32,11 @@ class Found:
 
 def find(places: Sequence[Path], rule: str | None = None) -> Found:
     """Records of all run folders at or below `places`, and of record files (*.jsonl) named there.
-    `rule` None is the default rule for folders, and for files the one that they were made by.
+    `rule` None is the default rule for folders, for files the one that they were made by.
 
     A folder that is unfinished, damaged or edited is skipped and named, and so is a run that was
-    there before: two copies are not two seeds. UserError for a place that does not exist, and for a
-    record file of another rule: it does not hold the attempts."""
+    there before. UserError for a place that does not exist, and for a record file of another
+    rule."""
     found: dict[str, Record] = {}
     folders: dict[str, Path] = {}
     skipped: list[str] = []
@@ -81,9 +80,7 @@ def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[tuple[Pat
 
 
 def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
-    """Run folders, in order; what lies inside a run folder is not searched, and no folder is
-    searched twice. Folders that should be one are named in `skipped`: empty ones, those with files
-    of a run and no settings, and those that cannot be read."""
+    """Run folders, in order, none of them searched; `skipped` names those that should be one."""
     left, seen = [place], set()
     while left:
         folder = left.pop()
@@ -105,8 +102,7 @@ def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
 
 
 def check_coverage(records: Sequence[Record], least: float) -> None:
-    """Raises UserError for runs of which the infrastructure lost so many held-out episodes that the
-    rest says little: one success and all others lost would be a success of 100 %."""
+    """Raises UserError for runs that lost so much that the rest says little."""
     poor = [r for r in records if r.coverage < least]
     if poor:
         shown = ", ".join(f"run {r.fingerprint} ({r.coverage:.0%})" for r in poor[:5])
@@ -128,8 +124,6 @@ def say(what: str, lines: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Filter:
-    """Keeps runs whose `key` has one of the values."""
-
     key: str
     values: tuple[str, ...]
 
@@ -138,8 +132,8 @@ class Filter:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[Path], list[Filter]]:
-    """The places and the filters among arguments. `name=value` is a filter, unless there is a file
-    or folder of that name. Raises UserError for a filter without a value and for two of one key."""
+    """The places and the filters among arguments: `name=value`, unless there is such a file. Raises
+    UserError for a filter without a value and for two of one key."""
     places: list[Path] = []
     filters: dict[str, Filter] = {}
     for argument in arguments:
@@ -160,9 +154,8 @@ def split(arguments: Sequence[str]) -> tuple[list[Path], list[Filter]]:
 
 
 def choose(found: Sequence[Found], filters: Sequence[Filter]) -> list[Found]:
-    """What was found without the records that a filter leaves out, which are counted on stderr.
-    Raises UserError for a key that no run has and for a value that no run has: they are typing
-    errors."""
+    """What was found without the records that a filter leaves out. Raises UserError for a key or a
+    value that no run has: they are typing errors."""
     records = [r for f in found for r in f.records]
     for each in filters if records else ():
         _check(each, records)

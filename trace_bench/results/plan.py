@@ -1,6 +1,5 @@
-"""`results plan DIFFERENCE PLACES...`: how many seeds and tasks show a difference of that size, by
-how runs of the same world varied, and what they cost. The variances are those of the tables' own
-test (`statistics.uncertainty`), so a plan and the table that follows it speak of one test."""
+"""`results plan DIFFERENCE PLACES...`: how many seeds and tasks show it, and what they cost, by how
+runs of the same world varied, with the variances of the tables' test (`statistics.uncertainty`)."""
 
 from __future__ import annotations
 
@@ -51,8 +50,8 @@ class Varied:
 
 
 def varied(records: Sequence[Record]) -> Varied:
-    """From the largest group of comparable runs. Raises UserError without two methods of two seeds
-    each at one budget."""
+    """From the largest group of runs; UserError without two methods of two seeds each at one
+    budget."""
     group, *others = groups_of(records)
     say("left out", [f"{many(len(g.records), 'run')} of another group" for g in others])
     found = [cell for cell in cells(group.records).values() if len(cell.records) > 1]

@@ -30,8 +30,6 @@ ROLES = ("policy", "user", "analyst", "generator", "reflector", "judge")
 
 @dataclass(frozen=True)
 class TokenPrice:
-    """Of a million tokens."""
-
     prompt: float = field(metadata=number(0))
     completion: float = field(metadata=number(0))
 
@@ -109,8 +107,7 @@ def bill(record: Record, prices: Prices) -> Bill:
 
 
 def table(found: Cells, prices: Prices, caption: str) -> Table:
-    """Money per run and per point of success gained over the run's own base agent, means over
-    seeds."""
+    """Money per run and per point of success over the run's own base agent."""
 
     def row(cell: Cell) -> Iterator[tuple[str, ...]]:
         bills = [bill(r, prices) for r in cell.records]

@@ -27,8 +27,7 @@ TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
 """Settings that choose the tasks which a method has."""
 CAPTION = ("env.name", "env.suite", "evaluation.split", "protocol")
 """Settings that stand in captions."""
-BY_KIND = ("lost", "rollouts_lost", "limits")
-"""The drops that are counts by kind."""
+BY_KIND = ("lost", "rollouts_lost", "limits")  # the drops that are counts by kind
 FREE_TEXT = ("settings", "method_settings", "source", "versions", "machine", "about", "curve")
 """The fields whose texts stand in no table."""
 LATER = (
@@ -56,8 +55,7 @@ class Record:
     similarity: Figure
     tokens: Amount  # of all charged rollouts
     rule: str = "retry"  # the reporting rule, see rules.py
-    drops: Mapping[str, Any] = field(default_factory=dict)
-    """What the rule left out, see rules.py."""
+    drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out, see rules.py
     passes: Sequence[Sequence[Trials]] = field(default_factory=list)
     """With several trials: [successes, scored] per task."""
     routing: Mapping[str, Any] | None = None
@@ -92,17 +90,14 @@ class Record:
 
     @property
     def label(self) -> str:
-        """The name of its row in a table."""
         marked = f"{self.method} ({', '.join(self.marks)})" if self.marks else self.method
         return self.row or marked
 
     def named(self, row: str) -> Record:
-        """The record with this name of its row."""
         return self if row == self.label else replace(self, row=row)
 
     @property
     def suite_name(self) -> str:
-        """The suite's name in tables, figures and messages."""
         env, variant = self.settings["env.name"], self.settings.get("env.suite")
         return self.suite or (f"{env}/{variant}" if variant else str(env))
 
@@ -134,14 +129,12 @@ class Record:
 
     @property
     def coverage(self) -> float:
-        """The share of the held-out episodes that have a score, or count as failures by the rule
-        `zero`."""
+        """The share of held-out episodes with a score (all, by the rule `zero`)."""
         episodes = self.drops.get("episodes", 0)
         return 1 - self.drops.get("excluded", 0) / episodes if episodes else 1.0
 
     @property
     def mean(self) -> float:
-        """Success over the tasks that have a score."""
         known = [s for s in self.success if s is not None]
         return sum(known) / len(known) if known else 0.0
 
@@ -195,8 +188,8 @@ methods: TRACE and its kin, those with synthetic tasks, GEPA, fine-tuning on suc
 
 
 def own_settings(record: Record) -> dict[str, Any]:
-    """The method's settings, the same in runs of all ages where they mean the same. What is chosen
-    by a name and has settings of its own is that name and keys such as "route.others"."""
+    """The method's settings, the same in runs of all ages. Of what is chosen by a name, that name
+    and keys such as "route.others"."""
     out: dict[str, Any] = {}
     given = record.method_settings
     gone = {k: v for mark in _GONE.keys() & given.keys() for k, v in _GONE[mark].items()}
@@ -231,8 +224,8 @@ def read_records(path: Path) -> list[Record]:
 
 
 def record_of(data: Mapping[str, Any]) -> Record:
-    """The record that plain data hold. Strangers may have made the folders and files that it comes
-    from; behind this check no table or figure needs to look again. Raises one of `DAMAGE`."""
+    """The record that plain data hold, which strangers may have made; behind this check no table or
+    figure needs to look again. Raises one of `DAMAGE`."""
     method, bracket, marks = str(data.get("method")).partition(" (")
     if bracket and "marks" not in data:  # as in records from before they were apart
         data = {**data, "method": method, "marks": [marks.removesuffix(")")]}
@@ -278,7 +271,6 @@ def record_of(data: Mapping[str, Any]) -> Record:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in plain data, keys too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):

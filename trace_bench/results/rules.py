@@ -1,9 +1,6 @@
-"""Reporting rules: which attempts of an episode count, and how attempts that the infrastructure
-lost are treated. Every figure follows one of the rules, and every table names it.
-
-An evaluation keeps all attempts, so figures can be recomputed under another rule without running
-any episode (`python -m trace_bench.results regrade PLACES rule=zero --out FOLDER`).
-"""
+"""Reporting rules: which attempts of an episode count, and how lost ones are treated. Every figure
+follows one of them and every table names it; figures can be recomputed under another (`results
+regrade`), as an evaluation keeps all attempts."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ RULES = {
     "zero": "the first attempt counts; what was lost is a failure of the agent",
 }
 
-COVERAGE = 0.9
-"""The share of held-out episodes that must have a score, unless another is given."""
+COVERAGE = 0.9  # the share of held-out episodes that must have a score, unless another is given
 
 
 def check(rule: str) -> str:
@@ -34,8 +30,7 @@ def check(rule: str) -> str:
 
 
 def counted(lines: Iterable[Outcome], rule: str) -> list[Outcome]:
-    """One line per task and trial, in order of first appearance: the attempt that counts. A line
-    without a score stays one, except under `zero`."""
+    """One line per task and trial: the attempt that counts, without a score if it was lost."""
     chosen: dict[tuple[str, int], Outcome] = {}
     for line in lines:
         key = (line.task, line.trial)
@@ -48,8 +43,7 @@ def counted(lines: Iterable[Outcome], rule: str) -> list[Outcome]:
 
 
 def drops(lines: Sequence[Outcome], rule: str) -> dict[str, Any]:
-    """What happened to the episodes on their way to the score: {episodes, attempts, lost: attempts
-    by boundary, retried, excluded, zeroed, limits: episodes by the limit that ended them}."""
+    """What happened to the episodes: `lost` by boundary, `limits` by what ended them."""
     chosen = counted(lines, "retry" if rule == "retry" else "exclude")
     without = sum(1 for line in chosen if line.lost)
     return {

@@ -1,9 +1,6 @@
 """Reads a run folder as a record, after checking it: the run is finished, its files have the hashes
-in its summary, and its ledger spends what the summary states and no more than the budget.
-
-Ledgers are long, so their lines are counted and not parsed (the hash in the summary guarantees
-their form), and tables over thousands of runs take only seconds.
-"""
+in its summary, and its ledger spends what the summary states. Ledgers are long, so their lines are
+counted and not parsed, and tables over thousands of runs take only seconds."""
 
 from __future__ import annotations
 
@@ -41,8 +38,7 @@ _FEW = 200  # points of a training curve that are kept
 
 
 def read_run(folder: Path, rule: str = DEFAULT) -> Record:
-    """The record of one run folder. Raises UserError naming the folder and what is wrong, and other
-    errors where the files hold something else than a run has written (`places.find` names them)."""
+    """The record of one run folder. Raises UserError, and others for damaged files (`DAMAGE`)."""
     summary = _summary(folder)
     config = _config(folder, summary)
     for name in CHECKED:

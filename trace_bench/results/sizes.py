@@ -1,9 +1,7 @@
 """What training brings and costs over the size of the base model: a table and a figure.
 
-Runs of several models differ in more than the model (its beginning, its learning rate), so they
-stand in no other table together. They must agree in the held-out tasks, the rules and the budget;
-in what else they differ, the caption says.
-"""
+Runs of several models differ in more than the model, so they stand in no other table together. They
+must agree in `SAME` and the budget; in what else they differ, the caption says."""
 
 from __future__ import annotations
 
@@ -31,9 +29,8 @@ def make_sizes(found: Found, out: Path) -> list[Path]:
 
 
 def table(found: Found) -> tuple[Table, Sizes, str]:
-    """The table, the cells that it shows, and what was run in words for the figure. Raises
-    UserError for runs that do not say how large their model is, and for those that differ in what
-    they are measured by."""
+    """The table, its cells, and what was run in words for the figure. Raises UserError for runs
+    that do not say how large their model is, or differ in what they are measured by."""
     if unknown := [r.fingerprint for r in found.records if r.parameters is None]:
         raise UserError(
             f"runs {', '.join(unknown[:4])} do not say how many parameters their model has (they "
@@ -61,9 +58,8 @@ def table(found: Found) -> tuple[Table, Sizes, str]:
 
 
 def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
-    """The runs of each model by its parameters, rows named as in a table of its own; budgets hold
-    what was spent before. Raises UserError for runs of one size that no table can hold, or that
-    did not begin alike."""
+    """The runs of each model by its parameters, named as in a table of its own; budgets hold what
+    was spent before. Raises UserError for runs of one size that cannot stand together."""
     found = {}
     for size in sorted({r.parameters for r in records if r.parameters is not None}):
         own = [r for r in records if r.parameters == size]
@@ -79,7 +75,6 @@ def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
 
 
 def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
-    """Success and minutes over parameters, a line a method."""
     figure, ((left, right),) = figures.panels(1, 2, (8.2, 3.6))
     methods = list(dict.fromkeys(m for found in sizes.values() for m in found))
     looks = style().looks([style().control, *methods])
@@ -108,7 +103,6 @@ def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
 
 
 def minutes(cell: Cell) -> float:
-    """Wall time of the method, mean over seeds."""
     return cell.mean(lambda r: r.wall_s.get("method", 0.0)) / 60
 
 

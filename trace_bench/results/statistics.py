@@ -27,8 +27,6 @@ EXACT_PAIRS = 14  # 2^14 sign patterns take a few milliseconds
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with the ends of its interval."""
-
     value: float
     low: float
     high: float
@@ -44,7 +42,6 @@ class PairedDifference(Interval):
 
 
 def mean(values: Sequence[float]) -> float:
-    """Of at least one value."""
     return sum(values) / len(values)
 
 
@@ -57,10 +54,7 @@ def task_means(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def bootstrap_interval(values: Sequence[float]) -> Interval:
-    """Percentile bootstrap interval of the mean; one value per task.
-
-    Raises ValueError for an empty sample: a mean of nothing is a mistake of the caller.
-    """
+    """Percentile bootstrap interval of the mean, one value per task; ValueError for none."""
     sample = _sample(values)
     rng = np.random.default_rng(0)
     block = max(1, 1_000_000 // sample.size)  # drawn in blocks so that memory stays small
@@ -73,11 +67,9 @@ def bootstrap_interval(values: Sequence[float]) -> Interval:
 
 
 def wilson_interval(successes: float, n: int) -> Interval:
-    """Wilson's score interval for a proportion; sound at 0 and n, where a bootstrap has no width.
-
-    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference,
-    JASA 22 (1927).
-    """
+    """Wilson's score interval for a proportion; sound at 0 and n, where a bootstrap has no width
+    (E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA
+    1927)."""
     if n <= 0 or not 0 <= successes <= n:
         raise ValueError(f"successes must lie in 0..n with n > 0, got {successes} of {n}")
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
@@ -89,20 +81,16 @@ def wilson_interval(successes: float, n: int) -> Interval:
 
 
 def share_interval(values: Sequence[float]) -> Interval:
-    """95 % interval of a mean of success shares, one per task: a bootstrap, and Wilson's where
-    every task succeeded or every task failed. Raises ValueError for an empty sample."""
+    """95 % interval of a mean of success shares, one per task: Wilson's if none varies."""
     if values and (all(v == 0 for v in values) or all(v == 1 for v in values)):
         return wilson_interval(sum(values), len(values))
     return bootstrap_interval(values)
 
 
 def permutation_p(differences: Sequence[float], *, resamples: int = RESAMPLES * 2) -> float:
-    """Two-sided p-value of the paired sign-flip test of "mean difference is 0".
-
-    Exact when all differences have one size (single-trial success: the sign test, McNemar's exact
-    test) and when at most `EXACT_PAIRS` differ; otherwise Monte Carlo with the +1 correction, so
-    that it is never 0. Without any difference p is 1.
-    """
+    """Two-sided p-value of the paired sign-flip test of "mean difference is 0". Exact when all
+    differences have one size (single-trial success: the sign test, McNemar's exact test) and when
+    at most `EXACT_PAIRS` differ; otherwise Monte Carlo with the +1 correction, so never 0."""
     sample = _sample(differences)
     changed = sample[sample != 0]
     if changed.size == 0:
@@ -131,11 +119,7 @@ def permutation_p(differences: Sequence[float], *, resamples: int = RESAMPLES * 
 def paired_difference(
     treated: Mapping[str, float], control: Mapping[str, float]
 ) -> PairedDifference:
-    """Difference of two agents on the same tasks; the dictionaries map task ids to values.
-
-    Raises ValueError when the two were not measured on the same tasks: an unpaired remainder
-    would bias the difference silently.
-    """
+    """Difference of two agents, {task id: value}. ValueError if their tasks differ."""
     if treated.keys() != control.keys():
         odd = sorted(treated.keys() ^ control.keys())
         raise ValueError(f"the agents were measured on different tasks, e.g. {odd[:3]}")
@@ -150,10 +134,8 @@ def paired_difference(
 
 def pass_hat(passes: Iterable[Sequence[int]], k: int) -> float | None:
     """pass^k: the probability that k trials of a task all succeed, mean over tasks. `passes` holds
-    [successes, trials] per task; tasks with fewer than k trials are left out, None without any.
-
-    Unbiased per task: C(successes, k) / C(trials, k). Source: tau-bench (arXiv 2406.12045).
-    """
+    [successes, trials] per task; those with fewer than k are left out, None without any. Unbiased
+    per task: C(successes, k) / C(trials, k). Source: tau-bench (arXiv 2406.12045)."""
     known = [math.comb(c, k) / math.comb(n, k) for c, n in passes if n >= k]
     return mean(known) if known else None
 
@@ -166,7 +148,6 @@ def _sample(values: Sequence[float]) -> np.ndarray:
 
 
 def _sign_test(positive: int, n: int) -> float:
-    """Two-sided exact binomial test with share 1/2."""
     tail = sum(math.comb(n, k) for k in range(min(positive, n - positive) + 1))
     return min(1.0, 2 * tail / 2**n)
 
@@ -217,16 +198,14 @@ class Uncertainty:
         return math.exp(found)
 
     def detectable(self, comparisons: int = 1) -> float:
-        """The smallest true difference that is found with a power of 80 % at a two-sided level of
-        5 %, when `comparisons` are made."""
+        """The smallest true difference found with a power of 80 % at a level of 5 %."""
         return self.width(1 - ALPHA / (2 * max(1, comparisons))) + self.width(POWER)
 
 
 def uncertainty(per_task: Sequence[float], *agents: Sequence[float]) -> Uncertainty:
     """Of a mean over tasks. `per_task`: its value on each task, mean over seeds (a difference, for
-    two agents); `agents`: the means of each agent's seeds. One seed gives no variance of seeds:
-    then the estimate is about this seed only. The variances overlap in the noise of single
-    episodes, which counts in both and widens the interval a little."""
+    two agents); `agents`: the means of each agent's seeds; one seed gives no variance. The
+    variances overlap in the noise of single episodes, which widens the interval a little."""
     n = len(per_task)
     tasks = float(np.var(per_task, ddof=1)) / n if n > 1 else math.inf
     parts = [(float(np.var(m, ddof=1)) / len(m), len(m) - 1) for m in agents if len(m) > 1]
@@ -251,9 +230,8 @@ def _t(share: float, freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Repeats:
-    """How repeats of one thing differ: `flips`, the probability that two episodes of a task from
-    two repeats disagree; `deviation`, that of the seeds' means beyond it, with its degrees of
-    freedom; `source`, where both come from."""
+    """How repeats of one thing differ: `flips`, the probability that two episodes of a task
+    disagree; `deviation`, that of the seeds' means beyond it; `source`, where both come from."""
 
     flips: float
     source: str
@@ -265,8 +243,7 @@ ASSUMED = Repeats(ASSUMED_FLIPS, "the assumption `flips`, as nothing was repeate
 
 
 def smallest(tasks: int, seeds: int, trials: int, repeats: Repeats) -> float:
-    """The smallest difference of two methods that so many tasks, seeds and trials can show if they
-    differ alike on all tasks."""
+    """The smallest difference that a design shows of methods that differ alike on all tasks."""
     noise = repeats.flips / (tasks * seeds * trials)
     between = 2 * repeats.deviation**2 / seeds
     return Uncertainty(noise, math.inf, between, repeats.freedom).detectable()

@@ -1,5 +1,5 @@
-"""How results are shown: a table as Markdown, LaTeX (booktabs) and CSV, how figures stand in its
-cells, and the order, names, colours and markers of methods, from style.json beside this file."""
+"""How results are shown: tables as Markdown, LaTeX (booktabs) and CSV, and the order, names,
+colours and markers of methods (style.json)."""
 
 from __future__ import annotations
 
@@ -71,13 +71,15 @@ def write(tables: Iterable[Table], out: Path, page: str = "", about: str = "") -
 
 
 def estimate(found: Interval) -> str:
-    """A value with its interval."""
     return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def gap(found: Interval) -> str:
-    """A difference with its interval."""
     return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def p_value(p: float) -> str:
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 # -- how methods are shown -------------------------------------------------------------------------
@@ -87,8 +89,6 @@ OTHER = "#000000"
 
 @dataclass(frozen=True)
 class Look:
-    """How one method is drawn."""
-
     label: str
     colour: str
     marker: str
@@ -96,10 +96,9 @@ class Look:
 
 @dataclass(frozen=True)
 class Style:
-    """`control`: the method that every other is compared with; `focus`: the one that tables look
-    at most closely; `level`: those that do not look at training tasks, drawn as level lines;
-    `known`: the looks of the methods that style.json names, in the order of tables; `spare`:
-    colours and markers for others."""
+    """`control`: the method that every other is compared with; `focus`: the one that tables look at
+    most closely; `level`: those that see no training tasks; `known`: looks in the order of tables;
+    `spare`: colours and markers for others."""
 
     control: str
     focus: str
@@ -108,14 +107,12 @@ class Style:
     spare: tuple[tuple[str, str], ...]
 
     def place(self, method: str) -> tuple[int, str]:
-        """Where a method stands in tables."""
         order = list(self.known)
         return (order.index(method) if method in self.known else len(order), method)
 
     def looks(self, methods: Iterable[str]) -> Mapping[str, Look]:
-        """A look for each method of a figure. Those that style.json does not name, such as a
-        method's rows by its settings, get a spare one each, of its own colour and
-        marker; where there are no more, they are black."""
+        """A look for each method of a figure. Those that style.json does not name get a spare one,
+        of its own colour and marker; where there are no more, they are black."""
         names = sorted(set(methods), key=self.place)
         own = [self.known[name] for name in names if name in self.known]
         taken = {look.colour for look in own} | {look.marker for look in own}
@@ -126,7 +123,6 @@ class Style:
         }
 
     def look(self, method: str) -> Look:
-        """The look of a method by itself."""
         return self.looks([method])[method]
 
 

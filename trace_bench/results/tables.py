@@ -1,5 +1,4 @@
-"""The main tables: every method over the budgets, and every method at one budget; and the command
-`tables`, which makes all tables and figures of every group of runs."""
+"""The main tables, and the command `tables`, which makes all of every group of runs."""
 
 from __future__ import annotations
 
@@ -11,30 +10,20 @@ from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.results import details
 from trace_bench.results.captions import began_alike, describe, head, readable
-from trace_bench.results.compare import (
-    Cell,
-    Cells,
-    Difference,
-    base_of,
-    cells,
-    difference,
-    holm,
-)
+from trace_bench.results.compare import Cell, Cells, Difference, base_of, cells, difference, holm
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Found, check_coverage, say
 from trace_bench.results.prices import Prices
 from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import many
-from trace_bench.results.table import Table, estimate, gap, style, write
+from trace_bench.results.table import Table, estimate, gap, p_value, style, write
 
 ABOUT = "about_tables"
 
 
 def usable(found: Found, least: float) -> Found:
-    """The runs that tables can show: the infrastructure lost few enough of their held-out episodes,
-    and it is known what the agent cost with which they began. The others are named in `skipped`.
-    Raises UserError if none is left."""
+    """The runs that tables can show; the others are named in `skipped`. UserError without any."""
     why = {r.fingerprint: _unusable(r, least) for r in found.records}
     kept = tuple(r for r in found.records if not why[r.fingerprint])
     if not kept:
@@ -54,8 +43,8 @@ def _unusable(record: Record, least: float) -> str:
 
 
 def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[Path]:
-    """The tables and figures of every group of runs that can stand in one table: in `out` if there
-    is one group, else each in a folder of its own and groups.md beside them."""
+    """The tables and figures of every group: in `out` if there is one group, else each in a folder
+    of its own and groups.md beside them."""
     groups = groups_of(found.records)
     if len(groups) == 1:
         return _tables(groups[0], found.skipped, out, prices)
@@ -105,7 +94,6 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
 
 
 def rollout_scaling(found: Cells, caption: str) -> Table:
-    """Success by method and budget, each with its interval over tasks and seeds."""
     budgets = sorted({budget for _, budget in found})
     methods = dict.fromkeys(method for method, _ in found)
     rows = tuple((method, *(success(found, (method, b)) for b in budgets)) for method in methods)
@@ -118,8 +106,8 @@ def success(found: Cells, key: tuple[str, int]) -> str:
 
 
 def comparison(found: Cells, budget: int, caption: str) -> Table:
-    """Every method at one budget against the base agent and against the method in focus (TRACE),
-    paired by task, with p-values corrected (Holm) for all comparisons of the table."""
+    """Every method at one budget against the base agent and the method in focus (TRACE), paired by
+    task, with p-values corrected (Holm) for all comparisons of the table."""
     at = {method: cell for (method, b), cell in found.items() if b == budget}
     control, focus = style().control, style().focus
     against = {other: _against(at, other) for other in (control, focus)}
@@ -155,8 +143,7 @@ def comparison(found: Cells, budget: int, caption: str) -> Table:
 
 
 def _found_from(size: float) -> str:
-    """`size`: the smallest difference that the noisiest comparison can show; above 1 there is
-    none."""
+    """`size`: the smallest difference that the noisiest comparison can show."""
     if size > 1:
         return "The noisiest can show no difference, not even one of 1."
     if size == 0:
@@ -188,8 +175,7 @@ def pairs(found: Cells, budget: int, caption: str) -> Table:
 
 
 def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
-    """Each method against `control`; without runs of the base agent, against the one that each run
-    evaluated itself."""
+    """Each method against `control`, or the base agents that the runs evaluated themselves."""
     if control not in at and control != style().control:
         return {}
     runs = [record for cell in at.values() for record in cell.records]
@@ -205,4 +191,4 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
 def _difference(found: Difference | None, p: float | None) -> tuple[str, str]:
     if found is None or p is None:
         return "", ""
-    return gap(found.interval), f"{p:.4f}" if p >= 0.0001 else "<0.0001"
+    return gap(found.interval), p_value(p)

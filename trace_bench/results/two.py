@@ -1,7 +1,6 @@
 """Two agents side by side: what their settings differ in, each against the base agent that its own
-runs evaluated, and one against the other. Also for two runs of one method. A side is one run, or
-several that differ in nothing but the seed. Sides that were evaluated on more and on fewer tasks of
-one split are compared on those that they share."""
+runs evaluated, and one against the other, on the tasks that they share. A side is one run, or
+several that differ in nothing but the seed."""
 
 from __future__ import annotations
 
@@ -20,20 +19,13 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
+from trace_bench.results import compare
 from trace_bench.results.captions import began_with
-from trace_bench.results.compare import (
-    Cell,
-    Difference,
-    base_of,
-    difference,
-    other_data,
-    other_environment,
-    repeats_of,
-)
+from trace_bench.results.compare import Cell, Difference, base_of, difference
 from trace_bench.results.places import Found, choose, find, say, split
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.statistics import ASSUMED, can_show, many
-from trace_bench.results.table import Table, estimate, gap
+from trace_bench.results.table import Table, estimate, gap, p_value
 
 _SAME_TASKS = ("env.name", "env.suite", "evaluation.split")
 _LIMIT = "evaluation.limit"
@@ -93,8 +85,7 @@ class Side:
 
 
 def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
-    """The two sides: what lies at two places, or all that was found at one. Raises UserError where
-    the runs make another number of sides."""
+    """The sides: what lies at two places, or all found at one. UserError for another number."""
     folders = {fingerprint: folder for f in found for fingerprint, folder in f.folders.items()}
     if len(found) == 2:
         a, b = (_sides(f.records) for f in found)
@@ -118,8 +109,7 @@ def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
 
 
 def _sides(records: Sequence[Record]) -> list[Side]:
-    """The runs in groups that differ in nothing but the seed. A second run of a seed is a side of
-    its own: two runs of one seed are not two seeds."""
+    """The runs in groups that differ in the seed only. A second run of a seed is another side."""
     groups: dict[tuple[object, ...], list[list[Record]]] = {}
     for r in records:
         settings = json.dumps(flat_settings(r), sort_keys=True)
@@ -144,8 +134,7 @@ def _named(side: Side) -> str:
 
 
 def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
-    """The sides on the tasks that they share. Raises UserError for sides that share none or whose
-    tasks cannot be known, for environments with other code, and for one run named twice."""
+    """The sides on the tasks that they share. Raises UserError where they cannot be paired."""
     twice = {r.fingerprint for r in a.records} & {r.fingerprint for r in b.records} - {""}
     if twice:
         raise UserError(f"run {', '.join(sorted(twice))} is named twice; name two runs.")
@@ -163,7 +152,7 @@ def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
             f"{f' ({shown})' if shown else ''}, so they cannot be paired. Run one of them again "
             "with the suite and evaluation.split of the other."
         )
-    if code := other_environment(one, two):
+    if code := compare.other_environment(one, two):
         raise UserError(
             f"runs {one.fingerprint} and {two.fingerprint} were made with other code of the "
             f"environment ({code}): the same task ids may stand for other tasks, so they cannot be "
@@ -194,10 +183,9 @@ def _task_ids(side: Side, folders: Mapping[str, Path]) -> list[str]:
 
 
 def compare_two(a: Side, b: Side) -> str:
-    """The comparison as text: the result first, then the settings that differ."""
     table = _table(a, b)
     lines = [table.markdown(), *_what_it_can_show(a, b)]
-    if data := other_data(a.first, b.first):
+    if data := compare.other_data(a.first, b.first):
         shown = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
         lines.append(f"Other data ({shown}): one task id may stand for two tasks.")
     if a.shared:
@@ -245,32 +233,27 @@ def _table(a: Side, b: Side) -> Table:
 
 
 def _shown(found: Difference) -> tuple[str, str]:
-    return gap(found.interval), "<0.0001" if found.p < 0.0001 else f"{found.p:.4f}"
+    return gap(found.interval), p_value(found.p)
 
 
 def _what_it_can_show(a: Side, b: Side) -> list[str]:
-    """From the seeds or trials of the runs, from the two bases where they are repeats of one agent
-    that does not always do the same, else from the assumption."""
+    """From seeds or trials, or two bases that are repeats of one agent, else assumed."""
     trials = int(a.first.settings.get("evaluation.trials", 1))
-    found = repeats_of([*a.records, *b.records])
-    if found is ASSUMED and _same_base(a.first, b.first):
+    found = compare.repeats_of([*a.records, *b.records])
+    keys = {**a.first.settings, **b.first.settings}
+    agents = [k for k in keys if k.startswith(("model.", "policy."))]
+    same_base = all(a.first.settings.get(k) == b.first.settings.get(k) for k in agents)
+    if found is ASSUMED and same_base:
         one, two = a.base.records[0], b.base.records[0]
         own = one.method_settings
         two = replace(two, settings=one.settings, method_settings=own, budget=one.budget)
-        found = repeats_of([one, two])
+        found = compare.repeats_of([one, two])
     seeds = min(len(a.records), len(b.records))
     return [can_show(len(a.first.success), seeds, trials, found)]
 
 
-def _same_base(a: Record, b: Record) -> bool:
-    """Whether both ran the same agent to begin with."""
-    names = [k for k in {**a.settings, **b.settings} if k.startswith(("model.", "policy."))]
-    return all(a.settings.get(name) == b.settings.get(name) for name in names)
-
-
 def chosen(arguments: Sequence[str]) -> tuple[Side, Side, Mapping[str, Path]]:
-    """The two sides that places and filters leave, and the folders of their runs by fingerprint.
-    Raises UserError as `sides_of` does."""
+    """The two sides that places and filters leave, and their folders. Raises UserError."""
     places, filters = split(arguments)
     found = [find([place]) for place in places]
     say("skipped", [text for each in found for text in each.skipped])
@@ -279,10 +262,9 @@ def chosen(arguments: Sequence[str]) -> tuple[Side, Side, Mapping[str, Path]]:
 
 
 def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
-    """CSV with a line a task: what it needs (where the suite says so), success of both sides and
-    of their base agents (means over seeds and trials, empty where every one was lost), A less B,
-    and what that makes of A: better, worse, same, or dropped where one of them has no score. Raises
-    UserError where there is no run folder with the names of the tasks."""
+    """CSV with a line a task: needs, success of both sides and their base agents (means, empty
+    where every one was lost), A less B, and what A is: better, worse, same, or dropped without a
+    score. Raises UserError where no run folder names the tasks."""
     side = a if any(r.fingerprint in folders for r in a.records) else b
     ids = a.shared or _task_ids(side, folders)
     own = next(folders[r.fingerprint] for r in side.records if r.fingerprint in folders)

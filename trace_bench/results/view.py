@@ -33,17 +33,15 @@ def check_installed(places: Sequence[str]) -> None:
 
 
 def bundle(folders: Sequence[Path], out: Path) -> list[Path]:
-    """Writes the viewer with these runs as a site that any web server shows; it gets the name `out`
-    when all is in it. Raises UserError for a place that is taken or cannot be written."""
+    """Writes the viewer with these runs as a site. UserError for a place that is taken."""
     with whole(out) as building, tempfile.TemporaryDirectory() as place:
         logs = _exported(folders, Path(place))
-        _Viewer("bundle", "--log-dir", str(logs), "--output-dir", str(building)).check()
+        _check(_viewer("bundle", "--log-dir", str(logs), "--output-dir", str(building)))
     return [out / "index.html"]
 
 
 def serve(folders: Sequence[Path], port: int) -> None:
-    """Shows these runs until it is interrupted. Raises UserError for a port that is taken or is
-    none."""
+    """Shows these runs until it is interrupted. Raises UserError for a port that cannot be used."""
     if not 1 <= port <= 65535:
         raise UserError(f"port {port} is none; allowed: 1 to 65535. Name another with --port.")
     with socket.socket() as probe:
@@ -59,30 +57,25 @@ def serve(folders: Sequence[Path], port: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         logs = _exported(folders, Path(place))
         print(f"http://{HOST}:{port}/ shows the runs; Ctrl-C ends it", flush=True)
-        viewer = _Viewer("start", "--log-dir", str(logs), "--host", HOST, "--port", str(port))
+        viewer = _viewer("start", "--log-dir", str(logs), "--host", HOST, "--port", str(port))
         try:
-            viewer.check()
+            _check(viewer)
         except KeyboardInterrupt:
             print("ended", file=sys.stderr)
         finally:
-            viewer.end()
+            viewer.terminate()
+            viewer.wait()
 
 
-class _Viewer:
-    """Inspect's command in a process of its own."""
+def _viewer(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "inspect_ai", "view", *arguments]
+    return subprocess.Popen(command, env={**os.environ, **_PLAIN})
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "inspect_ai", "view", *arguments]
-        self._process = subprocess.Popen(command, env={**os.environ, **_PLAIN})
 
-    def check(self) -> None:
-        """Waits for its end. Raises UserError if it fails."""
-        if code := self._process.wait():
-            raise UserError(f"Inspect's viewer ended with status {code}; see what it says above.")
-
-    def end(self) -> None:
-        self._process.terminate()
-        self._process.wait()
+def _check(viewer: subprocess.Popen[bytes]) -> None:
+    """Waits for its end. Raises UserError if it fails."""
+    if code := viewer.wait():
+        raise UserError(f"Inspect's viewer ended with status {code}; see what it says above.")
 
 
 def _exported(folders: Sequence[Path], place: Path) -> Path:

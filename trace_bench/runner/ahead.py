@@ -28,8 +28,7 @@ class Stage:
 def stages_of(
     settings: Settings, plan: MethodPlan, held_out: int, dev: int, points: int
 ) -> tuple[Stage, ...]:
-    """The stages of a run in their order, for so many held-out and development tasks and points of
-    the curve. The floors, which cost next to nothing, are left out."""
+    """The stages of a run in their order; the floors, which cost next to nothing, are left out."""
     evaluation, budget = settings.evaluation, settings.budget
     each, curve = held_out * evaluation.trials, points * dev
     own = sum(phase.rollouts for phase in plan.phases)
@@ -72,7 +71,6 @@ class Ahead:
         self._done += 1
 
     def step(self) -> None:
-        """Counted steps of training are done."""
         self._steps = True
 
     def later(self) -> list[Stage]:
@@ -80,15 +78,13 @@ class Ahead:
 
     @property
     def least(self) -> bool:
-        """Whether `left` lacks the time of optimizer steps: something that trains goes on or is to
-        come, and none that trains has shown a pace of its own."""
+        """Whether `left` lacks the time of optimizer steps, of which none has shown its pace."""
         due, ended = self._stages[max(self._at, 0) :], self._seconds.keys() - {self.now}
         shown = any(s.trains and s.name in ended for s in self._stages)
         return any(s.trains for s in due) and not (shown or (self._steps and self._done >= ENOUGH))
 
     def left(self, now: float, phase: float | None = None) -> float | None:
-        """Seconds, at the pace so far; None where there is none yet. `phase`: what is known to be
-        left of the phase, of which the stage cannot have less."""
+        """Seconds, None without a pace so far; never less than what is known of the `phase`."""
         if not self._stages or self._pace(self._stages[0], now) is None:
             return None
         rest = sum(s.episodes * (self._pace(s, now) or 0.0) for s in self.later())

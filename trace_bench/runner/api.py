@@ -27,10 +27,12 @@ from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import paired_difference, task_means
+from trace_bench.results.table import p_value
 from trace_bench.runner import report
 from trace_bench.runner.folder import stored_summary
 from trace_bench.runner.pipeline import carry_out
-from trace_bench.settings.compose import checked, compose_plain
+from trace_bench.settings.compose import compose_plain
+from trace_bench.settings.recipes import settled
 from trace_bench.settings.schema import PARTS, Settings
 
 
@@ -119,7 +121,7 @@ class Comparison:
         names = [f"{s['method']}, {s['budget']} rollouts, seed {s['seed']}" for s in (one, two)]
         return (
             f"{names[0]} against {names[1]}: {self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}] "
-            f"on {len(self.tasks)} tasks, p {report.p_value(self.p_value)}"
+            f"on {len(self.tasks)} tasks, p {p_value(self.p_value)}"
         )
 
 
@@ -199,7 +201,7 @@ def _settings(
     (data,) = compose_plain([[*named, *words, *overrides]], config_dir)
     for group, part in objects.items():
         data[group] = {**data[group], "factory": part}
-    return checked(data)
+    return settled(data)
 
 
 _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command line

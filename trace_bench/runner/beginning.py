@@ -1,6 +1,5 @@
 """The base agent of a run: the bare model, or the agent of an earlier run (the setting `agent`),
-whose adapters are copied, so that nothing that happens to the earlier run's folder changes this
-one. Until the copies are there, the run's identity holds the hash that they must have."""
+whose adapters are copied, so that the earlier run's folder may change."""
 
 from __future__ import annotations
 
@@ -8,13 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from trace_bench.core.beginning import (
-    WEIGHTS,
-    Beginning,
-    adapter_hash,
-    as_json,
-    read_beginning,
-)
+from trace_bench.core.beginning import WEIGHTS, Beginning, adapter_hash, as_json, read_beginning
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import ContinuesAdapters, MethodPlan, Need, ShowsState, Trainer
 from trace_bench.core.run_files import BEGINNING
@@ -37,9 +30,10 @@ def base_agent(model: str, found: Beginning | None, folder: Path) -> AgentSpec:
     content. Raises UserError if an adapter has changed since it was looked at."""
     if found is None:
         return AgentSpec(model=model)
-    kept = replace(found, agent=_copied(found.agent, folder))
-    write_json(folder / BEGINNING, as_json(kept))
-    return replace(kept.agent, model=model, version=f"start-{found.sha256}")
+    adapters = tuple(_copy(adapter, folder / "adapters") for adapter in found.agent.adapters)
+    agent = replace(found.agent, adapters=adapters)
+    write_json(folder / BEGINNING, as_json(replace(found, agent=agent)))
+    return replace(agent, model=model, version=f"start-{found.sha256}")
 
 
 def beginning_of(settings: Settings) -> Beginning | None:
@@ -90,10 +84,6 @@ def with_beginning(plan: MethodPlan, found: Beginning | None) -> MethodPlan:
     needs = (*plan.needs, STATES) if kind == "classifier" else plan.needs
     routed = plan.routed or kind in ("zero_shot", "both")
     return replace(plan, adapters=adapters, routed=routed, needs=needs)
-
-
-def _copied(agent: AgentSpec, folder: Path) -> AgentSpec:
-    return replace(agent, adapters=tuple(_copy(a, folder / "adapters") for a in agent.adapters))
 
 
 def _copy(adapter: AdapterRef, folder: Path) -> AdapterRef:

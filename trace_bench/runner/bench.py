@@ -1,13 +1,12 @@
-"""The parts of a run, built and checked before anything is run: also what the first prompts of
-held-out tasks show (tools must reach the model, prompts must leave room for a turn, servers must
-answer one), and the lines at a run's start.
-"""
+"""The parts of a run, built and checked before anything is run, also by the first prompts of
+held-out tasks: tools must reach the model, prompts leave room for a turn, servers answer one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
@@ -26,17 +25,10 @@ from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
 from trace_bench.play.steps import close, make, step_all
 from trace_bench.play.suites import about_of, name_of, splits_of, tags, tasks_of
+from trace_bench.runner import build
 from trace_bench.runner.ahead import Stage, stages_of
 from trace_bench.runner.beginning import beginning_of, check_beginning
-from trace_bench.runner.build import (
-    MAKER,
-    Log,
-    clean_up,
-    make_policy,
-    make_roles,
-    make_suite,
-    run_context,
-)
+from trace_bench.runner.build import MAKER, Log
 from trace_bench.runner.folder import Place
 from trace_bench.runner.plan import (
     check_needs,
@@ -56,8 +48,6 @@ from trace_bench.settings.schema import PolicySettings, Settings
 
 @dataclass(frozen=True)
 class Bench:
-    """All parts of a run, before it starts."""
-
     settings: Settings
     parts: Mapping[str, Part]
     place: Place
@@ -72,23 +62,68 @@ class Bench:
     policy: Policy
     log: Log
 
+    @property
+    def acting_model(self) -> str:
+        """The base agent's `model`: path or name of the weights, or a scripted policy's name."""
+        policy = self.parts["policy"]
+        return policy.label if policy.declared.scripted else model_path(self.settings, self.parts)
+
+    @property
+    def yardsticks(self) -> tuple[Yardstick, ...]:
+        """The method's yardsticks that the run also trains."""
+        return self.plan.yardsticks if self.settings.evaluation.yardsticks else ()
+
+    def stages(self) -> tuple[Stage, ...]:
+        """What the run does one after the other, with its episodes."""
+        settings, plan, split = self.settings, self.plan, self.settings.env.dev_split
+        known = plan.learns and split in splits_of(self.suite)
+        dev = len(tasks_of(self.suite, split)) if known else 0
+        return stages_of(settings, plan, len(self.held_out), dev, len(checkpoints(settings, plan)))
+
+    def write_tags(self) -> None:
+        """{task id: [words]} of every held-out task, if the suite's class says where they stand."""
+        path, keys = self.place.folder / TASKS, self.parts["env"].declared.tag_keys
+        if keys and not path.exists():
+            write_json(path, {task.id: tags(task, keys) for task in self.held_out})
+
+    def header(self) -> list[str]:
+        """Method, environment, agent, budget and folder, and what is known to add nothing."""
+        settings, parts, suite = self.settings, self.parts, self.suite
+        policy, count = settings.policy, settings.evaluation.trials
+        trained = f", trainer={parts['trainer'].label}" if self.plan.trains else ""
+        if trained and (algorithm := parts["trainer"].options.get("algorithm")):
+            trained += f" by {algorithm['name']}"
+        trials = f", {count} trials each" if count > 1 else ""
+        learned = f"{len(self.train)} training tasks, " if self.plan.learns else ""
+        lines = [
+            f"method={parts['method'].label} on {suite.name}/{suite.variant}: {learned}"
+            f"{len(self.held_out)} held-out tasks ({settings.evaluation.split}{trials}), "
+            f"protocol {settings.protocol}",
+            f"agent: {self.acting_model}, policy={parts['policy'].label}{trained}",
+            *([f"begins with: {settings.agent}"] if settings.agent else []),
+            f"budget: {settings.budget} rollouts, seed {settings.seed}",
+            f"folder: {self.place.folder}",
+        ]
+        greedy = policy.eval_temperature == 0 and self.policy.repeatable
+        if greedy and count > 1 and not suite.asks_user():
+            lines.append(
+                f"note: evaluation.trials={count} with policy.eval_temperature=0 runs the "
+                "same episodes again: this policy repeats itself"
+            )
+        return lines + [f"note: {line}" for line in far_off(settings, parts, self.plan.trains)]
+
 
 def build_bench(
     settings: Settings, parts: Mapping[str, Part], place: Place, stack: ExitStack, log: Log
 ) -> Bench:
     """Builds all parts; `stack` closes those that hold resources. Raises UserError for every error
     that can be found without running the policy or the trainer."""
-    roles = stack.enter_context(closing(make_roles(settings, place.folder / "llm.jsonl", log)))
-    context = run_context(
-        settings,
-        parts,
-        roles.ask,
-        **vars(place),
-        elsewhere=MAKER,
-        clean_up=lambda: clean_up(settings),
-    )
-    suite = make_suite(settings, parts, context, log)
-    stack.enter_context(closing(suite))
+    llm = place.folder / "llm.jsonl"
+    roles = stack.enter_context(closing(build.make_roles(settings, llm, log)))
+    facts: dict[str, Any] = {**vars(place), "elsewhere": MAKER}
+    facts["clean_up"] = lambda: build.clean_up(settings)
+    context = build.run_context(settings, parts, roles.ask, **facts)
+    suite = stack.enter_context(closing(build.make_suite(settings, parts, context, log)))
     trainer: Trainer = parts["trainer"].make(context)
     method: Method = parts["method"].make(context)
     about_of(suite)  # raises now rather than when the summary is written
@@ -99,16 +134,11 @@ def build_bench(
     check_shown(settings, suite, shown)
     check_sandbox(settings, plan)
     check_needs(plan, parts, suite, trainer)
-    check_beginning(
-        beginning_of(settings),
-        plan,
-        trainer,
-        scripted=parts["policy"].declared.scripted,
-        weights=place.identity["model"]["sha256"],
-    )
+    scripted, weights = parts["policy"].declared.scripted, place.identity["model"]["sha256"]
+    check_beginning(beginning_of(settings), plan, trainer, scripted=scripted, weights=weights)
     checkpoints(settings, plan)
     context = replace(context, suite=suite)
-    policy = stack.enter_context(closing(make_policy(parts, context)))
+    policy = stack.enter_context(closing(build.make_policy(parts, context)))
     held_out = tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
     return Bench(
         settings, parts, place, context, suite, roles, trainer, method, plan, train, held_out,
@@ -117,29 +147,22 @@ def build_bench(
 
 
 def check_built(bench: Bench, new: bool) -> None:
-    """Raises UserError for errors that only the built parts can show. Slow checks are made for a
-    `new` run only."""
+    """Raises UserError for what only built parts show. Slow checks are for a `new` run only."""
     check_needs(bench.plan, bench.parts, bench.suite, bench.trainer, bench.policy)
     _check_shards(bench)
     if new:
-        _check_turns(bench)
+        found = (
+            check_prompts(bench.policy, bench.suite, bench.held_out),
+            try_turn(bench.policy, bench.suite, bench.held_out, bench.settings.policy),
+        )
+        for line in filter(None, found):
+            bench.log(line)
     if bench.plan.trains:
         bench.trainer.preflight(new)
 
 
-def _check_turns(bench: Bench) -> None:
-    """Logs what is found out before the first episode about its prompt and its first turn."""
-    found = (
-        check_prompts(bench.policy, bench.suite, bench.held_out),
-        try_turn(bench.policy, bench.suite, bench.held_out, bench.settings.policy),
-    )
-    for line in filter(None, found):
-        bench.log(line)
-
-
 def _check_shards(bench: Bench) -> None:
-    """Raises UserError for a policy whose batches cannot be divided; logs that one process plays
-    all parts."""
+    """Raises UserError for a policy whose batches cannot be divided."""
     settings = bench.settings.policy
     if settings.shards > 1 and not bench.policy.forks:
         raise UserError(
@@ -155,65 +178,6 @@ def _check_shards(bench: Bench) -> None:
         )
 
 
-def acting_model(bench: Bench) -> str:
-    """The base agent's `model`: the path or name of the weights, or a scripted policy's name."""
-    policy = bench.parts["policy"]
-    if policy.declared.scripted:
-        return policy.label
-    return model_path(bench.settings, bench.parts)
-
-
-def yardsticks(bench: Bench) -> tuple[Yardstick, ...]:
-    """The method's yardsticks that the run also trains."""
-    return bench.plan.yardsticks if bench.settings.evaluation.yardsticks else ()
-
-
-def stages(bench: Bench) -> tuple[Stage, ...]:
-    """What the run does one after the other, with its episodes."""
-    settings, plan, split = bench.settings, bench.plan, bench.settings.env.dev_split
-    known = plan.learns and split in splits_of(bench.suite)
-    dev = len(tasks_of(bench.suite, split)) if known else 0
-    return stages_of(settings, plan, len(bench.held_out), dev, len(checkpoints(settings, plan)))
-
-
-def write_tags(bench: Bench) -> None:
-    """{task id: [words]} of every held-out task, if the suite's class says where they stand."""
-    path, keys = bench.place.folder / TASKS, bench.parts["env"].declared.tag_keys
-    if keys and not path.exists():
-        write_json(
-            path,
-            {task.id: tags(task, keys) for task in bench.held_out},
-        )
-
-
-def header(bench: Bench) -> list[str]:
-    """Method, environment, agent, budget and folder of a run, and what is known to add nothing."""
-    settings, parts, suite = bench.settings, bench.parts, bench.suite
-    policy, count = settings.policy, settings.evaluation.trials
-    trained = f", trainer={parts['trainer'].label}" if bench.plan.trains else ""
-    if trained and (algorithm := parts["trainer"].options.get("algorithm")):
-        trained += f" by {algorithm['name']}"
-    trials = f", {count} trials each" if count > 1 else ""
-    learned = f"{len(bench.train)} training tasks, " if bench.plan.learns else ""
-    lines = [
-        f"method={parts['method'].label} on {suite.name}/{suite.variant}: {learned}"
-        f"{len(bench.held_out)} held-out tasks ({settings.evaluation.split}{trials}), "
-        f"protocol {settings.protocol}",
-        f"agent: {acting_model(bench)}, policy={parts['policy'].label}{trained}",
-        *([f"begins with: {settings.agent}"] if settings.agent else []),
-        f"budget: {settings.budget} rollouts, seed {settings.seed}",
-        f"folder: {bench.place.folder}",
-    ]
-    greedy = policy.eval_temperature == 0 and bench.policy.repeatable
-    if greedy and count > 1 and not suite.asks_user():
-        lines.append(
-            f"note: evaluation.trials={count} with policy.eval_temperature=0 runs the "
-            "same episodes again: this policy repeats itself"
-        )
-    lines += [f"note: {line}" for line in far_off(settings, parts, bench.plan.trains)]
-    return lines
-
-
 LOOKED_AT = 8  # tasks
 
 NO_TASK: Message = {"role": "user", "content": "What can you do for me?"}
@@ -221,12 +185,11 @@ NO_TASK: Message = {"role": "user", "content": "What can you do for me?"}
 
 
 def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | None:
-    """A warning if some of the first prompts do not fit the context; None if all do. Raises
-    UserError if none does, or if tools do not reach the model. Tasks that cannot be reset are left
-    to the run, and so is all of a suite whose user is a model, or a policy that cannot tell."""
+    """A warning if some of the first prompts do not fit the context. Raises UserError if none does,
+    or if tools do not reach the model. Tasks that cannot be reset are left to the run."""
     if policy.context is None or suite.asks_user():
         return None
-    opened = _opened(suite, _chosen(tasks))
+    opened = _opened(suite, tasks)
     sizes = [policy.first_prompt(step.messages, step.tools) for step in opened]
     if not (long := [size for size in sizes if size >= policy.context]):
         return None
@@ -243,19 +206,14 @@ def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | 
 def try_turn(
     policy: Policy, suite: Suite, tasks: Sequence[Task], how: PolicySettings
 ) -> str | None:
-    """Asks a policy that can be asked beforehand for one turn, given the shortest of the first
-    prompts; returns what it says about it. If a model plays the user, or no task can be reset, the
-    prompt is `NO_TASK`. Raises UserError."""
+    """What a policy that can be asked beforehand says about one turn, given the shortest of the
+    first prompts, or `NO_TASK` where none is known. Raises UserError."""
     if type(policy).try_turn is Policy.try_turn:  # its default: no tasks are opened in vain
         return None
-    steps = [] if suite.asks_user() else list(_opened(suite, _chosen(tasks)))
+    steps = [] if suite.asks_user() else list(_opened(suite, tasks))
     first = min(steps, key=_length, default=Step((NO_TASK,)))
     asked = TurnRequest(-1, first.messages, first.tools, temperature=how.eval_temperature)
     return policy.try_turn(replace(asked, max_tokens=how.max_tokens))
-
-
-def _chosen(tasks: Sequence[Task]) -> Sequence[Task]:
-    return tasks[:: max(1, len(tasks) // LOOKED_AT)][:LOOKED_AT]
 
 
 def _length(step: Step) -> int:
@@ -263,8 +221,9 @@ def _length(step: Step) -> int:
 
 
 def _opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step]:
-    """What the environments of these tasks return at reset."""
-    due = [(make(suite), task) for task in tasks]
+    """What the environments of some of these tasks return at reset."""
+    some = tasks[:: max(1, len(tasks) // LOOKED_AT)][:LOOKED_AT]
+    due = [(make(suite), task) for task in some]
     try:
         for step in step_all(suite, due):
             if isinstance(step, Step):

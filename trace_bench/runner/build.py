@@ -1,6 +1,5 @@
 """Builds the parts of a run from its settings, here and in another process (a worker of
-trainer=verl). Nothing here depends on a part's name: parts declare their differences themselves
-(`core.protocols`)."""
+trainer=verl), whatever their names: parts declare their differences (`core.protocols`)."""
 
 from __future__ import annotations
 
@@ -22,28 +21,20 @@ from trace_bench.sandbox.choose import Where, engine_of, generated_suite, suite_
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name
 from trace_bench.settings.registry import Part, find
-from trace_bench.settings.schema import (
-    PartSettings,
-    PolicySettings,
-    RoleSettings,
-    Settings,
-    parse,
-)
+from trace_bench.settings.schema import PartSettings, PolicySettings, RoleSettings, Settings, parse
 
 Parts = Mapping[str, Part]
 Log = Callable[[str], None]
 
 
 def log_line(text: str) -> None:
-    """Logs a line to stderr; stdout carries only the results."""
     print(text, file=sys.stderr)
 
 
 def run_context(
     settings: Settings, parts: Parts, ask: Ask | None = None, **facts: Any
 ) -> RunContext:
-    """The facts of the run for factories. `ask`: asks the models in roles; `facts`: those that are
-    already known."""
+    """The facts of the run for factories. `ask`: asks the models in roles; `facts`: others."""
     played = models_in_roles(settings)
     shared = {f.name for f in fields(RunContext)} & {f.name for f in fields(PolicySettings)}
     return RunContext(
@@ -64,14 +55,12 @@ def run_context(
 
 
 def make_suite(settings: Settings, parts: Parts, run: RunContext, log: Log = log_line) -> Suite:
-    """The run's suite, with its episodes in the chosen sandbox; containers are labelled with the
-    run's fingerprint and folder. Raises UserError."""
+    """The run's suite, with its episodes in the chosen sandbox. Raises UserError."""
     where = Where(settings.env.python, settings.env.image)
     return suite_in(parts["env"], run, make_sandbox(settings, run), where, log)
 
 
 def make_sandbox(settings: Settings, run: RunContext) -> Sandbox:
-    """Where environments run."""
     return Sandbox(**vars(settings.sandbox), run=run.fingerprint, folder=str(run.folder.absolute()))
 
 
@@ -114,7 +103,6 @@ def _role(name: str, how: RoleSettings, log: Log) -> Role:
 
 
 def models_in_roles(settings: Settings) -> dict[str, RoleSettings]:
-    """The roles played by models, and how."""
     return {name: how for name, how in settings.llm.roles.items() if how.by == "endpoint"}
 
 
@@ -143,8 +131,7 @@ _LINGER = 6  # seconds
 def suites_elsewhere(
     settings: Mapping[str, Any], run: str, llm: Path, sources: Sequence[Mapping[str, Any]]
 ) -> Suites:
-    """The run's suites, from its settings as plain data. The cost of models in roles is written to
-    the file `llm`; `sources`: those of generated suites (`protocols.Source`)."""
+    """The run's suites, from its settings as plain data. `llm`: the file of models' answers."""
     checked = parse(settings)
     parts = parts_of(checked)
     ask = make_roles(checked, llm).ask

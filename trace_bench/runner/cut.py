@@ -4,7 +4,7 @@ model's place, and addresses of servers that stand in for its own."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,7 +20,7 @@ from trace_bench.settings.identity import parts_of, plain, served_name
 from trace_bench.settings.schema import Settings, parse
 from trace_bench.trainers.settings import Recipe
 
-MOST: Mapping[str, Mapping[str, float]] = {
+MOST: Mapping[str, Mapping[str, float]] = {  # what these settings are at most
     "trainer": {
         "group_size": 4, "groups": 2, "epochs": 1, "minibatches": 1, "resample": 1, "hinted": 1,
         "gpus": 2, "nnodes": 1, "tensor_parallel": 1, "sequence_parallel": 1, "workers": 1,
@@ -34,8 +34,7 @@ MOST: Mapping[str, Mapping[str, float]] = {
     },
     "policy": {"batch": 8, "max_turns": 4, "max_tokens": 16},
 }  # fmt: skip
-"""What these settings are at most."""
-LEAST: Mapping[str, Mapping[str, float]] = {
+LEAST: Mapping[str, Mapping[str, float]] = {  # and at least
     # At a real model's rate one step of a miniature would change no probability.
     "trainer": {"learning_rate": 0.01},
     # Whatever the miniature earns: the calibration is run, and refuses nothing.
@@ -43,7 +42,6 @@ LEAST: Mapping[str, Mapping[str, float]] = {
         ("band_high", "band_all_success", "band_all_zero", "band_constant"), 1.0
     ),
 }
-"""What these settings are at least."""
 HERE: Mapping[str, Any] = {
     "device": "cpu", "ray_address": None, "node_gpus": None, "offload": False,
     "flash_attention": False,
@@ -61,11 +59,77 @@ class Cut:
     replaced: list[str] = field(default_factory=list)
 
     def change(self, **groups: Any) -> None:
-        """Changes plain settings: of a group, those that are named."""
         data = copy.deepcopy(plain(self.settings))
         for name, value in groups.items():
             data[name] = {**data[name], **value} if isinstance(value, Mapping) else value
         self.settings = parse(data)
+
+    def with_model(self, folder: Path) -> None:
+        """Puts the miniature in this folder in the model's place, under the model's name."""
+        name, factory = served_name(self.settings.model), "trace_bench.settings.models:named"
+        options = {"path": str(folder)}
+        self.change(model={"name": name, "factory": factory, "served_as": name, "options": options})
+
+    def with_servers(self, agent: str, players: str) -> None:
+        """Replaces the agent's servers by `agent`, and a role's by `players`/ROLE/v1; keys stay."""
+        settings = self.settings
+        chosen = parts_of(settings)["policy"]
+        if chosen.declared.at_servers:
+            own = {
+                key: [agent] if not n or chosen.options.get(key) else chosen.options.get(key)
+                for n, key in enumerate(chosen.declared.addresses)
+            }
+            own |= dict.fromkeys(chosen.declared.addresses.values())
+            self.change(policy={"options": {**settings.policy.options, **own}})
+        data = plain(settings)["llm"]
+        for name, role in models_in_roles(settings).items():
+            here = {"base_url": [f"{players}/{name}/v1"], "key_env": None, "retries": 1}
+            few = {"concurrency": min(role.concurrency, 4)}
+            self.change(llm={name: {**data[name], **vars(role), **here, **few}})
+
+    def with_trainer(self) -> None:
+        """Keeps a trainer that can work here, else takes `local` with the same recipe."""
+        parts = parts_of(self.settings)
+        chosen = parts["trainer"]
+        try:
+            chosen.make(run_context(self.settings, parts)).preflight(True)
+        except UserError as error:
+            recipe = {f.name for f in fields(Recipe)}
+            kept = {k: v for k, v in chosen.options.items() if k in recipe}
+            self.change(trainer={"name": "local", "factory": None, "options": kept})
+            self.replaced.append(f"trainer={chosen.label} by trainer=local: {error}")
+
+    def with_sandbox(self, folder: Path) -> None:
+        """Keeps a sandbox in which a task's environment opens, else takes `process`. Raises
+        UserError where none opens there either."""
+        name = self.settings.sandbox.name
+        try:
+            _open(self.settings, folder)
+        except UserError as error:
+            if name == "inline":
+                raise
+            self.change(sandbox={"name": "process", "allow_untrusted": True})
+            _open(self.settings, folder)
+            self.replaced.append(f"sandbox={name} by sandbox=process: {error}")
+
+    def affordable(self, folder: Path) -> int:
+        """Lowers training tasks and budget to the least that the method takes; the budget."""
+        env, own = self.settings.env, self.settings.budget
+        with _suite(self.settings, folder) as suite:
+            tasks = min(TASKS, len(tasks_of(suite, env.train_split)))
+        self.change(env={"train_tasks": min(tasks, env.train_tasks or tasks)})
+        budget = min(SMALLEST, own)
+        while True:
+            self.change(budget=budget)
+            try:
+                parts = parts_of(self.settings)
+                trainer = parts["trainer"].make(run_context(self.settings, parts))
+                plan_of(self.settings, parts["method"].make(RunContext()), trainer, tasks)
+                return budget
+            except UserError:
+                if budget >= own:
+                    raise
+                budget = min(own, 2 * budget)
 
 
 def small(settings: Settings, folder: Path) -> Cut:
@@ -113,85 +177,6 @@ def _within(
     return given
 
 
-def with_model(cut: Cut, folder: Path) -> None:
-    """Puts the miniature in this folder in the model's place, under the model's name."""
-    name = served_name(cut.settings.model)
-    factory = "trace_bench.settings.models:named"
-    model = {"name": name, "factory": factory, "served_as": name, "options": {"path": str(folder)}}
-    cut.change(model=model)
-
-
-def with_servers(cut: Cut, agent: str, players: str) -> None:
-    """Puts these addresses in the place of the agent's servers (`agent`) and of the roles' (one
-    for each at `players`/ROLE/v1); keys stay here."""
-    settings = cut.settings
-    chosen = parts_of(settings)["policy"]
-    if chosen.declared.at_servers:
-        own = {
-            key: [agent] if not n or chosen.options.get(key) else chosen.options.get(key)
-            for n, key in enumerate(chosen.declared.addresses)
-        }
-        own |= dict.fromkeys(chosen.declared.addresses.values())
-        cut.change(policy={"options": {**settings.policy.options, **own}})
-    roles = {
-        name: {**vars(role), "base_url": [f"{players}/{name}/v1"], "key_env": None,
-               "concurrency": min(role.concurrency, 4), "retries": 1}
-        for name, role in models_in_roles(settings).items()
-    }  # fmt: skip
-    data = plain(settings)["llm"]
-    cut.change(llm={name: {**data[name], **role} for name, role in roles.items()})
-
-
-def with_trainer(cut: Cut, check: Callable[[Settings], None], otherwise: str) -> None:
-    """Keeps the trainer where `check` raises no UserError, else takes the one of that name, with
-    the same recipe."""
-    try:
-        check(cut.settings)
-    except UserError as error:
-        chosen = parts_of(cut.settings)["trainer"]
-        recipe = {f.name for f in fields(Recipe)}
-        kept = {k: v for k, v in chosen.options.items() if k in recipe}
-        cut.change(trainer={"name": otherwise, "factory": None, "options": kept})
-        cut.replaced.append(f"trainer={chosen.label} by trainer={otherwise}: {error}")
-
-
-def with_sandbox(cut: Cut, folder: Path, otherwise: str) -> None:
-    """Keeps the sandbox where a task's environment opens in it, else takes the one of that name.
-    Raises UserError where none opens there either."""
-    try:
-        _open(cut.settings, folder)
-        return
-    except UserError as error:
-        if cut.settings.sandbox.name == "inline":
-            raise
-        first = error
-    name = cut.settings.sandbox.name
-    cut.change(sandbox={"name": otherwise, "allow_untrusted": True})
-    _open(cut.settings, folder)
-    cut.replaced.append(f"sandbox={name} by sandbox={otherwise}: {first}")
-
-
-def affordable(cut: Cut, folder: Path) -> int:
-    """Lowers the training tasks and the budget to the smallest that the method takes; returns the
-    number of rollouts. Raises UserError."""
-    with _suite(cut.settings, folder) as suite:
-        tasks = min(TASKS, len(tasks_of(suite, cut.settings.env.train_split)))
-    cut.change(env={"train_tasks": min(tasks, cut.settings.env.train_tasks or tasks)})
-    own, budget = cut.settings.budget, min(SMALLEST, cut.settings.budget)
-    while True:
-        cut.change(budget=budget)
-        try:
-            parts = parts_of(cut.settings)
-            context = run_context(cut.settings, parts)
-            trainer = parts["trainer"].make(context)
-            plan_of(cut.settings, parts["method"].make(RunContext()), trainer, tasks)
-            return budget
-        except UserError:
-            if budget >= own:
-                raise
-            budget = min(own, 2 * budget)
-
-
 @contextmanager
 def _suite(settings: Settings, folder: Path) -> Iterator[Suite]:
     parts = parts_of(settings)
@@ -202,7 +187,6 @@ def _suite(settings: Settings, folder: Path) -> Iterator[Suite]:
 
 
 def _open(settings: Settings, folder: Path) -> None:
-    """Opens the environment of a held-out task. Raises UserError."""
     with _suite(settings, folder) as suite:
         task, env = tasks_of(suite, settings.evaluation.split)[0], make(suite)
         (first,) = step_all(suite, [(env, task)])

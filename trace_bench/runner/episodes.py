@@ -1,11 +1,9 @@
-"""Whole episodes on disk, for the lab and for evaluations; the lab's named calls, of which some
-episodes may be there; and the limit on lost ones.
+"""Whole episodes on disk, for the lab and for evaluations; the lab's named calls; and the limit on
+lost ones.
 
 An episode is written once, as it ends; every later start is answered from the file. It is lost when
-the infrastructure fails (environment, sandbox, policy, user). Nothing can be learned or measured
-from a call that is mostly lost, so that a call of which too many are lost stops the run, and the
-next start takes them back.
-"""
+the infrastructure fails (environment, sandbox, policy, user). A call of which too many are lost
+teaches nothing: it stops the run, and the next start takes them back."""
 
 from __future__ import annotations
 
@@ -24,15 +22,12 @@ from trace_bench.play.steps import Faults
 from trace_bench.play.suites import GENERATED
 from trace_bench.runner.ledger import Ledger, entry
 
-Spot = tuple[str, int]
-"""(call, index) of an episode."""
+Spot = tuple[str, int]  # (call, index) of an episode
 
 
 class EpisodeFile:
-    """The episodes of a run folder's file, by call and index. Without a `path` none is kept.
-
-    Those of earlier starts are held until their call is asked for (`take`); with `held=False` they
-    are only known to be there."""
+    """The episodes of a file, by call and index; none is kept without a `path`. Those of earlier
+    starts are held until their call is asked for (`take`), unless `held` is False."""
 
     def __init__(self, path: Path | None, *, held: bool = True) -> None:
         self._lines = None if path is None else Lines(path, Stored)
@@ -47,15 +42,13 @@ class EpisodeFile:
 
     @property
     def keeps(self) -> bool:
-        """Whether episodes are kept at all."""
         return self._lines is not None
 
     def __contains__(self, spot: object) -> bool:
         return spot in self._there
 
     def of(self, call: str) -> dict[int, Trajectory]:
-        """The episodes of a call that earlier starts have written, in the order in which they
-        ended."""
+        """A call's episodes of earlier starts, in the order in which they ended."""
         return dict(self._held.get(call, {}))
 
     def take(self, call: str) -> dict[int, Trajectory]:
@@ -63,7 +56,6 @@ class EpisodeFile:
         return self._held.pop(call, {})
 
     def read(self, spots: Iterable[Spot]) -> dict[Spot, Trajectory]:
-        """These episodes, from the file."""
         wanted = set(spots)
         if self._lines is None or not wanted:
             return {}
@@ -77,7 +69,6 @@ class EpisodeFile:
             self._there.add((call, index))
 
     def take_back(self, call: str, indices: Collection[int]) -> None:
-        """Removes episodes that are run again."""
         gone = frozenset(indices)
         if self._lines is not None:
             self._lines.drop(lambda line: line.call == call and line.index in gone)
@@ -96,16 +87,11 @@ NOT_AGAIN = "The training has learned from what is left of them: change the sett
 
 
 def counts(task: Task, failure: Failure | None) -> bool:
-    """Whether an episode counts as lost. One that a generated environment fails does not: that is
-    a finding about the environment, and the methods that use such environments drop them."""
+    """Whether an episode counts as lost. One that a generated environment fails does not: that is a
+    finding about the environment, which its method then drops."""
     if failure is None:
         return False
     return not (task.env.startswith(GENERATED) and failure.boundary in _OF_PROGRAM)
-
-
-def too_many(lost: int, total: int, share: float) -> bool:
-    """Whether more than this share of the episodes is lost."""
-    return lost > share * total
 
 
 def check(
@@ -116,9 +102,8 @@ def check(
     faults: Faults | None = None,
     remedy: str = AGAIN,
 ) -> None:
-    """Raises UserError if too many of the `total` episodes are lost. `lost`: the cause of each, in
-    the order in which they ended."""
-    if not too_many(len(lost), total, share):
+    """Raises UserError if too many of `total` episodes are `lost` (the cause of each, in order)."""
+    if len(lost) <= share * total:
         return
     where = faults.where if faults is not None else ""
     raise UserError(
@@ -195,7 +180,7 @@ class CallStore:
             return
         stored, tasks = self._file.of(call.name), call.batch.tasks
         lost = [i for i, t in stored.items() if i < len(tasks) and counts(tasks[i], t.failure)]
-        if not too_many(len(lost), len(tasks), self._max_lost):
+        if len(lost) <= self._max_lost * len(tasks):
             return
         if isinstance(call.by, TakesBack):
             gone = frozenset(lost)
@@ -205,7 +190,6 @@ class CallStore:
         self._log(f"{call.name}: {len(lost)} lost episodes are run again")
 
     def _check_lost(self, call: NamedCall, there: Mapping[int, Trajectory]) -> None:
-        """Raises UserError if too many episodes of the call are lost."""
         lost = [
             f"{t.failure.boundary}: {t.failure.error} ({t.task})"
             for i, t in there.items()

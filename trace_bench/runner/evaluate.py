@@ -1,13 +1,10 @@
-"""Held-out evaluation of an AgentSpec.
-
-Nothing here is charged to a budget or visible to a method. One line per agent, task and trial is
-written to a JSONL file; a finished evaluation is answered from these lines.
+"""Held-out evaluation of an AgentSpec, not charged to a budget nor visible to a method. A finished
+evaluation is answered from its file, one line per agent, task and trial.
 
 An episode depends only on the model, the prompt, the adapter that acts, the task and the trial. So
 with a repeatable policy, an agent's line is copied from another agent's if both act alike: for the
 routed agent where its router chooses the base model, for an adapter alone where the router chose
-it, for the trained agent where the last point of the curve has it.
-"""
+it, for the trained agent where the last point of the curve has it."""
 
 from __future__ import annotations
 
@@ -24,19 +21,14 @@ from trace_bench.play.known import play_missing
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.runner.episodes import EpisodeFile, Spot, check
-from trace_bench.runner.outcomes import (
-    EvaluationPlan,
-    KnownOutcomes,
-    outcome_of,
-)
+from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.schema import Settings
 
 
 class Evaluator:
-    """Runs agents on held-out tasks and writes the outcomes to `path`, and on request the
-    trajectories to `trajectories`. An episode that the infrastructure lost is run again, up to
-    `evaluation.retries` times, and once more by every later start."""
+    """Runs agents on held-out tasks and writes outcomes to `path`, and on request `trajectories`. A
+    lost episode is run again, up to `evaluation.retries` times, and once by every later start."""
 
     def __init__(
         self,
@@ -47,7 +39,6 @@ class Evaluator:
         known: KnownOutcomes | None = None,
         trajectories: Path | None = None,
     ) -> None:
-        self.path = path
         self._player = player
         self._settings = settings
         self._retries = settings.evaluation.retries
@@ -75,10 +66,9 @@ class Evaluator:
         policy: Policy | None = None,
         keep: bool = False,
     ) -> list[Outcome]:
-        """Outcomes in the plan's order. Seeds depend on task and trial only, so that agents are
-        compared on the same random draws. `keep`: also store the trajectories. With a `policy`
-        other than the run's, every episode is run and none is copied. Raises UserError if too many
-        of the agent's episodes are lost."""
+        """Outcomes in the plan's order. Seeds depend on task and trial only, so that agents meet
+        the same draws. `keep`: also store the trajectories. With a `policy` other than the run's,
+        every episode is run. Raises UserError if too many are lost."""
         job = _OneAgent(label, agent, plan, self._player, keep)
         if policy is not None:
             job = replace(job, player=replace(self._player, policy=policy))
@@ -121,7 +111,6 @@ class Evaluator:
         return list(self._kept.read(spots).values())
 
     def everything(self) -> list[Outcome]:
-        """The outcomes of all agents."""
         return [outcome for found in self._found.values() for outcome in found.values()]
 
     @property
@@ -134,8 +123,7 @@ class Evaluator:
         self._kept.close()
 
     def _reuses(self, job: _OneAgent) -> bool:
-        """Whether outcomes of other agents may be copied: only with the run's own policy, and only
-        if episodes are repeatable."""
+        """Whether outcomes may be copied: with the run's own policy, if episodes are repeatable."""
         return job.player is self._player and job.player.repeats
 
     def _shared(
@@ -154,7 +142,6 @@ class Evaluator:
         return shared
 
     def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot | None]]) -> None:
-        """Records earlier outcomes of other agents as this agent's."""
         found = self._found[job.label]
         spots = [spot for _, spot in shared.values() if spot is not None]
         trajectories = self._kept.read(spots if job.keep else ())
@@ -188,8 +175,7 @@ class Evaluator:
         attempt: int,
         choices: Sequence[Choice | BaseException] | None = None,
     ) -> None:
-        """Runs those of the plan's episodes `which` that are missing. `choices`: the router's
-        choices by task, if known."""
+        """Runs those of the episodes `which` that are missing. `choices`: the router's, by task."""
         episodes = [job.plan.episodes[i] for i in which]
         found, call = self._found[job.label], job.call(attempt)
         there, untold = set(), self._untold(job) if attempt == 0 else set()
@@ -217,7 +203,9 @@ class Evaluator:
         tasks = tuple(task for task, _ in episodes)
         route = None
         if choices is not None:
-            route = _names([choices[i % len(job.plan.tasks)] for i in which])
+            made = [choices[i % len(job.plan.tasks)] for i in which]
+            names = tuple(c for c in made if c is None or isinstance(c, str))
+            route = names if len(names) == len(made) else None  # one is no adapter's name
         temperature = self._settings.policy.eval_temperature
         batch = EpisodeBatch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
@@ -233,8 +221,6 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class _OneAgent:
-    """One agent's evaluation."""
-
     label: str
     agent: AgentSpec
     plan: EvaluationPlan
@@ -242,11 +228,4 @@ class _OneAgent:
     keep: bool
 
     def call(self, attempt: int = 0) -> str:
-        """The name under which trajectories are stored."""
         return f"evaluation/{self.label}" + (f"/attempt{attempt}" if attempt else "")
-
-
-def _names(choices: Sequence[Choice | BaseException]) -> tuple[str | None, ...] | None:
-    """The choices as a route; None if one is not an adapter's name."""
-    names = tuple(c for c in choices if c is None or isinstance(c, str))
-    return names if len(names) == len(choices) else None

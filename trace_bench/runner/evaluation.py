@@ -1,45 +1,34 @@
 """All evaluations of a run, in order: the base model, the scripted bounds, points of the curve
-during training, the trained agent, its adapters and its router, and the yardsticks.
-
-They are not charged to the budget and not visible to the method.
-"""
+during training, the trained agent, its adapters and its router, and the yardsticks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.protocols import Policy, Yardstick
+from trace_bench.core.chat import read_call
+from trace_bench.core.protocols import Policy
 from trace_bench.core.run_files import FLOORS
-from trace_bench.core.types import AgentSpec, Task
+from trace_bench.core.text import visible
+from trace_bench.core.types import AgentSpec, Task, Tool, Trajectory
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import splits_of, tasks_of
+from trace_bench.runner import outcomes
 from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import (
-    EpisodeCounts,
-    EvaluationPlan,
-    KnownOutcomes,
-    Outcome,
-    RouterFigures,
-    acts_alike,
-    choices_of,
-    only,
-    routing,
-    score,
-)
+from trace_bench.runner.outcomes import EpisodeCounts, EvaluationPlan, Outcome, RouterFigures
 from trace_bench.runner.progress import Clock, Progress
-from trace_bench.runner.unable import unable
 from trace_bench.settings.schema import Settings
 
 
 class Evaluation:
     """The evaluations of one run folder; finished ones are answered from disk.
 
-    outcomes: of each agent on the held-out tasks, by label ("base", "final", a floor's name, a
-    yardstick's). points: the curve. routed, validated: the router's choices on the held-out and on
-    the development tasks, where there is a choice to be made.
-    """
+    outcomes: of each agent on the held-out tasks, by label ("base", "final", a floor's or a
+    yardstick's name). points: the curve. routed, validated: the router's choices on the held-out
+    and on the development tasks, where there is a choice."""
 
     def __init__(
         self,
@@ -60,22 +49,21 @@ class Evaluation:
         self._player, self._settings, self._due = player, settings, tuple(points)
         self._progress, self._clock = progress, clock
         self._plan = EvaluationPlan(tuple(tasks), settings.evaluation.trials)
-        self._known = KnownOutcomes()
-        self._held_out = self._evaluator(
-            folder / "evaluation.jsonl", folder / "evaluation_trajectories.jsonl"
-        )
-        self._curve = self._evaluator(folder / "curve.jsonl")
-        self._routing = self._evaluator(folder / "routing.jsonl")
+        shared = (player, settings, progress, outcomes.KnownOutcomes())
+        kept = folder / "evaluation_trajectories.jsonl"
+        self._held_out = Evaluator(folder / "evaluation.jsonl", *shared, kept)
+        self._curve = Evaluator(folder / "curve.jsonl", *shared)
+        self._routing = Evaluator(folder / "routing.jsonl", *shared)
 
     def base(self, agent: AgentSpec) -> None:
         """Evaluates the base agent, and says what it did if it earned nothing."""
         with self._clock.phase("base evaluation"):
             found = self._held_out.evaluate("base", agent, self._plan, keep=True)
         self.outcomes["base"] = found
-        if not any(o.score and o.score.similarity for o in found):
-            said = unable(self._held_out.kept("base", len(found)))
-            if said is not None:
-                self._progress.log(said)
+        if any(o.similarity for o in found):
+            return
+        if (said := unable(self._held_out.kept("base", len(found)))) is not None:
+            self._progress.log(said)
 
     def floors(self, policies: Mapping[str, Policy]) -> None:
         """Evaluates scripted policies, by name, as bounds for the scores."""
@@ -93,16 +81,21 @@ class Evaluation:
         due = [c for c in self._due if c not in reached and c < until]
         if not due:
             return
-        outcomes = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
+        found = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
         self._progress.phase("method")
-        figures = score(outcomes)
-        for c in due:
-            self.points.append({"checkpoint": c, "rollouts": spent, **figures})
+        figures = outcomes.score(found)
+        self.points += [{"checkpoint": c, "rollouts": spent, **figures} for c in due]
 
-    def final(self, base: AgentSpec, agent: AgentSpec) -> None:
-        """Evaluates the trained agent."""
-        with self._clock.phase("final evaluation"):
-            self._trained("final", base, agent, keep=True)
+    def trained(
+        self, label: str, phase: str, base: AgentSpec, agent: AgentSpec, keep: bool = False
+    ) -> None:
+        """Evaluates a trained agent; an unchanged one gets the base agent's outcomes."""
+        with self._clock.phase(phase):
+            if outcomes.acts_alike(agent, base):
+                found = self._held_out.copy(label, self.outcomes["base"])
+            else:
+                found = self._held_out.evaluate(label, agent, self._plan, keep=keep)
+        self.outcomes[label] = found
 
     def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
         """With `evaluation.routing`, evaluates every adapter alone on every held-out task, if the
@@ -113,17 +106,15 @@ class Evaluation:
             return
         with self._clock.phase("evaluation of every adapter"):
             choices: dict[str | None, Sequence[Outcome]] = {}
-            for name in choices_of(agent):
-                spec, label = only(agent, name), f"adapter:{name or 'none'}"
-                if acts_alike(spec, base):
+            for name in outcomes.choices_of(agent):
+                spec, label = outcomes.only(agent, name), f"adapter:{name or 'none'}"
+                if outcomes.acts_alike(spec, base):
                     choices[name] = self.outcomes["base"]
                 else:
                     choices[name] = self._held_out.evaluate(label, spec, self._plan)
-            self.routed = routing(choices, self.outcomes["final"])
+            self.routed = outcomes.routing(choices, self.outcomes["final"])
 
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
-        """Compares the router with the oracle on the development tasks, whose results may still be
-        used for decisions."""
         if agent.router is None or not self._settings.evaluation.routing:
             return
         split = self._settings.env.dev_split
@@ -133,17 +124,13 @@ class Evaluation:
         plan = self._dev_plan()
         with self._clock.phase("evaluation of routing"):
             choices: dict[str | None, Sequence[Outcome]] = {}
-            for name in choices_of(agent):
-                spec = only(agent, name)
-                alike = acts_alike(spec, base)
-                label = "base" if alike else name or "none"
-                choices[name] = self._routing.evaluate(label, base if alike else spec, plan)
-            self.validated = routing(choices, self._routing.evaluate("routed", agent, plan))
-
-    def yardstick(self, yardstick: Yardstick, base: AgentSpec, agent: AgentSpec) -> None:
-        """Evaluates the agent that a yardstick's method has trained."""
-        with self._clock.phase(f"evaluation of {yardstick.title}"):
-            self._trained(yardstick.name, base, agent)
+            for name in outcomes.choices_of(agent):
+                spec, label = outcomes.only(agent, name), name or "none"
+                if outcomes.acts_alike(spec, base):
+                    spec, label = base, "base"
+                choices[name] = self._routing.evaluate(label, spec, plan)
+            routed = self._routing.evaluate("routed", agent, plan)
+            self.validated = outcomes.routing(choices, routed)
 
     @property
     def count(self) -> int:
@@ -167,21 +154,89 @@ class Evaluation:
         for evaluator in (self._held_out, self._curve, self._routing):
             evaluator.close()
 
-    def _trained(self, label: str, base: AgentSpec, agent: AgentSpec, keep: bool = False) -> None:
-        """Evaluates a trained agent on the held-out tasks; an unchanged agent gets the base agent's
-        outcomes."""
-        if acts_alike(agent, base):
-            self.outcomes[label] = self._held_out.copy(label, self.outcomes["base"])
-        else:
-            self.outcomes[label] = self._held_out.evaluate(label, agent, self._plan, keep=keep)
-
     def _dev_plan(self) -> EvaluationPlan:
         settings = self._settings
         tasks = tasks_of(self._player.suites.target, settings.env.dev_split)
         few = settings.evaluation.limit if settings.rehearsal else None
         return EvaluationPlan(tuple(tasks[:few]))
 
-    def _evaluator(self, path: Path, trajectories: Path | None = None) -> Evaluator:
-        return Evaluator(
-            path, self._player, self._settings, self._progress, self._known, trajectories
-        )
+
+# -- what a base agent did that earned nothing, before rollouts are spent on rewards of 0 ----------
+
+UNREAD = "calls that could not be read"
+LONGEST = 160  # characters of the example's call, and of its answer
+_ERROR = re.compile(r"\W*(error\b|\w*(Error|Exception)\b|traceback\b|invalid\b)", re.IGNORECASE)
+REMEDY = (
+    "Methods learn from differences between rewards and may find none. Change `model` to one that "
+    "can act in this environment (model=made makes one from its references: docs/own_world.md), or "
+    "begin with easier tasks; python -m trace_bench.show RUN --agent base shows its conversations"
+)
+
+
+def unable(episodes: Sequence[Trajectory]) -> str | None:
+    """What the agent did in these episodes; None if it earned anything, or none has a score."""
+    scores = [t.score for t in episodes if t.score is not None]
+    if not scores or any(s.similarity > 0 or s.success for s in scores):
+        return None
+    counts: Counter[str] = Counter()
+    examples: list[str] = []
+    any_call: list[str] = []  # an example where no fault is known
+    for episode in episodes:
+        calls = list(_calls(episode))
+        counts["calls"] += len(calls)
+        counts["episodes without a call"] += not calls
+        unread = [str(turn.reply.get("content")) for turn in episode.turns if turn.malformed]
+        counts[UNREAD] += len(unread)
+        examples += map(_shown, unread)
+        for call, answer in calls:
+            shown = f"{_shown(_written(call))}, answered by {_shown(answer)}"
+            any_call.append(shown)
+            if (fault := _fault(episode.tools, call, answer)) is not None:
+                counts[fault] += 1
+                examples.append(shown)
+    did = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    example = "".join(f". For example: {one}" for one in [*examples, *any_call][:1])
+    return (
+        f"the base agent earned 0 in all {len(scores)} held-out episodes: {did}{example}. {REMEDY}"
+    )
+
+
+def _shown(text: str) -> str:
+    return f'"{visible(" ".join(text.split())[:LONGEST])}"'
+
+
+def _calls(episode: Trajectory) -> Iterator[tuple[Any, str]]:
+    """Every call, of which a guest's policy may have made anything, and its answer."""
+    after = [*(turn.messages for turn in episode.turns[1:]), episode.closing]
+    for turn, messages in zip(episode.turns, after, strict=False):  # the end, where it has no turn
+        answers = {m.get("tool_call_id"): str(m.get("content")) for m in messages}
+        calls = turn.reply.get("tool_calls")
+        for call in calls if isinstance(calls, list | tuple) else ():
+            identity = call.get("id") if isinstance(call, Mapping) else None
+            yield call, answers.get(str(identity), "")
+
+
+def _written(call: Any) -> str:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return str(call)
+    return f"{function.get('name')}({function.get('arguments')})"
+
+
+def _fault(tools: Sequence[Tool], call: Any, answer: str) -> str | None:
+    """What is wrong with a call by the tools' own schemas, as far as names go, or by its answer."""
+    try:
+        name, given = read_call(call)
+    except ValueError:
+        return UNREAD
+    offered: Mapping[str, Any] = {t["function"]["name"]: t["function"] for t in tools}
+    if name not in offered:
+        return "calls to tools that are not there"
+    schema = offered[name].get("parameters")
+    schema = schema if isinstance(schema, Mapping) else {}
+    takes, needs = schema.get("properties"), schema.get("required")
+    unknown = isinstance(takes, Mapping) and given.keys() - takes.keys()
+    missing = isinstance(needs, list) and any(str(name) not in given for name in needs)
+    if unknown or missing:
+        return "calls with arguments that the tool does not take"
+    return "calls answered by an error" if _ERROR.match(answer) else None

@@ -10,17 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core import store
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import CONFIG, ELSEWHERE, REPAIRS, SUMMARY
-from trace_bench.core.store import (
-    disk_errors,
-    fingerprint,
-    read_object,
-    reason,
-    remove_leftovers,
-    shown,
-    write_text,
-)
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.runner import report
 from trace_bench.settings.identity import differences, identity, plain
@@ -30,61 +22,61 @@ from trace_bench.settings.schema import Settings
 
 @dataclass(frozen=True)
 class Place:
-    """A run's folder, identity, and the fingerprint of that identity."""
-
     folder: Path
     identity: Mapping[str, Any]
     fingerprint: str
+
+    def belongs(self) -> bool:
+        """Whether the folder already belongs to this run; False if there is none yet. Raises
+        UserError if it belongs to another run, with the keys that differ, or is no run folder."""
+        folder, path = self.folder, self.folder / CONFIG
+        if path.exists():
+            stored = read_settings(path).items()
+            old = {key: value for key, value in stored if key not in ELSEWHERE}
+            if changed := differences(old, self.identity):
+                raise UserError(
+                    f"{folder} belongs to a run with other settings: {'; '.join(changed)}. Change "
+                    "`run_dir`, or use the folder's settings."
+                )
+            return True
+        if folder.exists() and any(p.name != LOCK for p in folder.iterdir()):
+            raise UserError(
+                f"{folder} is not empty and not a run folder (no {CONFIG}). Change `run_dir`."
+            )
+        return False
+
+    def holds_run(self) -> bool:
+        """Whether a run lies in the folder, of whatever settings."""
+        try:
+            return (self.folder / CONFIG).exists()
+        except OSError:  # a name that no folder can have: making it says so
+            return False
+
+    def claim(self, settings: Settings) -> None:
+        """Claims the folder for this run: writes its config."""
+        import yaml
+
+        data = plain(settings)
+        text = {**self.identity, **{key: data[key] for key in ELSEWHERE}}
+        dumped = yaml.safe_dump(text, sort_keys=False, allow_unicode=True)
+        store.write_text(self.folder / CONFIG, dumped)
 
 
 def locate(settings: Settings, parts: Mapping[str, Part]) -> Place:
     """The folder, identity and fingerprint of the run with these settings."""
     found = identity(settings, parts)
-    digest = fingerprint(found)
+    digest = store.fingerprint(found)
     names = [re.sub(r"[^\w.+-]+", "_", parts[group].label) for group in ("env", "method")]
     default = Path(settings.runs_root, *names, digest)
     return Place(Path(settings.run_dir) if settings.run_dir else default, found, digest)
 
 
-def belongs(place: Place) -> bool:
-    """Whether the folder already belongs to this run; False if there is none yet. Raises UserError
-    if it belongs to another run, with the keys that differ, or is not a run folder."""
-    folder, path = place.folder, place.folder / CONFIG
-    if path.exists():
-        _check_same(path, place.identity)
-        return True
-    others = [p.name for p in folder.iterdir() if p.name != LOCK] if folder.exists() else []
-    if others:
-        raise UserError(
-            f"{folder} is not empty and not a run folder (no {CONFIG}). Change `run_dir`."
-        )
-    return False
-
-
-def holds_run(place: Place) -> bool:
-    """Whether a run lies in the folder, of whatever settings."""
-    try:
-        return (place.folder / CONFIG).exists()
-    except OSError:  # a name that no folder can have: making it says so
-        return False
-
-
-def claim(place: Place, settings: Settings) -> None:
-    """Claims the folder for this run: writes its config."""
-    import yaml
-
-    data = plain(settings)
-    text = {**place.identity, **{key: data[key] for key in ELSEWHERE}}
-    write_text(place.folder / CONFIG, yaml.safe_dump(text, sort_keys=False, allow_unicode=True))
-
-
 def stored_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary of a finished run; None when the run is not finished. Raises UserError for one
-    that is damaged, which no later reader needs to fear."""
+    """The summary of a finished run, else None. Raises UserError for a damaged one."""
     path = folder / SUMMARY
     if not path.exists():
         return None
-    summary = read_object(path)
+    summary = store.read_object(path)
     if not summary.get("complete"):
         return None
     try:
@@ -109,8 +101,7 @@ LOCK = ".lock"
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Holds a lock so that only one process writes the folder; a killed process leaves no lock
-    behind. A folder in which nothing was written is removed again."""
+    """Holds a lock so that only one process writes the folder; a killed one leaves none behind."""
     try:
         import fcntl
     except ImportError:  # no such lock on Windows; the folder is then unguarded
@@ -120,7 +111,7 @@ def only_writer(folder: Path) -> Iterator[None]:
     lock, free, mine = folder / LOCK, True, False
     there = lock.exists()
     try:
-        with disk_errors(lock):
+        with store.disk_errors(lock):
             held = lock.open("w")
         with held as file:
             try:
@@ -132,10 +123,10 @@ def only_writer(folder: Path) -> Iterator[None]:
                     "`seed`."
                 ) from error
             mine = True
-            with disk_errors(lock):
+            with store.disk_errors(lock):
                 file.write(f"{os.getpid()}\n")
                 file.flush()
-            remove_leftovers(folder.rglob(".*.tmp"))
+            store.remove_leftovers(folder.rglob(".*.tmp"))
             yield
     finally:
         if mine and not there and not (folder / CONFIG).exists():
@@ -144,8 +135,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def _make(folder: Path) -> list[Path]:
-    """Makes the folder; those that were missing, the innermost first. Raises UserError for a place
-    that cannot be one, and leaves nothing there then."""
+    """Makes the folder; those that were missing, innermost first. UserError, leaving none."""
     made: list[Path] = []
     try:
         if folder.exists() and not folder.is_dir():
@@ -156,8 +146,8 @@ def _make(folder: Path) -> list[Path]:
     except (OSError, ValueError) as error:  # a ValueError: the name has a zero byte
         _remove_empty(made)
         raise UserError(
-            f"the run folder {shown(folder)} cannot be made: {reason(error)}. Change `run_dir` or "
-            "`runs_root`."
+            f"the run folder {store.shown(folder)} cannot be made: {store.reason(error)}. Change "
+            "`run_dir` or `runs_root`."
         ) from error
     return made
 
@@ -172,12 +162,3 @@ def _remove_empty(made: Sequence[Path]) -> None:
             folder.rmdir()
         except OSError:  # another run lies there by now
             return
-
-
-def _check_same(path: Path, wanted: Mapping[str, Any]) -> None:
-    old = {key: value for key, value in read_settings(path).items() if key not in ELSEWHERE}
-    if changed := differences(old, wanted):
-        raise UserError(
-            f"{path.parent} belongs to a run with other settings: {'; '.join(changed)}. Change "
-            "`run_dir`, or use the folder's settings."
-        )

@@ -1,8 +1,5 @@
-"""`dry_run=true`: a run's phases, its costs, and what keeps it from running here.
-
-Rollouts follow from the settings and from the method's plan. Requests and tokens are estimates from
-the suite's typical lengths, which are printed with them.
-"""
+"""`dry_run=true`: a run's phases, its costs, and what keeps it from running here. Requests and
+tokens are estimates from the suite's typical lengths, which are printed with them."""
 
 from __future__ import annotations
 
@@ -77,6 +74,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
     _rest(f)
     env = "/".join(n for n in (parts["env"].label, settings.env.suite) if n)
     total = sum(p.rollouts for p in f.phases) - _above_budget(f)
+    held_out = _held_out(f)
     lines = [
         f"plan: method={parts['method'].label} on {env}, budget {settings.budget} "
         f"({settings.accounting}), protocol {settings.protocol}, seed {settings.seed}",
@@ -85,7 +83,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
         *(f"{p.name:<34}{('<= ' if p.most else '') + str(p.rollouts):>12}" for p in f.phases),
         *([] if f.suite is not None else ["(how many tasks there are is not known here)"]),
         f"{'in all, at most':<34}{total:>12}",
-        *_design(f),
+        *([can_show(held_out, 1, settings.evaluation.trials)] if held_out else []),
         "",
         *_requests(f, total),
         "",
@@ -120,8 +118,7 @@ def _tasks(f: Forecast) -> Suite | None:
 
 
 def _rest(f: Forecast) -> None:
-    """Builds the tracker, and a policy from outside the package. Of its own policies, which may
-    load a large model, everything is known otherwise."""
+    """Builds the tracker, and a policy from outside the package; its own may load a large model."""
     tracker = _found(f, lambda: f.parts["tracker"].make(_context(f)))
     if tracker is not None:
         tracker.close()
@@ -166,15 +163,8 @@ def _phases(f: Forecast) -> tuple[Phase, ...]:
     return tuple(phase for stage in stages for phase in stage.phases)
 
 
-def _design(f: Forecast) -> list[str]:
-    """What the held-out evaluation can show, if its tasks are known."""
-    tasks = _held_out(f)
-    return [can_show(tasks, 1, f.settings.evaluation.trials)] if tasks else []
-
-
 def _above_budget(f: Forecast) -> int:
-    """By how much the upper bounds of the method's phases add up to more than the budget, which
-    ends the method whatever the phases ask for."""
+    """By how much the phases' upper bounds exceed the budget, which ends the method."""
     if f.plan is None or f.settings.accounting != "strict":
         return 0
     return max(0, sum(p.rollouts for p in f.plan.phases) - f.settings.budget)
@@ -199,7 +189,9 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
             f"agent: at most {rollouts * f.settings.policy.max_turns} turns (the suite does not "
             "say how long its episodes are)"
         )
-    if (servers := _agents_servers(f)) is not None:
+    policy = f.parts["policy"]
+    if policy.declared.at_servers:
+        servers = len(policy.options["base_url"])
         lines.append(
             f"before the first episode: one turn at each of {servers} server(s), up to "
             f"{2 * servers} requests and no rollout"
@@ -217,12 +209,6 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
         routed = sum(p.rollouts for p in f.phases if p.name in chosen)
         lines.append(f"router: up to {routed} requests to the agent's base model, a token each")
     return lines
-
-
-def _agents_servers(f: Forecast) -> int | None:
-    """How many servers generate the agent's turns; None if it is not at servers."""
-    policy = f.parts["policy"]
-    return len(policy.options["base_url"]) if policy.declared.at_servers else None
 
 
 def _machines(f: Forecast) -> list[str]:

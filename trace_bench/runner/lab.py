@@ -1,23 +1,17 @@
 """The lab: everything that a method may use, built on ledger, store and rollouts.
 
-Every `rollouts` call has a name, unique in the run. Its episodes' seeds follow from the run's seed,
-the name and the index, so a repeated call runs the same episodes. When a run is resumed:
-
-- episodes whose trajectories are on disk are answered from there,
-- of a call that stopped the run because too many episodes were lost (`max_lost`), the lost ones are
-  taken back from trajectories and ledger and run again, so each counts once,
-- the others are run as `play.known` describes: a partly written call is run again as a whole, and
-  only the missing lines are appended,
-- the budget is counted by the calls made, not by the lines found, so that a method takes the same
-  decisions as in an uninterrupted run.
-"""
+Every `rollouts` call has a name, unique in the run, from which its episodes' seeds follow, so a
+repeated call runs the same episodes. When a run is resumed, episodes are answered from disk; of a
+call that stopped the run because too many were lost (`max_lost`), the lost ones are taken back and
+run again, so each counts once; a partly written call is run again as a whole, and only the missing
+lines are appended (`play.known`). The budget is counted by the calls made, not by the lines found,
+so that a method decides as in an uninterrupted run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,13 +29,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.run_files import OWN
 from trace_bench.core.store import stable_seed, write_json, write_text
-from trace_bench.core.types import (
-    AgentSpec,
-    Message,
-    Purpose,
-    Task,
-    Trajectory,
-)
+from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.llm.roles import Roles
 from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import EpisodeBatch, Player
@@ -53,35 +41,14 @@ from trace_bench.runner.outcomes import EpisodeCounts, TrainingCounts, outcome_o
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")
-MakeSuite = Callable[[Source], Suite]
-"""The suite that source code defines, in a sandbox."""
+MakeSuite = Callable[[Source], Suite]  # the suite that source code defines, in a sandbox
 
 Checkpoint = Callable[[int, AgentSpec, int], None]
 """(rollouts spent, the current agent, rollouts spent after the next call): the agent represents all
 budgets from the first number up to, but not including, the second."""
 
 
-@dataclass(frozen=True)
-class Listeners:
-    """Receivers of a method's progress: the tracker gets its metrics, the curve its checkpoints."""
-
-    tracker: Tracker
-    progress: Progress | Aside
-    on_checkpoint: Checkpoint | None = None
-
-
-@dataclass(frozen=True)
-class Models:
-    """The models besides the agent's. `roles`: answer `ask`; `make_suite`: builds a suite from
-    source code that one of them wrote."""
-
-    roles: Roles | None = None
-    make_suite: MakeSuite | None = None
-
-
 class RunLab:
-    """`protocols.Lab` for one run folder."""
-
     def __init__(
         self,
         folder: Path,
@@ -90,22 +57,25 @@ class RunLab:
         ledger: Ledger,
         player: Player,
         trainer: Trainer,
-        listeners: Listeners,
-        models: Models | None = None,
+        tracker: Tracker,
+        progress: Progress | Aside,
+        on_checkpoint: Checkpoint | None = None,
+        roles: Roles | None = None,
+        make_suite: MakeSuite | None = None,
         known: KnownCalls | None = None,
         max_lost: float = 0.5,
     ) -> None:
-        """`ledger`: the lab's own, with its budget. `known`: complete calls of other labs of
-        this run, which this lab reuses for identical calls. `max_lost`: the share of a call's
-        episodes that may be lost."""
+        """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `known`:
+        complete calls of other labs of this run, which this lab reuses for identical calls.
+        `max_lost`: the share of a call's episodes that may be lost."""
         self.folder = folder
         self.seed = seed
         self.suite = player.suites.target
         self.trainer = trainer
         self.ledger = ledger
         self._player = player
-        self._listeners = listeners
-        self._models = models or Models()
+        self._tracker, self._progress, self._on_checkpoint = tracker, progress, on_checkpoint
+        self._roles, self._make_suite = roles, make_suite
         self._sources: dict[str, Source] = {}
         self._calls = CallStore(folder, ledger, player, known, max_lost, self._show, self.log)
         self._latest: tuple[int, AgentSpec] | None = None
@@ -134,18 +104,17 @@ class RunLab:
         by: PlayElsewhere | None = None,
     ) -> list[Trajectory]:
         """Runs one episode per entry of `tasks`, in order, charged to the budget unless
-        `accounting` exempts the purpose. `by`: runs missing episodes instead of this process; it
-        must use the same seeds.
+        `accounting` exempts the purpose. `by`: runs missing episodes with the same seeds instead of
+        this process.
 
         Raises BudgetExceeded before anything is run, ValueError for a call name that was used
-        before or the purpose EVALUATION, which is not a method's business, and UserError as soon as
-        too many of the episodes are lost.
-        """
+        before or the purpose EVALUATION, and UserError as soon as too many of the episodes are
+        lost."""
         charge = self._charge(call, len(tasks), purpose)
         self._calls_made.add(call)
-        if self._listeners.on_checkpoint is not None and self._latest is not None:
-            self._listeners.on_checkpoint(*self._latest, self.spent + charge)
-        self._listeners.progress.step(call)
+        if self._on_checkpoint is not None and self._latest is not None:
+            self._on_checkpoint(*self._latest, self.spent + charge)
+        self._progress.step(call)
         started = time.monotonic()
         seeds = tuple(stable_seed(self.seed, call, i) for i in range(len(tasks)))
         way = None if route is None else tuple(route)
@@ -161,8 +130,7 @@ class RunLab:
         return out
 
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
-        """The base model's hidden states of prompts (`protocols.ShowsState`); no agent acts, so
-        they are not charged. Raises UserError for a policy that does not show them."""
+        """The base model's hidden states of prompts (`ShowsState`), which cost no rollout."""
         policy = self._player.policy
         if not isinstance(policy, ShowsState):
             raise UserError(
@@ -173,8 +141,7 @@ class RunLab:
 
     @contextmanager
     def listening(self, hear: Hear) -> Iterator[None]:
-        """As long as the block lasts, `hear` is given the episodes of every call, also those that
-        are answered from disk."""
+        """Within the block `hear` is given the episodes of every call, also those on disk."""
         self._heard.append(hear)
         try:
             yield
@@ -182,19 +149,18 @@ class RunLab:
             self._heard.remove(hear)
 
     def checkpoint(self, agent: AgentSpec) -> None:
-        """Sets the current agent for the curve. It is evaluated before the next rollouts if they
-        pass a point of the curve."""
+        """Sets the agent that the curve shows until the next call of this."""
         self._latest = (self.spent, agent)
 
     def metric(self, **values: Any) -> None:
         self.training.log(values)
-        self._listeners.tracker.log({"rollouts": self.spent, **values})
+        self._tracker.log({"rollouts": self.spent, **values})
 
     def log(self, text: str) -> None:
-        self._listeners.progress.log(text)
+        self._progress.log(text)
 
     def step(self, name: str, done: int, total: int) -> None:
-        self._listeners.progress.step(name, done, total)
+        self._progress.step(name, done, total)
 
     def write(self, name: str, value: Any) -> None:
         write_json(self._path(name), value)
@@ -213,8 +179,7 @@ class RunLab:
         return self.folder / name
 
     def prompt_limit(self, role: str) -> int | None:
-        roles = self._models.roles
-        player = roles.role(role) if roles is not None else None
+        player = None if self._roles is None else self._roles.role(role)
         return None if player is None else player.characters
 
     def ask(
@@ -225,16 +190,15 @@ class RunLab:
         read: Callable[[str], T],
         schema: Mapping[str, Any] | None = None,
     ) -> T:
-        """The model's answer, parsed by `read`. If that raises `Unusable`, the model is asked
-        again. `call` names the question, like the calls of `rollouts`; `schema` is the answer's, if
-        it is JSON. Raises LLMError."""
-        if self._models.roles is None:
+        """The model's answer, parsed by `read`; asked again if that raises `Unusable`. `call` names
+        the question; `schema` is the answer's, if it is JSON. Raises LLMError."""
+        if self._roles is None:
             raise ValueError(f"no model plays the role {role!r}")
-        return self._models.roles.usable(role, call, messages, read, schema)
+        return self._roles.usable(role, call, messages, read, schema)
 
     def retract(self, role: str, calls: str) -> None:
-        if self._models.roles is not None:
-            self._models.roles.retract(role, calls)
+        if self._roles is not None:
+            self._roles.retract(role, calls)
 
     def suite_of(self, task: Task) -> Suite:
         return self._player.suites.of(task)
@@ -245,30 +209,24 @@ class RunLab:
     def generated_suite(
         self, name: str, source: str, given: Mapping[str, Any], image: str = "base"
     ) -> Suite:
-        """Builds the suite that source code defines, in a sandbox; `rollouts` then accepts its
-        tasks. `given`: names that the code may use, with JSON values; `image`: of the sandbox.
-        Raises UserError if the code cannot be used or is not permitted."""
-        if self._models.make_suite is None:
+        """Builds the suite of source code, in a sandbox; `rollouts` then accepts its tasks.
+        `given`: names that the code may use, with JSON values. Raises UserError."""
+        if self._make_suite is None:
             raise ValueError("this lab has no sandbox for generated programs")
         found = Source(name, source, dict(given), image)
-        suite = self._models.make_suite(found)
+        suite = self._make_suite(found)
         self._sources[name] = found
         self._player.suites.add(generated_key(name), suite)
         return suite
 
     def drop_suite(self, name: str) -> None:
-        """Closes and forgets the generated suite of that name."""
         self._sources.pop(name, None)
         self._player.suites.drop(generated_key(name))
-
-    def conclude(self, summary: Mapping[str, Any]) -> None:
-        """Reports the finished run to the tracker."""
-        self._listeners.tracker.conclude(summary)
 
     def close(self) -> None:
         self.ledger.close()
         self._calls.close()
-        self._listeners.tracker.close()
+        self._tracker.close()
         self._player.suites.close()
 
     def _charge(self, call: str, count: int, purpose: Purpose) -> int:
@@ -288,4 +246,4 @@ class RunLab:
     def _show(self, trajectory: Trajectory, purpose: Purpose) -> None:
         score = trajectory.score
         reward = None if score is None else score.similarity
-        self._listeners.progress.episode(reward, charged=self.charges(purpose))
+        self._progress.episode(reward, charged=self.charges(purpose))

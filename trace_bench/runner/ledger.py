@@ -1,10 +1,7 @@
 """The ledger enforces the budget: one line per episode in which the agent acts, for any purpose.
 
-Held-out evaluation is recorded but not charged, and under `accounting=paper` neither are analysis
-and calibration. A line's identity is (call, index); lines that are on disk when the ledger is
-opened count as spent and are never written twice, so an interrupted and resumed run has the same
-ledger as an uninterrupted one.
-"""
+What `accounting` exempts (`types.CHARGED`) is recorded but not charged. Lines on disk, by (call,
+index), count as spent and are never written twice, so that a resumed run has the same ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from trace_bench.core.types import CHARGED, Purpose, Trajectory
 
 
 def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> Entry:
-    """The ledger line of a trajectory."""
     score, failure = trajectory.score, trajectory.failure
     return Entry(
         call=call,
@@ -73,7 +69,6 @@ class Ledger:
         return {p.value: self._counts[p] for p in Purpose if self._counts[p]}
 
     def call(self, name: str) -> dict[int, Entry]:
-        """The recorded entries of one call, by index."""
         return dict(self._calls.get(name, {}))
 
     def check(self, call: str, count: int, purpose: Purpose) -> None:
@@ -93,9 +88,8 @@ class Ledger:
             )
 
     def record(self, entry: Entry) -> bool:
-        """Writes one line; returns False if that (call, index) is recorded already.
-
-        Raises BudgetExceeded, before anything is written, if the budget is spent."""
+        """Writes one line; False if that (call, index) is there already. Raises BudgetExceeded,
+        before anything is written, if the budget is spent."""
         if entry.index in self._calls.get(entry.call, {}):
             return False
         if entry.purpose in self.charged and self.left < 1:

@@ -1,6 +1,5 @@
-"""The outcomes of an evaluation, a line per agent, task and trial, and the figures made of them: of
-an agent, of a router against the best choice of adapter for each task, and of the run's health:
-what was lost, cut off or unreadable, and whether training learned from it."""
+"""The outcomes of an evaluation and the figures made of them: of an agent, of a router against the
+best choice of adapter for each task, and of the run's health."""
 
 from __future__ import annotations
 
@@ -19,8 +18,6 @@ from trace_bench.runner.episodes import Spot
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The tasks of an evaluation and the number of trials of each."""
-
     tasks: tuple[Task, ...]
     trials: int = 1
 
@@ -38,8 +35,7 @@ _Act = tuple[str, str, str | None, tuple[AdapterRef, ...], str, int]
 
 @dataclass
 class KnownOutcomes:
-    """The run's evaluated episodes, by everything that an episode depends on: model, prompt, the
-    adapter that acts, task and trial. Shared by evaluators with the same temperature and limits."""
+    """The run's evaluated episodes, by everything that an episode depends on (`_act`)."""
 
     _found: dict[_Act, tuple[Outcome, Spot | None]] = field(default_factory=dict)
 
@@ -66,7 +62,6 @@ def _act(agent: AgentSpec, adapter: str | None, task: str, trial: int) -> _Act |
 
 
 def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> Outcome:
-    """The line of an episode."""
     score, failure = trajectory.score, trajectory.failure
     return Outcome(
         agent=label,
@@ -97,7 +92,6 @@ class RouterFigures:
     agreement_decisive: float | None  # the same among those; None when there are none
 
     def data(self) -> dict[str, Any]:
-        """As they are in summary.json."""
         return {
             "agreement": self.agreement,
             "decisive": self.decisive,
@@ -115,13 +109,12 @@ def routing(
     `final[i]` the routed agent's outcome there. The base model wins ties, then the earlier adapter.
 
     The oracle chooses by the very scores on which it is evaluated: no method, but a bound for
-    routers that choose one adapter. A sum of adapters can be better.
-    """
+    routers that choose one adapter. A sum of adapters can be better."""
     names = sorted(choices, key=lambda name: name is not None)
-    best = [max(names, key=lambda n: _rank(choices[n][i])) for i in range(len(final))]
-    oracle = tuple(choices[name][i] for i, name in enumerate(best))
+    each = zip(*(choices[name] for name in names), strict=True)
+    oracle = tuple(max(of_task, key=_rank) for of_task in each)
     adapters = [n for n in names if n is not None] or names
-    single = max(adapters, key=lambda n: _total(choices[n]))
+    single = max(adapters, key=lambda n: _rank(*choices[n]))
     differ = [i for i in range(len(final)) if len({_rank(choices[n][i]) for n in names}) > 1]
     agree = [
         _rank(choices.get(o.adapter, final)[i]) >= _rank(oracle[i]) for i, o in enumerate(final)
@@ -137,8 +130,7 @@ def routing(
 
 
 def choices_of(agent: AgentSpec) -> list[str | None]:
-    """What its router chooses among: its adapters and, unless the router names one to act
-    otherwise, the base model (None)."""
+    """What its router chooses among: its adapters and mostly the base model (None)."""
     without = () if (agent.router or {}).get("otherwise") else (None,)
     return [*without, *(a.name for a in agent.adapters)]
 
@@ -155,19 +147,13 @@ def only(agent: AgentSpec, adapter: str | None) -> AgentSpec:
     return replace(agent, version=version, adapters=kept, router=None)
 
 
-def _rank(outcome: Outcome) -> tuple[float, float]:
-    return (outcome.success, outcome.similarity)
-
-
-def _total(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+def _rank(*outcomes: Outcome) -> tuple[float, float]:
     return (sum(o.success for o in outcomes), sum(o.similarity for o in outcomes))
 
 
 def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """{success, similarity, n, interval, failures}: means over tasks, interval of the success.
-
-    All figures are None if every episode was lost.
-    """
+    """{success, similarity, n, interval, failures}: means over tasks, interval of the success. None
+    for all but `failures` if every episode was lost."""
     scored = [o for o in outcomes if o.score is not None]
     failures = len(outcomes) - len(scored)
     if not scored:
@@ -219,9 +205,8 @@ def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> dict[s
 
 @dataclass
 class EpisodeCounts:
-    """Counts of episodes: how many, lost ones by boundary, those cut off by the context and by the
-    limit of turns; of turns: how many, and those with a tool call that cannot be read; and of the
-    checklist items in the scores."""
+    """How many episodes and turns, what was lost by boundary, cut off or unreadable, and how many
+    checklist items the scores have."""
 
     episodes: int = 0
     lost: Counter[str] = field(default_factory=Counter)
@@ -247,17 +232,14 @@ class EpisodeCounts:
         return {**vars(self), "lost": dict(sorted(self.lost.items()))}
 
 
-PHASES = ("training", "fine-tuning")
-"""The phases whose lines of metrics are about training."""
+PHASES = ("training", "fine-tuning")  # the phases whose lines of metrics are about training
 
 
 @dataclass
 class TrainingCounts:
-    """Sums over the metrics of training iterations: groups of rollouts, those of them without an
-    advantage, optimizer steps. None: no trainer has reported it. `apart`: the largest of the
-    iterations' mean differences between sampler and trainer, in log-probability; `alarms`: the
-    iterations in which it was more than the trainer allows. `update_norm`: the largest norm of a
-    layer's update so far."""
+    """Sums over the metrics of training iterations, None where no trainer has reported it.
+    `constant`: groups without an advantage; `apart`: the largest mean difference in log-probability
+    between sampler and trainer; `alarms`: how often it was more than the trainer allows."""
 
     groups: int | None = None
     constant: int | None = None
@@ -267,9 +249,7 @@ class TrainingCounts:
     update_norm: float | None = None
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Adds one line of metrics with `groups`, `constant_share` (of the groups), `steps`,
-        `logprob_difference_mean`, `logprob_alarm` or `update_norm`; lines of other phases are left
-        out."""
+        """Adds one line of metrics, unless it is of another phase than training."""
         if values.get("phase") not in PHASES:
             return
         groups, share, steps = (values.get(k) for k in ("groups", "constant_share", "steps"))
@@ -286,8 +266,7 @@ class TrainingCounts:
 
 
 def equal_trials(outcomes: Sequence[Outcome]) -> int | None:
-    """The number of trials of each task if there are several and none differs from the first in
-    score, turns or tokens; else None."""
+    """The trials of each task, if several and all equal in score, turns and tokens; else None."""
     by_task: dict[str, list[tuple[Any, ...]]] = {}
     for o in outcomes:
         by_task.setdefault(o.task, []).append((o.score, o.stop, o.turns, o.tokens))

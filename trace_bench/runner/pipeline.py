@@ -1,8 +1,7 @@
 """One run: base evaluation, the method within its budget, final evaluation, the closing table.
 
 A run is stored in its folder, so the same settings resume an interrupted run and return the result
-of a finished one. A run that fails before its first episode leaves no folder behind.
-"""
+of a finished one. A run that fails before its first episode leaves no folder."""
 
 from __future__ import annotations
 
@@ -27,42 +26,17 @@ from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
-from trace_bench.runner import report
+from trace_bench.runner import build, report
 from trace_bench.runner.beginning import base_agent, beginning_of
-from trace_bench.runner.bench import (
-    Bench,
-    acting_model,
-    build_bench,
-    check_built,
-    header,
-    stages,
-    write_tags,
-    yardsticks,
-)
-from trace_bench.runner.build import (
-    Log,
-    Parts,
-    generated_suites,
-    log_line,
-    run_context,
-    scripted_policies,
-)
+from trace_bench.runner.bench import Bench, build_bench, check_built
+from trace_bench.runner.build import Log, Parts
 from trace_bench.runner.evaluation import Evaluation
-from trace_bench.runner.folder import (
-    Place,
-    belongs,
-    claim,
-    holds_run,
-    locate,
-    lost_of,
-    only_writer,
-    stored_summary,
-)
-from trace_bench.runner.lab import Listeners, Models, RunLab
+from trace_bench.runner.folder import Place, locate, lost_of, only_writer, stored_summary
+from trace_bench.runner.lab import Checkpoint, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.plan import checkpoints
-from trace_bench.runner.progress import TIMING, Clock, Progress
-from trace_bench.runner.summary import Finished, summarize
+from trace_bench.runner.progress import TIMING, Aside, Clock, Progress
+from trace_bench.runner.summary import summarize
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.trackers.jsonl import Metrics, Silent
@@ -78,12 +52,10 @@ class Done:
 
 
 def run(settings: Settings) -> int:
-    """Runs or resumes; prints the closing table and `run: <folder>`. Returns 0, or 1 if no held-out
-    episode of an agent has a score; such a run is not finished. With `dry_run`, 1 if something is
-    missing.
-
-    Raises UserError for a folder of other settings, a budget that is too small, a full disk, ...
-    """
+    """Runs or resumes; prints the closing table and `run: <folder>`. Returns 1 if no held-out
+    episode of an agent has a score (such a run is not finished) or a dry run finds something
+    missing, else 0. Raises UserError for a folder of other settings, a budget that is too small,
+    ..."""
     if settings.dry_run:
         from trace_bench.runner.forecast import describe
 
@@ -109,8 +81,7 @@ def run(settings: Settings) -> int:
 
 
 def _unmeasured(done: Done) -> str | None:
-    """Why a run measured nothing: all held-out episodes of an agent were lost. None if there is a
-    score of every agent."""
+    """Why a run measured nothing of an agent: all held-out episodes were lost. Else None."""
     if done.summary["complete"]:
         return None
     score = done.summary["score"]
@@ -126,13 +97,13 @@ def _unmeasured(done: Done) -> str | None:
 def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     """Starts, resumes or loads the run of these settings. `verbose`: progress on stderr. Raises as
     `run` does; after KeyboardInterrupt the same call resumes the run."""
-    log: Log = log_line if verbose else lambda text: None
+    log: Log = build.log_line if verbose else lambda text: None
     parts = parts_of(settings)
     place = locate(settings, parts)
     if (found := _finished(parts, place)) is not None:
         return found
     with few_collections(), only_writer(place.folder), ExitStack() as stack:
-        resumed = belongs(place)
+        resumed = place.belongs()
         summary = stored_summary(place.folder) if resumed else None
         if summary is not None and (gone := lost_of(summary)):
             log(f"{gone} held-out episodes were lost; they are run again")
@@ -143,11 +114,11 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
         check_built(bench, new=not resumed)
         tracker: Tracker = parts["tracker"].make(bench.context)  # refuses before anything is there
         if not resumed:
-            claim(place, settings)
-        for line in header(bench):
+            place.claim(settings)
+        for line in bench.header():
             log(line)
         stream = sys.stderr if verbose else stack.enter_context(Path(os.devnull).open("w"))
-        progress = Progress(settings.budget, stream=stream, stages=stages(bench))
+        progress = Progress(settings.budget, stream=stream, stages=bench.stages())
         summary = _execute(bench, tracker, stack, progress, resumed)
     return Done(place.folder, summary, stored=False)
 
@@ -155,9 +126,9 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
 def _finished(parts: Parts, place: Place) -> Done | None:
     """The run if it is finished and nothing is left to write: it needs no lock then, so that it can
     be looked at in a read-only folder. None if there is something to do, also for its tracker."""
-    if parts["tracker"].declared.awaits_result() or not holds_run(place):
+    if parts["tracker"].declared.awaits_result() or not place.holds_run():
         return None
-    summary = stored_summary(place.folder) if belongs(place) else None
+    summary = stored_summary(place.folder) if place.belongs() else None
     if summary is None or lost_of(summary):
         return None
     return Done(place.folder, summary, stored=True)
@@ -165,8 +136,6 @@ def _finished(parts: Parts, place: Place) -> Done | None:
 
 @dataclass(frozen=True)
 class _InProgress:
-    """A run in progress."""
-
     bench: Bench
     player: Player
     evaluation: Evaluation
@@ -183,7 +152,7 @@ def _execute(
     started = time.monotonic()
     folder, settings = bench.place.folder, bench.settings
     stack.callback(progress.close)
-    write_tags(bench)
+    bench.write_tags()
     clock = Clock(folder / TIMING, progress.stage)
     player = Player(
         bench.policy,
@@ -200,27 +169,34 @@ def _execute(
     )
     stack.enter_context(closing(evaluation))
     metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
-    known = KnownCalls() if yardsticks(bench) else None
+    known = KnownCalls() if bench.yardsticks else None
     run = _InProgress(bench, player, evaluation, progress, clock, metrics, known)
     lab = stack.enter_context(closing(_lab(run)))
     if resumed:
         there = lab.ledger.spent
         progress.log(f"resuming {folder}: {there} of {settings.budget} rollouts are there")
     beginning = beginning_of(settings)
-    base = base_agent(acting_model(bench), beginning, folder)
+    base = base_agent(bench.acting_model, beginning, folder)
     agent = _phases(run, lab, base)
-    trained = {y.name: _yardstick(run, y, base) for y in yardsticks(bench)}
+    trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks}
     clock.add("total", time.monotonic() - started)
-    before = None if beginning is None else beginning.runs
-    finished = Finished(agent, before, trained, clock.seconds, metrics.failure)
     if not (folder / CONFIG).exists():
         raise UserError(
             f"{folder} was removed while the run wrote to it, so it has no result. Run the same "
             "command again."
         )
-    summary = summarize(bench, evaluation, lab, finished)
+    summary = summarize(
+        bench,
+        evaluation,
+        lab,
+        agent=agent,
+        before=None if beginning is None else beginning.runs,
+        yardsticks=trained,
+        seconds=clock.seconds,
+        tracker=metrics.failure,
+    )
     write_json(folder / SUMMARY, summary)
-    lab.conclude(summary)
+    metrics.conclude(summary)
     if summary["complete"]:
         report.hand_over(folder, metrics)
     metrics.close()  # the tracker may fail at its very end, too
@@ -235,7 +211,7 @@ def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
     bench, evaluation = run.bench, run.evaluation
     evaluation.base(base)
     names = [*LOWER, *(UPPER if isinstance(bench.suite, HasReference) else ())]
-    evaluation.floors(scripted_policies(bench.context, names))
+    evaluation.floors(build.scripted_policies(bench.context, names))
     with run.clock.phase("method"):
         run.progress.phase("method")
         lab.checkpoint(base)
@@ -244,7 +220,7 @@ def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
         write_json(bench.place.folder / AGENT, agent)
     for purpose, seconds in lab.seconds.items():
         run.clock.add(f"method/{purpose} rollouts", seconds)
-    evaluation.final(base, agent)
+    evaluation.trained("final", "final evaluation", base, agent, keep=True)
     evaluation.adapters(base, agent)
     evaluation.router(base, agent)
     return agent
@@ -253,8 +229,7 @@ def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
 def _fitted(
     method: Method, label: str, base: AgentSpec, tasks: Sequence[Task], lab: RunLab
 ) -> AgentSpec:
-    """The agent that a method returns. Raises UserError if it returns anything else, or asks for
-    more rollouts than its budget has."""
+    """The agent that a method returns. Raises UserError if it is none or the budget too small."""
     try:
         made: object = method.fit(base, tasks, lab)
     except BudgetExceeded as error:
@@ -268,41 +243,40 @@ def _fitted(
 
 
 def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> dict[str, Any]:
-    """Trains a yardstick separately, in the folder of its name with its own ledger, and evaluates
-    it. Returns its title and its rollouts by purpose."""
+    """Trains a yardstick apart, with its own ledger; its title and rollouts by purpose."""
     with run.clock.phase(yardstick.title), closing(_lab(run, yardstick)) as lab:
         run.progress.phase(yardstick.title, total=run.bench.settings.budget)
         agent = _fitted(yardstick.method, yardstick.name, base, run.bench.train, lab)
         rollouts = lab.ledger.by_purpose()
-    run.evaluation.yardstick(yardstick, base, agent)
+    run.evaluation.trained(yardstick.name, f"evaluation of {yardstick.title}", base, agent)
     return {"title": yardstick.title, "rollouts": rollouts}
 
 
 def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
-    """The method's lab, or a yardstick's. A yardstick's metrics stay in its folder, so that the
-    tracker shows only the method's."""
+    """The method's lab, or a yardstick's, whose metrics stay in its folder."""
     bench, settings = run.bench, run.bench.settings
-    folder = bench.place.folder
-    trainer, player = bench.trainer, run.player
-    if yardstick is None:
-        listeners = Listeners(run.metrics, run.progress, run.evaluation.checkpoint)
-    else:
+    folder, trainer, player = bench.place.folder, bench.trainer, run.player
+    metrics = run.metrics
+    progress: Progress | Aside = run.progress
+    on_checkpoint: Checkpoint | None = run.evaluation.checkpoint
+    if yardstick is not None:
         folder = folder / yardstick.name
         own = Suites(bench.suite, lots=settings.rehearsal)  # with generated ones of its own
         player = replace(player, suites=own)
         trainer = bench.parts["trainer"].make(bench.context)
-        listeners = Listeners(
-            Metrics(folder / "metrics.jsonl", Silent(), bench.log), run.progress.aside()
-        )
-    charged = CHARGED[settings.accounting]
+        metrics = Metrics(folder / "metrics.jsonl", Silent(), bench.log)
+        progress, on_checkpoint = Aside(run.progress), None
     return RunLab(
         folder,
         seed=settings.seed,
-        ledger=Ledger(folder / "ledger.jsonl", settings.budget, charged),
+        ledger=Ledger(folder / "ledger.jsonl", settings.budget, CHARGED[settings.accounting]),
         player=player,
         trainer=trainer,
-        listeners=listeners,
-        models=Models(bench.roles, generated_suites(settings, bench.context, bench.log)),
+        tracker=metrics,
+        progress=progress,
+        on_checkpoint=on_checkpoint,
+        roles=bench.roles,
+        make_suite=build.generated_suites(settings, bench.context, bench.log),
         known=run.known,
         max_lost=settings.max_lost,
     )
@@ -311,12 +285,11 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
 def _reported_again(
     settings: Settings, parts: Parts, place: Place, summary: dict[str, Any], log: Log
 ) -> dict[str, Any]:
-    """Passes a stored result to a tracker that waits for it. Returns the summary, with the
-    tracker's failure if it fails."""
+    """Passes a stored result to a tracker that waits for it; the summary, with its failure."""
     if not parts["tracker"].declared.awaits_result():
         return summary
     facts: dict[str, Any] = vars(place)
-    tracker: Tracker = parts["tracker"].make(run_context(settings, parts, **facts))
+    tracker: Tracker = parts["tracker"].make(build.run_context(settings, parts, **facts))
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
         metrics.conclude(summary)
         report.hand_over(place.folder, metrics)
@@ -326,8 +299,7 @@ def _reported_again(
 
 
 def _larger(settings: Settings, summary: Mapping[str, Any]) -> str | None:
-    """The result of a separate run of the method with more training tasks of the same kind, as a
-    line. None if the suite has no such split or the result would be the same."""
+    """The result of the run with more training tasks of this kind as a line, if there is one."""
     parts, env = parts_of(settings), settings.env
     split = parts["env"].declared.larger.get(env.train_split)
     if split is None or not summary["learns"] or env.train_tasks:

@@ -1,5 +1,4 @@
-"""The method's plan, its training tasks, and what is refused before anything is run: an ability
-that the method needs and a part lacks, splits that overlap, programs outside a container."""
+"""The method's plan, its training tasks, and what is refused before anything is run."""
 
 from __future__ import annotations
 
@@ -32,12 +31,7 @@ from trace_bench.settings.schema import PARTS, Settings
 
 
 def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
-    """The method's plan for so many training tasks, with the agent that it begins with. Raises
-    UserError if the budget is too small."""
-    return with_beginning(_planned(settings, method, trainer, tasks), beginning_of(settings))
-
-
-def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
+    """The method's plan, with the agent that the run begins with. Raises UserError."""
     run = PlannedRun(
         budget=settings.budget,
         tasks=tasks,
@@ -53,12 +47,13 @@ def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -
             "trace_bench.MethodPlan (docs/methods.md). Change `method`."
         )
     _check_plan(type(method).__name__, found)
-    return _given(found, tasks) if found.trains and trainer.references else found
+    if found.trains and trainer.references:
+        found = _given(found, tasks)
+    return with_beginning(found, beginning_of(settings))
 
 
 def _given(plan: MethodPlan, tasks: int) -> MethodPlan:
-    """The plan of a method whose trainer is given the references of so many training tasks: every
-    table says so."""
+    """The plan of a method whose trainer is given references: every table says so."""
     hint = "Set `trainer.algorithm` to one that is given none."
     return replace(
         plan,
@@ -85,8 +80,7 @@ def _check_plan(method: str, plan: MethodPlan) -> None:
 
 
 def checkpoints(settings: Settings, plan: MethodPlan) -> list[int]:
-    """The rollout counts of the curve's points, ascending; by default the quarters of the budget;
-    none for a method that does not learn."""
+    """The rollout counts of the curve's points, ascending; none if the method does not learn."""
     if settings.checkpoints is None and not plan.learns:
         return []
     return _points(settings)
@@ -104,11 +98,7 @@ def _points(settings: Settings) -> list[int]:
 
 
 def check_needs(
-    plan: MethodPlan,
-    parts: Parts,
-    suite: Suite,
-    trainer: Trainer,
-    built: Policy | None = None,
+    plan: MethodPlan, parts: Parts, suite: Suite, trainer: Trainer, built: Policy | None = None
 ) -> None:
     """Raises UserError for an ability that the method needs and this run lacks. `built`: the
     policy; without it, its class is asked, if that is known."""
@@ -180,25 +170,21 @@ def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
             found = unknown(f"split of {suite.name}/{suite.variant}", split, there, setting)
             curve = " Without a curve it is not needed: checkpoints=[]."
             raise UserError(f"{found}{curve if setting == 'env.dev_split' else ''}")
-    tasks_of(suite, settings.evaluation.split)
-    if plan.learns and settings.protocol == "held_out":
-        _check_disjoint(settings, suite)
-
-
-def _check_disjoint(settings: Settings, suite: Suite) -> None:
     train, reported = settings.env.train_split, settings.evaluation.split
+    count = len(tasks_of(suite, reported))
+    if not plan.learns or settings.protocol != "held_out":
+        return
     if shared := in_both(suite, train, reported):
         raise UserError(
             f"protocol=held_out reports on other tasks than it trains on, and {len(shared)} of "
-            f"{len(tasks_of(suite, reported))} tasks of evaluation.split={reported} are in "
-            f"env.train_split={train} too, such as {shared[0]}. Change one of them, or set "
-            "`protocol=paper` to train and report on the same tasks (every table then says so)."
+            f"{count} tasks of evaluation.split={reported} are in env.train_split={train} too, "
+            f"such as {shared[0]}. Change one of them, or set `protocol=paper` to train and report "
+            "on the same tasks (every table then says so)."
         )
 
 
 def shown_to(model: str, suite: Suite) -> Mapping[str, str]:
-    """The suite's tasks, {id: fingerprint}, that the model was shown when it was made
-    (`trace_bench.tiny make`); none of a model that came from elsewhere."""
+    """The tasks, {id: fingerprint}, that the model was shown by `trace_bench.tiny make`."""
     shown = read_if_there(Path(model) / DEMONSTRATED)
     return shown["tasks"] if shown.get("suite") == name_of(suite) else {}
 
@@ -206,8 +192,7 @@ def shown_to(model: str, suite: Suite) -> Mapping[str, str]:
 def training_tasks(
     settings: Settings, suite: Suite, shown: Mapping[str, str] = MappingProxyType({})
 ) -> list[Task]:
-    """The method's training tasks without those that the agent was `shown`; under the paper's
-    protocol, the evaluation tasks."""
+    """The method's training tasks without those that the agent was `shown`."""
     if settings.protocol == "paper":
         return tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
     split, wanted = settings.env.train_split, settings.env.train_tasks

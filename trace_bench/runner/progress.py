@@ -1,9 +1,7 @@
 """Progress output: phase, rollouts spent of the budget, reward, time left.
 
 On a terminal, two lines at the bottom are updated, of the phase and of the whole run; elsewhere a
-plain line of the phase is printed from time to time. Everything goes to stderr, so that stdout
-carries only the results.
-"""
+line is printed from time to time. All goes to stderr: stdout carries only the results."""
 
 from __future__ import annotations
 
@@ -43,25 +41,23 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._every = every
-        self._phase = "starting"
-        self._step, self._steps = "", _Steps()
-        self._total = 0
-        self._done = 0
         self._rewards: deque[float] = deque(maxlen=RECENT)
-        self._phase_start = self._last = clock()
-        self._spent_at_start = 0
+        self._begin("starting", 0)
         self._live: Any = None
         if self._stream.isatty():
             self._live = _live(self._stream)
 
     def phase(self, name: str, total: int = 0) -> None:
         """Starts a phase; `total`: its number of episodes, 0 if it spends the budget."""
+        self._begin(name, total)
+        self._show(force=True)
+
+    def _begin(self, name: str, total: int) -> None:
         self._phase, self._total, self._done = name, total, 0
         self._step, self._steps = "", _Steps()
         self._rewards.clear()
         self._phase_start = self._last = self._clock()
         self._spent_at_start = self.spent
-        self._show(force=True)
 
     def stage(self, name: str, seconds: Mapping[str, float]) -> None:
         """Starts a stage of the run, after those that took so many seconds."""
@@ -105,15 +101,10 @@ class Progress:
         self._show()
 
     def log(self, text: str) -> None:
-        """Prints a permanent line (or table)."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:
             print(text, file=self._stream, flush=True)
-
-    def aside(self) -> Aside:
-        """Progress for a part of the run that is not charged to its budget."""
-        return Aside(self)
 
     def close(self) -> None:
         if self._live is not None:
@@ -121,8 +112,7 @@ class Progress:
             self._live = None
 
     def line(self, columns: int = 1000) -> str:
-        """The current state as one line. In few `columns` the name of the phase and its step is
-        what is shortened."""
+        """The current state as one line; in few `columns` the names are shortened."""
         parts = []
         if self._steps.total:
             parts.append(f"{self._steps.done}/{self._steps.total} steps")
@@ -138,8 +128,7 @@ class Progress:
         return _fitting(name, " | ".join(parts), columns)
 
     def whole(self, columns: int = 1000) -> str:
-        """The run after this phase as one line: how long it goes on, and with what. The names are
-        what is shortened."""
+        """The run after this phase as one line; in few `columns` the names are shortened."""
         left = self._ahead.left(self._clock(), self._time_left())
         then = ", ".join(stage.name for stage in self._ahead.later())
         figures = "the time left is not known yet"
@@ -186,8 +175,7 @@ class Progress:
 
 @dataclass
 class _Steps:
-    """A step of a phase that is counted (`total` > 0): `done` of it, of which `first` were done at
-    its `start`."""
+    """`done` of the `total` (0: not counted) steps, of which `first` were done at `start`."""
 
     start: float = 0.0
     first: int = 0
@@ -196,8 +184,7 @@ class _Steps:
 
 
 class Aside:
-    """The progress of a yardstick: its episodes are shown, but not counted as the run's rollouts,
-    and its log is not shown."""
+    """The progress of a yardstick: its episodes are shown, but not counted; its log is not."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -14,6 +14,7 @@ from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.types import charged
 from trace_bench.llm.roles import cost_in_words
 from trace_bench.results.captions import facts
+from trace_bench.results.table import p_value
 from trace_bench.trackers.jsonl import Metrics
 
 WIDE = 104  # columns of the whole closing table with usual names
@@ -63,13 +64,8 @@ def _short(share: float, sign: str = "") -> str:
     return f"{share:{sign}.3f}".replace("0.", ".", 1)
 
 
-def p_value(p: float) -> str:
-    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
-
-
 def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
-    """The closing output of a finished run, without the last line, from its summary alone.
-    `columns`: the width of the terminal."""
+    """The closing output of a finished run from its summary alone. `columns`: of the terminal."""
     named = "/".join(name for name in (summary["env"], summary["suite"]) if name)
     suite = summary.get("suite_name") or named
     n = summary["score"]["n"]
@@ -154,7 +150,6 @@ def _without(method: str, learns: bool, figures: Mapping[str, Any]) -> str:
 
 
 def _agents(method: str, learns: bool, figures: Mapping[str, Any]) -> str:
-    """Success of base and method."""
     agents = {"base": figures["base_score"], **({method: figures["score"]} if learns else {})}
     return ", ".join(
         f"{name} {'no score' if s['success'] is None else format(s['success'], '.3f')}"
@@ -218,13 +213,11 @@ def _routing(routing: Mapping[str, Any]) -> str:
 
 
 def curve_point(point: Mapping[str, Any]) -> str:
-    """A point of the training curve: rollouts and success."""
     success = point["success"]
     return f"{point['checkpoint']}: {'no score' if success is None else f'{success:.3f}'}"
 
 
 def health_lines(health: Mapping[str, Any]) -> list[str]:
-    """The health as text."""
     out = [_lost_and_cut(name, health[name]) for name in ("method", "evaluation")]
     if health["groups"] is not None:
         out[0] += f"; {health['constant']} of {health['groups']} groups without an advantage"
@@ -261,8 +254,7 @@ def _lost_and_cut(name: str, found: Mapping[str, Any]) -> str:
     return f"{what}, {', '.join(parts) or 'none lost or cut off'}"
 
 
-MOST_BYTES = 60_000_000
-"""Of the report, beyond which conversations of training are left out."""
+MOST_BYTES = 60_000_000  # of the report, beyond which conversations of training are left out
 
 FIRST = ("final", "base")
 
@@ -283,8 +275,7 @@ def hand_over(folder: Path, metrics: Metrics) -> None:
 
 
 def held_out(folder: Path) -> list[dict[str, Any]]:
-    """Every attempt at a held-out task: agent, task, needs, trial, attempt, success and similarity
-    (None for a lost one), adapter, stop, tokens, error."""
+    """Every attempt at a held-out task, as `_row` has it; the final and the base agent first."""
     tags = read_object(folder / TASKS) if (folder / TASKS).exists() else {}
     rows = [_row(line, tags) for line in read_lines(folder / "evaluation.jsonl", Outcome)]
     return sorted(rows, key=lambda row: (row["agent"] not in FIRST, row["agent"] != FIRST[0]))

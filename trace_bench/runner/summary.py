@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,44 +26,37 @@ from trace_bench.runner.folder import Place
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.outcomes import Outcome, difference, equal_trials, row, score
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
-from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
 
 VERSIONS = (
-    "inspect-evals",
-    "inspect-ai",
-    "bfcl-eval",
-    "trace-bench",
-    "torch",
-    "transformers",
-    "peft",
-    "numpy",
-    "scipy",
-    "hydra-core",
-)
+    "inspect-evals", "inspect-ai", "bfcl-eval", "trace-bench", "torch", "transformers", "peft",
+    "numpy", "scipy", "hydra-core",
+)  # fmt: skip
 ROW_NAMES = {"idle": "idle floor", "random": "random floor", "reference": "reference ceiling"}
 
 
-@dataclass(frozen=True)
-class Finished:
-    """What a run has come to beside its evaluation and its lab. `before`: the runs that made the
-    agent which the run began with, None for the bare model; `yardsticks`: title and rollouts by
-    purpose of each; `seconds`: wall time by phase; `tracker`: its failure."""
-
-    agent: AgentSpec
-    before: Runs | None
-    yardsticks: Mapping[str, Mapping[str, Any]]
-    seconds: Mapping[str, float]
-    tracker: str | None
-
-
-def summarize(bench: Bench, evaluation: Evaluation, lab: RunLab, run: Finished) -> dict[str, Any]:
-    """The summary for the closing table and later comparisons, as JSON-safe data."""
+def summarize(
+    bench: Bench,
+    evaluation: Evaluation,
+    lab: RunLab,
+    *,
+    agent: AgentSpec,
+    before: Runs | None,
+    yardsticks: Mapping[str, Mapping[str, Any]],
+    seconds: Mapping[str, float],
+    tracker: str | None,
+) -> dict[str, Any]:
+    """The summary for the closing table and later comparisons, as JSON-safe data. `before`: the
+    runs that made the agent which the run began with, None for the bare model; `yardsticks`: title
+    and rollouts by purpose of each; `seconds`: wall time by phase; `tracker`: its failure."""
     settings, parts, place, plan = bench.settings, bench.parts, bench.place, bench.plan
-    suite, about, borrowed = facts_of(bench.suite, settings.evaluation.split)
+    suite, about, borrowed = _facts_of(bench.suite, settings.evaluation.split)
     final, base = evaluation.outcomes["final"], evaluation.outcomes["base"]
     routed, validated = evaluation.routed, evaluation.validated
-    unscored = _unscored(evaluation.outcomes)
+    weights = None if parts["policy"].declared.scripted else model_path(settings, parts)
+    # The scripted bounds may lack a score.
+    agents = {name: own for name, own in evaluation.outcomes.items() if name not in FLOORS}
+    unscored = [name for name, own in agents.items() if all(o.lost for o in own)]
     return {
         "complete": not unscored,
         "unscored": unscored,
@@ -84,30 +76,34 @@ def summarize(bench: Bench, evaluation: Evaluation, lab: RunLab, run: Finished) 
         "accounting": settings.accounting,
         "policy": parts["policy"].label,
         "model": settings.model.name,
-        "parameters": _parameters(settings, parts),
+        "parameters": None if weights is None else weights_count(weights),
         "experiment": settings.experiment,
         **({"rehearsal": True} if settings.rehearsal else {}),
         "seed": settings.seed,
         "budget": settings.budget,
         "rollouts": {**lab.ledger.by_purpose(), "evaluation": evaluation.count},
         "demonstrations": plan.demonstrations,
-        "beginning": _beginning(settings, place, run),
-        "yardsticks": {name: dict(found) for name, found in run.yardsticks.items()},
-        "score": score(final),
-        "base_score": score(base),
-        "difference": difference(final, base),
+        "beginning": _beginning(settings, place, before),
+        "yardsticks": {name: dict(found) for name, found in yardsticks.items()},
+        **_scores(final, base),
         **_without_known_bad(bench, final, base),
         **_by_world(bench, final, base),
-        "table": _rows(bench, evaluation, run),
+        "table": _rows(bench, evaluation, agent, yardsticks),
         "routing": None if routed is None else routed.data(),
         "routing_dev": None if validated is None else validated.data(),
         "llm": _costs(bench, evaluation, lab),
-        "health": _health(evaluation, lab, run),
+        "health": {
+            "method": lab.episodes.data(),
+            "evaluation": evaluation.health().data(),
+            **vars(lab.training),
+            "tracker": tracker,
+            "equal_trials": equal_trials([*final]),
+        },
         "curve": list(evaluation.points),
         "curve_caveat": plan.caveat,
         "capabilities": selected_capabilities(place.folder),
-        "adapters": [adapter.name for adapter in run.agent.adapters],
-        "wall_s": {name: round(seconds, 2) for name, seconds in run.seconds.items()},
+        "adapters": [adapter.name for adapter in agent.adapters],
+        "wall_s": {name: round(spent, 2) for name, spent in seconds.items()},
         "versions": versions(),
         "machine": machine(),
         "git": git_state(),
@@ -117,18 +113,20 @@ def summarize(bench: Bench, evaluation: Evaluation, lab: RunLab, run: Finished) 
     }
 
 
-def _beginning(settings: Settings, place: Place, run: Finished) -> dict[str, Any] | None:
-    """The agent that the run began with: its hash, the runs that made it, and what they spent,
-    counted as this run counts (None: unknown)."""
-    if run.before is None:
+def _beginning(settings: Settings, place: Place, before: Runs | None) -> dict[str, Any] | None:
+    """The agent that the run began with, the runs that made it, and what they spent."""
+    if before is None:
         return None
-    own = {"sha256": place.identity["beginning"]["sha256"], "runs": list(run.before)}
-    return {**own, **totals(run.before, settings.accounting)}
+    own = {"sha256": place.identity["beginning"]["sha256"], "runs": list(before)}
+    return {**own, **totals(before, settings.accounting)}
+
+
+def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:
+    return {"score": score(final), "base_score": score(base), "difference": difference(final, base)}
 
 
 def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> dict[str, Any]:
-    """Requests to models by role, how often the agent's tool calls could not be read, and how many
-    checklist items were judged."""
+    """Requests to models by role, unreadable tool calls, and checklist items judged."""
     usage: dict[str, Any] = dict(bench.roles.usage())
     if counts := bench.policy.usage():
         usage["policy"] = counts
@@ -141,33 +139,15 @@ def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> dict[str, Any]:
     return {"usage": usage, "turns": turns, "malformed": bad, "items": items, "per_item": shares}
 
 
-def _health(evaluation: Evaluation, lab: RunLab, run: Finished) -> dict[str, Any]:
-    """What was lost or cut off."""
-    return {
-        "method": lab.episodes.data(),
-        "evaluation": evaluation.health().data(),
-        **vars(lab.training),
-        "tracker": run.tracker,
-        "equal_trials": equal_trials([*evaluation.outcomes["final"]]),
-    }
-
-
 def _without_known_bad(
     bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]
 ) -> dict[str, Any]:
-    """The scores once more without the tasks whose scoring is known to be wrong, by their data; {}
-    if there are none, or nothing else."""
+    """The scores once more without the tasks whose scoring is known to be wrong."""
     bad = {t.id for t in bench.held_out if t.data.get("known_bad")}
     final, base = ([o for o in found if o.task not in bad] for found in (final, base))
     if not bad or not base:
         return {}
-    figures = {
-        "tasks": sorted(bad),
-        "score": score(final),
-        "base_score": score(base),
-        "difference": difference(final, base),
-    }
-    return {"without_known_bad": figures}
+    return {"without_known_bad": {"tasks": sorted(bad), **_scores(final, base)}}
 
 
 def _by_world(bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:
@@ -177,42 +157,31 @@ def _by_world(bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]) -
     worlds = {}
     for world in dict.fromkeys(found.values()):
         one, two = ([o for o in own if found.get(o.task) == world] for own in (final, base))
-        worlds[world] = {
-            "score": score(one),
-            "base_score": score(two),
-            "difference": difference(one, two),
-        }
+        worlds[world] = _scores(one, two)
     return {"worlds": worlds} if worlds else {}
 
 
 def _models(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The models in roles besides the agent."""
     played = models_in_roles(settings)
     return {name: {k: getattr(how, k) for k in SHOWN} for name, how in played.items()}
 
 
-def _parameters(settings: Settings, parts: Mapping[str, Part]) -> int | None:
-    """The base model's; None without weights, or where they are elsewhere."""
-    return None if parts["policy"].declared.scripted else weights_count(model_path(settings, parts))
-
-
-def _unscored(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    """The agents of which every held-out episode was lost. The scripted bounds may lack a score."""
-    agents = {name: found for name, found in outcomes.items() if name not in FLOORS}
-    return [name for name, found in agents.items() if all(o.lost for o in found)]
-
-
-def _rows(bench: Bench, evaluation: Evaluation, run: Finished) -> list[dict[str, Any]]:
+def _rows(
+    bench: Bench,
+    evaluation: Evaluation,
+    agent: AgentSpec,
+    yardsticks: Mapping[str, Mapping[str, Any]],
+) -> list[dict[str, Any]]:
     """The closing table: base and method first, then what bounds them."""
     outcomes, routed = evaluation.outcomes, evaluation.routed
     base = outcomes["base"]
     rows = [row("base", base, None)]
-    if bench.plan.learns or run.agent.version != base[0].version:
+    if bench.plan.learns or agent.version != base[0].version:
         rows.append(row(bench.parts["method"].label, outcomes["final"], base))
     if routed is not None:
         rows.append(row("oracle route", routed.oracle, base))
         rows.append(row(f"only {routed.single}", routed.single_outcomes, base))
-    for name, found in run.yardsticks.items():
+    for name, found in yardsticks.items():
         rows.append(row(str(found["title"]), outcomes[name], base))
     there = [name for name in ROW_NAMES if name in outcomes]
     rows += [row(ROW_NAMES[name], outcomes[name], base) for name in there]
@@ -220,8 +189,7 @@ def _rows(bench: Bench, evaluation: Evaluation, run: Finished) -> list[dict[str,
 
 
 def selected_capabilities(folder: Path) -> list[str] | None:
-    """Names of the selected capabilities, in the method's order, without controls that were not
-    trained; None without an analysis."""
+    """Names of the selected capabilities, no untrained controls; None without an analysis."""
     path = folder / "capabilities.json"
     if not path.exists():
         return None
@@ -256,8 +224,7 @@ def machine() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """The checkout's commit, and whether code or settings have changed since; None outside a
-    checkout."""
+    """The checkout's commit, and whether it has changed since; None outside a checkout."""
     home = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
@@ -278,22 +245,19 @@ def git_state() -> dict[str, Any] | None:
 SPLITS = ("train_split", "dev_split", "eval_split", "train_tasks")  # settings of env, of training
 
 
-def facts_of(suite: Suite, split: str) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
+def _facts_of(suite: Suite, split: str) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
     """(`name/variant` of the suite whose tasks the held-out `split` has, its own facts, what the
-    summary says about borrowed tasks).
-
-    The last is None for a suite with tasks of its own, else {env: the lender's settings, split: its
-    name there, training: {suite, data: facts of the run's own suite}, training_settings: the groups
-    of the run's settings that held-out episodes do not depend on}."""
+    summary says about borrowed tasks: None for a suite with tasks of its own). `training_settings`:
+    the groups of the run's settings that held-out episodes do not depend on."""
     lender = suite.lender(split)
     if lender is None:
         return name_of(suite), about_of(suite), None
     env = suite_identity(lender.env, lender.variant)
     roles = () if lender.suite.asks_user() else IN_EPISODES
-    borrowed: Mapping[str, Any] = {
+    borrowed: dict[str, Any] = {
         "env": {key: value for key, value in env.items() if key not in SPLITS},
         "split": lender.split,
         "training": {"suite": name_of(suite), "data": about_of(suite)},
         "training_settings": ["env", *(f"llm.{role}" for role in roles)],
     }
-    return name_of(lender.suite), about_of(lender.suite), dict(borrowed)
+    return name_of(lender.suite), about_of(lender.suite), borrowed

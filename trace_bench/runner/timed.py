@@ -27,7 +27,6 @@ def measured(
     tasks: Sequence[Task],
     phases: Sequence[Phase],
 ) -> list[str]:
-    """The lines. `trainer`: None where nothing is trained."""
     how, trained = settings.policy, sum(p.rollouts for p in phases if p.trains)
     total = sum(p.rollouts for p in phases)
     chosen = tuple(tasks[n % len(tasks)] for n in range(min(EPISODES, how.batch)))

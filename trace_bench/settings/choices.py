@@ -1,15 +1,12 @@
 """The choices of every group, and the settings of each with their defaults, which stand in the
-settings' own dataclasses and in the parameters of the parts' factories.
-
-A file in conf/ adds a choice, or holds what differs from the defaults of the part of its name.
-"""
+settings' dataclasses and in the parameters of the parts' factories. A file in conf/ adds a choice,
+or holds what differs from those defaults."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
 from trace_bench.core.checked import Parameter, choices, parameters
@@ -20,9 +17,7 @@ from trace_bench.core.types import to_json
 from trace_bench.settings.registry import CUSTOM, OWN, PRESETS, names
 from trace_bench.settings.schema import PARTS, LLMSettings, SandboxSettings, Settings
 
-GROUPS: Mapping[str, type] = MappingProxyType(
-    {**PARTS, "sandbox": SandboxSettings, "llm": LLMSettings}
-)
+GROUPS: Mapping[str, type] = {**PARTS, "sandbox": SandboxSettings, "llm": LLMSettings}
 """The groups and the dataclasses of their settings; of a part, those that all parts have."""
 MUST = "???"  # Hydra's word for a setting that must be given
 PROVIDER = "trace_bench"
@@ -41,15 +36,13 @@ def conf_dir() -> Path:
 
 
 def files(group: str, more: Path | None = None) -> dict[str, Path]:
-    """The files of a group by the choices they make. `more`: a folder like conf/, which comes
-    second, as Hydra takes them."""
+    """The files of a group by the choices they make; those of the folder `more` come second."""
     places = [conf_dir(), *([] if more is None else [more])]
     return {p.stem: p for place in reversed(places) for p in (place / group).glob("*.yaml")}
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UserError for a folder of `--config-dir` that is none, or one of whose files is no
-    plain file."""
+    """Raises UserError for a folder of `--config-dir` that is none or has no plain files."""
     if not folder.is_dir():
         raise UserError(f"--config-dir {folder} is not a folder.")
     for path in folder.glob("**/*.yaml"):
@@ -65,8 +58,7 @@ def offered(group: str) -> list[str]:
 
 
 def known(group: str, name: str = "") -> dict[str, Parameter]:
-    """The settings of a choice: those of the part, then those that all of its group have. A part
-    of several suites has all of theirs."""
+    """The settings of a choice: those of the part (of all its suites), then those of its group."""
     out: dict[str, Parameter] = {}
     for part in reversed(parts(group, name)):
         out |= part.known()
@@ -90,11 +82,6 @@ def defaults(group: str, name: str, named: bool = True) -> dict[str, Any]:
     return data | first | ({"name": name} if named and "name" in data else {})
 
 
-def of_the_run() -> dict[str, Any]:
-    """The settings of the run that are in no group, as plain data."""
-    return {n: plain(p) for n, p in parameters(Settings).items() if n not in GROUPS}
-
-
 def plain(parameter: Parameter) -> Any:
     """A setting's default as plain data; null where the model decides."""
     if parameter.required:
@@ -107,8 +94,7 @@ def plain(parameter: Parameter) -> Any:
 
 @functools.cache
 def nested(group: str) -> frozenset[str]:
-    """The settings of the package's own parts in a group that choose by a name what has settings of
-    its own: method.route=gate method.route.share=0.2."""
+    """The settings in a group whose name chooses further ones: method.route=gate."""
     return frozenset(name for name, p in _own(group) if choices(p.hint))
 
 
@@ -133,8 +119,7 @@ def fill() -> None:
     )
 
     class Choice(ConfigNode):
-        """Hydra copies a node when it is chosen, and only then is the part imported that has the
-        settings."""
+        """Only when Hydra copies a chosen node is the part imported that has the settings."""
 
         def __init__(self, group: str, choice: str, named: bool) -> None:
             super().__init__(f"{choice}.yaml", OmegaConf.create(), group, group, PROVIDER)
@@ -145,7 +130,8 @@ def fill() -> None:
             return ConfigNode(self.name, node, self.group, self.package, self.provider)
 
     store = ConfigStore.instance()
-    store.store(name="settings", node=of_the_run(), provider=PROVIDER)
+    of_the_run = {n: plain(p) for n, p in parameters(Settings).items() if n not in GROUPS}
+    store.store(name="settings", node=of_the_run, provider=PROVIDER)
     for group in GROUPS:
         taken, there = files(group), offered(group)
         store.repo[group] = {

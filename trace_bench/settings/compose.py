@@ -1,9 +1,6 @@
-"""From the command line to checked settings, composed by Hydra.
-
-Hydra's own errors become a `UserError`, so that a typo gives one line instead of a traceback. Entry
-points of installed packages are choices like the files in conf/, and so are the files in a folder
-given by `--config-dir`.
-"""
+"""From the command line to checked settings, composed by Hydra, whose own errors become a
+`UserError`: a typo gives one line. Entry points of installed packages are choices like the files in
+conf/, and so are the files in a folder given by `--config-dir`."""
 
 from __future__ import annotations
 
@@ -26,11 +23,8 @@ from trace_bench.settings.schema import Settings, refuse_moved
 
 
 def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
-    """Runs `job` for the settings in `argv` (several with `-m`, in parallel with
-    `hydra/launcher=joblib` or `submitit_slurm`). Returns the highest exit code.
-
-    Raises UserError for any error in `argv` itself.
-    """
+    """Runs `job` for the settings in `argv` (several with `-m`, in parallel with a launcher).
+    Returns the highest exit code. Raises UserError for any error in `argv` itself."""
     import hydra
 
     codes: list[int] = []
@@ -39,11 +33,11 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
 
     def task(cfg: Any) -> None:
         if os.getpid() != here:  # a launcher's worker: Hydra returns errors, but not `codes`
-            if code := _in_worker(lambda: job(checked(_plain(cfg)))):
+            if code := _in_worker(lambda: job(settled(_plain(cfg)))):
                 raise UserError(f"the run ended with exit code {code}; its output says why.")
             return
         try:
-            codes.append(_report(lambda: job(checked(_plain(cfg)))))
+            codes.append(_report(lambda: job(settled(_plain(cfg)))))
         except Exception as error:  # not for Hydra, nor for the readers of its errors
             bugs.append(error)
 
@@ -60,20 +54,14 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
 
 def compose(overrides: Sequence[str], config_dir: Path | None = None) -> Settings:
     """Checked settings from overrides such as `method=grpo budget=64`, without a command line."""
-    return checked(compose_plain([overrides], config_dir)[0])
+    return settled(compose_plain([overrides], config_dir)[0])
 
 
 def compose_all(
     overrides: Sequence[Sequence[str]], config_dir: Path | None = None
 ) -> list[Settings]:
     """The settings of many runs. Each distinct choice of config files is composed only once."""
-    return [checked(data) for data in compose_plain(overrides, config_dir)]
-
-
-def checked(data: Mapping[str, Any]) -> Settings:
-    """Settings from plain data, including those of every part, checked, with the model's own where
-    none is given. Raises UserError."""
-    return settled(data)
+    return [settled(data) for data in compose_plain(overrides, config_dir)]
 
 
 def compose_plain(
@@ -116,9 +104,8 @@ def _sorted_out(
 
 
 def _with_values(cfg: Any, values: Sequence[str]) -> Any:
-    """Sets values as Hydra does on a command line: unknown keys are refused unless added with `+`
-    or `++`. Hydra offers this only as an inner function, and composing everything again takes half
-    a second for each run of a sweep."""
+    """Sets values as Hydra does on a command line, which offers it only as an inner function:
+    composing everything again takes half a second for each run of a sweep."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -128,9 +115,8 @@ def _with_values(cfg: Any, values: Sequence[str]) -> Any:
 
 
 def with_custom(overrides: Sequence[str]) -> list[str]:
-    """With `GROUP=custom` before a group's factory that is given without a choice of the group, and
-    without factories that are none. Where an experiment or another main file is chosen, its choice
-    stands."""
+    """With `GROUP=custom` before a group's factory that is given without a choice of the group,
+    unless an experiment chooses, and without factories that are none."""
     overrides = [o for o in overrides if not re.fullmatch(r"\w+\.factory=(null)?", o)]
     given = {o.partition("=")[0].lstrip("+") for o in overrides}
     if given & {"experiment", "--config-name", "-cn"}:
@@ -161,10 +147,8 @@ _NAMES = re.compile(r"(?!(?:null|true|false)$)[A-Za-z_](\w*(,\w+)*|[\w.]*:\w[\w.
 
 def _opened(overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra wants them: `++` before a setting that is in none of our files, such as
-    `env.options.size=40`, that belongs to what a name chooses (`method.route.share=0.2`) or to a
-    setting with keys of any name (`env.args.size=40`); and `method.route=gate` is
-    `method.route.name=gate`. Raises UserError for what Hydra cannot read or would read as another
-    thing."""
+    `env.options.size=40`, `method.route.share=0.2` (of what a name chooses) or `env.args.size=40`
+    (of keys of any name); and `method.route=gate` is `method.route.name=gate`. Raises UserError."""
     heads = {o.partition("=")[0].lstrip("+").rpartition(".")[0] for o in overrides}
     out = []
     for override in overrides:
@@ -185,8 +169,7 @@ def _opened(overrides: Sequence[str]) -> list[str]:
 
 
 def _refuse(override: str, name: str) -> None:
-    """Raises UserError for an override of no setting, a group set to null, a path in the place of a
-    group's file, and a setting's old name."""
+    """Raises UserError for what Hydra would not read as a setting's value, and for an old name."""
     choice = override.partition("=")[2]
     if "=" in override and not name.strip("~ "):
         raise UserError(f"{override!r} names no setting; {_FORM}")
@@ -238,8 +221,7 @@ def _report(job: Callable[[], int]) -> int:
 
 
 def _in_worker(job: Callable[[], int]) -> int:
-    """Runs a job in a launcher's process. A bug's traceback is printed there; the process that
-    waits receives a line."""
+    """Runs a job in a launcher's process, which prints the traceback of a bug."""
     try:
         return job()
     except UserError:
@@ -323,7 +305,6 @@ def _translate(error: Exception) -> UserError:
 
 
 def _groups() -> list[str]:
-    """Our groups of settings files."""
     return sorted({*GROUPS, "experiment"})
 
 
@@ -334,7 +315,6 @@ def _chain(error: BaseException | None) -> Iterator[Any]:
 
 
 def _plain(cfg: Any) -> dict[str, Any]:
-    """The composed settings as plain data, interpolations resolved."""
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 

@@ -26,19 +26,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.core.checked import Chosen, Parameter, choices, parameters
+from trace_bench.core import checked
+from trace_bench.core.checked import Chosen, Parameter, parameters
 from trace_bench.core.errors import unknown
-from trace_bench.settings.choices import (
-    GROUPS,
-    check_folder,
-    conf_dir,
-    defaults,
-    files,
-    known,
-    offered,
-    parts,
-    plain,
-)
+from trace_bench.settings import choices
+from trace_bench.settings.choices import GROUPS
 from trace_bench.settings.registry import CUSTOM, WITHIN, Offered, entry_points
 from trace_bench.settings.schema import Settings
 
@@ -62,17 +54,15 @@ MORE = (
 )
 
 
-GUIDES = MappingProxyType(
-    {
-        "env": "docs/environments.md; `python -m trace_bench.check env.factory=...` tests it",
-        "method": "docs/methods.md",
-        "policy": "docs/policies.md",
-        "trainer": "docs/trainers.md",
-        "trainer.algorithm": "docs/algorithms.md",
-        "tracker": "docs/python.md",
-        "model": "docs/models.md",
-    }
-)
+GUIDES: Mapping[str, str] = {
+    "env": "docs/environments.md; `python -m trace_bench.check env.factory=...` tests it",
+    "method": "docs/methods.md",
+    "policy": "docs/policies.md",
+    "trainer": "docs/trainers.md",
+    "trainer.algorithm": "docs/algorithms.md",
+    "tracker": "docs/python.md",
+    "model": "docs/models.md",
+}
 """What explains how to write a part of one's own."""
 
 
@@ -86,7 +76,6 @@ class Setting:
 
     @property
     def shown(self) -> str:
-        """As it is given on the command line."""
         return f"{self.name}={_word(self.value)}".removesuffix("=")
 
 
@@ -97,11 +86,10 @@ def _word(value: Any) -> str:
 
 
 def text(about: str | None, more: Path | None = None) -> str:
-    """The help. `more`: a folder like conf, whose files are further choices. UserError for
-    something that does not exist."""
+    """The help, with the choices in the folder `more`. UserError for what does not exist."""
     if more is not None:
-        check_folder(more)
-    places = [conf_dir(), *([] if more is None else [more])]
+        choices.check_folder(more)
+    places = [choices.conf_dir(), *([] if more is None else [more])]
     found = {p.name for place in places for p in place.iterdir() if [*p.glob("*.yaml")]}
     groups = {name: _choices(name, more) for name in sorted({*found, *GROUPS} - {"hydra"})}
     known_of_run = {n: p for n, p in parameters(Settings).items() if n not in GROUPS}
@@ -121,7 +109,6 @@ def text(about: str | None, more: Path | None = None) -> str:
 
 
 def documented(target: Any) -> dict[str, str]:
-    """What each setting of a class or function is."""
     about = dict(_said(inspect.getdoc(target) or ""))
     for cls in reversed(inspect.getmro(target) if inspect.isclass(target) else ()):
         if dataclasses.is_dataclass(cls):
@@ -148,9 +135,9 @@ def settings_of(group: str, choice: str, more: Path | None = None) -> list[Setti
     if group not in GROUPS:
         return []
     base, values, comments = _composed(group, choice, more)
-    found = known(group, base)
+    found = choices.known(group, base)
     about = documented(GROUPS[group])
-    for part in parts(group, base):
+    for part in choices.parts(group, base):
         about |= documented(part.declares)
     about |= {key: text for key, text in comments.items() if key not in found}
     ours = {**found, **{key: Parameter(Any) for key in values.keys() - found.keys()}}
@@ -164,9 +151,9 @@ def _composed(
     """The part that a choice is in the end, its settings, and the comments of its file."""
     import yaml
 
-    path = files(group, more).get(choice)
+    path = choices.files(group, more).get(choice)
     if path is None:
-        return choice, defaults(group, choice), {}
+        return choice, choices.defaults(group, choice), {}
     text = path.read_text(encoding="utf-8")
     data = yaml.safe_load(text)
     listed = data.pop("defaults", ())  # a mapping chooses a file of another group
@@ -174,7 +161,7 @@ def _composed(
     base, values, comments = "", dict[str, Any](), dict[str, str]()
     for name in below:
         if name.startswith("part/"):
-            base, values = name[5:], defaults(group, name[5:])
+            base, values = name[5:], choices.defaults(group, name[5:])
         else:
             base, values, comments = _composed(group, name, more)
     own = data.get(group, {}) if "@package _global_" in text else data
@@ -196,8 +183,8 @@ def _entries(
 ) -> Iterator[Setting]:
     """The settings, and below each those within it. `values`: in place of the defaults."""
     for key, parameter in known.items():
-        name, value = prefix + key, values[key] if key in values else plain(parameter)
-        named = choices(parameter.hint)
+        name, value = prefix + key, values[key] if key in values else choices.plain(parameter)
+        named = checked.choices(parameter.hint)
         if named and isinstance(value, Mapping):
             yield Setting(name, value["name"], about.get(key, ""))
             if isinstance(named, Offered):  # a table of its own
@@ -228,12 +215,12 @@ def _overview(groups: Mapping[str, Sequence[str]], run: Iterable[Setting]) -> st
 
 
 def _choices(group: str, more: Path | None) -> list[str]:
-    return sorted({*files(group, more), *(offered(group) if group in GROUPS else ())})
+    without_file = choices.offered(group) if group in GROUPS else ()
+    return sorted({*choices.files(group, more), *without_file})
 
 
 def _group(group: str, names: Sequence[str], more: Path | None) -> str:
-    """Every choice, and below it its settings. What an earlier choice has, too, is described
-    there."""
+    """Every choice with its settings; what an earlier choice has, too, is described there."""
     lines = [f"{group}=..."]
     shown: dict[tuple[str, str], Any] = {}
     for choice in names:
@@ -255,14 +242,14 @@ def _group(group: str, names: Sequence[str], more: Path | None) -> str:
 
 def _within(setting: str) -> str:
     """The table of what a setting such as `trainer.algorithm` may name, and what each can set."""
-    offered: dict[str, Any] = dict(Offered(setting, Chosen))
+    classes: dict[str, Any] = dict(Offered(setting, Chosen))
     rows = [("name", "source", "given besides rewards")]
-    rows += [(name, cls.source, ", ".join(cls().given) or "-") for name, cls in offered.items()]
+    rows += [(name, cls.source, ", ".join(cls().given) or "-") for name, cls in classes.items()]
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     lines = ["".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    first, *_ = offered.values()
+    first, *_ = classes.values()
     shared = {n: p for n, p in parameters(first).items() if n != "name"}
-    for name, cls in offered.items():
+    for name, cls in classes.items():
         own = {n: p for n, p in parameters(cls).items() if n not in shared and n != "name"}
         lines += ["", *_item(name, (inspect.getdoc(cls) or "").partition("\n\n")[0])]
         lines += _listed(own, cls, setting)
@@ -277,7 +264,7 @@ def _listed(known: Mapping[str, Parameter], cls: type, setting: str) -> Iterator
 
 def _choice(group: str, choice: str, more: Path | None) -> str:
     """One choice: its file as it is, or what its docstring says, and its settings."""
-    path = files(group, more).get(choice)
+    path = choices.files(group, more).get(choice)
     own = _about(group, choice, more) if path is None else _text(path)
     lines = [f"{group}={choice}", "", *(textwrap.wrap(own, WIDTH) if path is None else [own]), ""]
     for entry in settings_of(group, choice, more):
@@ -287,7 +274,7 @@ def _choice(group: str, choice: str, more: Path | None) -> str:
 
 def _about(group: str, choice: str, more: Path | None) -> str:
     """What a choice is: the comment at the top of its file, or the first part of its docstring."""
-    if (path := files(group, more).get(choice)) is not None:
+    if (path := choices.files(group, more).get(choice)) is not None:
         lines = _text(path).splitlines()
         first = [i for i, line in enumerate(lines) if not line.startswith("#")]
         return " ".join(line.lstrip("# ").rstrip() for line in lines[: first[0] if first else None])
@@ -296,8 +283,8 @@ def _about(group: str, choice: str, more: Path | None) -> str:
         return f"One of your own: {given} ({GUIDES[group]})."
     if group == "sandbox":
         return dict(_said(inspect.getdoc(GROUPS[group]) or ""))[choice]
-    found = [part.target for part in parts(group, choice)] or [GROUPS[group]]
-    if group in GUIDES and not parts(group, choice):
+    found = [part.target for part in choices.parts(group, choice)] or [GROUPS[group]]
+    if group in GUIDES and not choices.parts(group, choice):
         return _package(group, choice)
     said = inspect.getdoc(found[0]) or ""
     return " ".join(said.partition("\n\n")[0].removeprefix(f"`{group}={choice}`: ").split())
@@ -315,7 +302,6 @@ def _text(path: Path) -> str:
 
 
 def _first(comment: str) -> str:
-    """The first sentence."""
     return re.split(r"(?<=\w[.])\s+|(?<=[:;])\s+(?=[A-Z`\[])", comment, maxsplit=1)[0].rstrip(":;")
 
 

@@ -86,7 +86,6 @@ def model_path(settings: Settings, parts: Mapping[str, Part]) -> str:
 
 
 def served_name(model: ModelSettings) -> str:
-    """The model's name on the servers."""
     return model.served_as or model.name
 
 
@@ -110,8 +109,7 @@ def weights_hash(path: str) -> str | None:
 
 
 def weights_count(path: str) -> int | None:
-    """Number of values in a folder's weights, as the files' headers say; None where no readable
-    weights lie."""
+    """Number of values by the headers of a folder's weights; None without readable ones."""
     from safetensors import SafetensorError, safe_open
 
     shapes: list[list[int]] = []
@@ -133,7 +131,6 @@ def _model_files(folder: Path) -> list[Path]:
 
 
 def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
-    """A chosen part in a run's identity."""
     own = {
         f.name: to_json(getattr(chosen, f.name))
         for f in dataclasses.fields(chosen)

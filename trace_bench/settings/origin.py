@@ -36,8 +36,7 @@ LONGEST = 4000  # characters; a longer state is stored as a hash
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a part's code comes from. `version`: of the installed package; None for a local file.
-    `state`: of an object that was passed in Python."""
+    """Where a part's code comes from. `version`: None for a file that is not installed."""
 
     module: str
     attribute: str
@@ -145,8 +144,7 @@ def name_of(target: Any) -> str:
 
 
 def state_of(target: Any, where: str) -> Any:
-    """The object's state as JSON-safe data, equal for equal arguments. `where`: the setting. Raises
-    UserError if the object is nested too deeply."""
+    """The object's state as JSON-safe data. Raises UserError if it is nested too deeply."""
     if isinstance(target, PurePath):
         return str(target)
     if not (found := dict(_attributes(target))):
@@ -185,8 +183,7 @@ def _plain(value: Any, where: str, left: int) -> Any:
 
 
 def _attributes(target: Any) -> Iterator[tuple[str, Any]]:
-    """An object's constructor arguments, or else all its attributes; a function's closure; nothing
-    for a class."""
+    """Constructor arguments, or else all attributes; a function's closure; none of a class."""
     if inspect.isclass(target):
         return
     if isinstance(target, functools.partial):
@@ -215,8 +212,7 @@ def _arguments(target: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _pickled(value: Any) -> str | None:
-    """Hash of an object that holds data without attributes, such as an array; None if it cannot be
-    pickled."""
+    """Hash of an object without attributes, such as an array; None if none can be made."""
     try:
         return hashlib.sha256(pickle.dumps(value)).hexdigest()[:16]
     except Exception:  # a lock or a file: no run depends on it

@@ -1,6 +1,5 @@
 """Settings that go with a model: those that are null in what was composed come from the first
-recipe for the model's size and family, a setting that is given wins, and what is far from the
-recipe is said before the run."""
+recipe for its size and family, and what is far from the recipe is said before the run."""
 
 from __future__ import annotations
 
@@ -23,9 +22,8 @@ _SIZE = re.compile(r"(?i)(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])")  # 
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """For models of up to so many `billions` of parameters whose name has `family` in it: the
-    learning rate of LoRA, the tokens of a turn and of an episode, whether to think, and where they
-    come from. None: the setting's own default, which suits a model of a million parameters."""
+    """For models of up to so many `billions` of parameters whose name has `family` in it. None: the
+    setting's own default, which suits a model of a million parameters."""
 
     billions: float
     family: str
@@ -37,7 +35,6 @@ class ModelRecipe:
 
     @property
     def settings(self) -> dict[tuple[str, str], Any]:
-        """{(group, setting): value or None}."""
         return {
             ("trainer", "learning_rate"): self.learning_rate,
             **{("policy", n): vars(self)[n] for n in ("max_tokens", "context", "thinking")},
@@ -64,8 +61,7 @@ RECIPES = (
 
 
 def settled(data: Mapping[str, Any]) -> Settings:
-    """Checked settings from what was composed; null becomes what suits the model. Raises
-    UserError."""
+    """Checked settings; null becomes what suits the model. Raises UserError."""
     left = [
         (group, key)
         for group, key in RECIPES[0].settings
@@ -98,8 +94,7 @@ def settled(data: Mapping[str, Any]) -> Settings:
 
 
 def recipe_of(settings: Settings, parts: Mapping[str, Part]) -> ModelRecipe | None:
-    """The recipe for the base model, with no more context than its folder says that it holds; None
-    for a model of unknown size."""
+    """The base model's recipe, its context as its folder says; None for an unknown size."""
     if (billions := billions_of(settings, parts)) is None:
         return None
     place = model_path(settings, parts)

@@ -25,137 +25,121 @@ from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.factory import Factory, load
-from trace_bench.core.protocols import (
-    Method,
-    Policy,
-    RunContext,
-    Suite,
-    Tracker,
-    Trainer,
-)
+from trace_bench.core.protocols import Method, Policy, RunContext, Suite, Tracker, Trainer
 from trace_bench.core.types import to_json
 from trace_bench.settings.origin import Origin, name_of, origin_of
 from trace_bench.settings.schema import PartSettings, refuse_moved
 
-OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "env": {
-            "toolsandbox/embedded": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
-            "toolsandbox/official": "trace_bench.envs.toolsandbox_official.suite:OfficialSuite",
-            **dict.fromkeys(
-                ("tau2/airline", "tau2/retail", "tau2/telecom"),
-                "trace_bench.envs.tau2.suite:Tau2Suite",
-            ),
-            "tau2/airline+retail": "trace_bench.envs.tau2.domains:Tau2Domains",
-            "recorded": "trace_bench.envs.recorded.suite:RecordedSuite",
-            "babyai": "trace_bench.envs.babyai:BabyAISuite",
-            "mcp": "trace_bench.envs.mcp:McpSuite",
-            "openenv": "trace_bench.envs.openenv:OpenEnvSuite",
-            "ors": "trace_bench.envs.ors:OrsSuite",
-            "verifiers": "trace_bench.envs.verifiers.suite:VerifiersSuite",
-            "textworld_express": ("trace_bench.envs.textworld_express:TextWorldExpressSuite"),
-            **dict.fromkeys(
-                ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),
-                "trace_bench.envs.bfcl.suite:BfclSuite",
-            ),
-        },
-        "method": {
-            "base": "trace_bench.methods.base:Base",
-            "grpo": "trace_bench.methods.grpo:Grpo",
-            "rl": "trace_bench.methods.grpo:Rl",
-            "placebo": "trace_bench.methods.grpo:Grpo",
-            "cm2": "trace_bench.methods.grpo:Cm2",
-            "gepa": "trace_bench.methods.gepa:Gepa",
-            "training_free_grpo": "trace_bench.methods.memory:TrainingFreeGrpo",
-            "ace": "trace_bench.methods.memory:Ace",
-            "sft": "trace_bench.methods.sft:Sft",
-            "trace": "trace_bench.methods.trace:Trace",
-            "joint": "trace_bench.methods.trace:Trace",
-            "failure_loop": "trace_bench.methods.failure_loop:FailureLoop",
-            "rft": "trace_bench.methods.rft:Rft",
-            "distill": "trace_bench.methods.rft:Distill",
-            "trace_finish": "trace_bench.methods.trace_finish:TraceFinish",
-            "single_capability": "trace_bench.methods.trace:Trace",
-            "prompt_only": "trace_bench.methods.prompt_only:PromptOnly",
-            "untargeted": "trace_bench.methods.untargeted:Untargeted",
-        },
-        "trainer": {
-            "local": "trace_bench.trainers.local:local_trainer",
-            "verl": "trace_bench.trainers.verl:verl_trainer",
-            "es": "trace_bench.trainers.es:EsTrainer",
-        },
-        "trainer.algorithm": {
-            "grpo": "trace_bench.trainers.algorithms:Algorithm",
-            "dapo": "trace_bench.trainers.algorithms.dapo:Dapo",
-            "gspo": "trace_bench.trainers.algorithms.gspo:Gspo",
-            "cispo": "trace_bench.trainers.algorithms.cispo:Cispo",
-            "dr_grpo": "trace_bench.trainers.algorithms.dr_grpo:DrGrpo",
-            "rloo": "trace_bench.trainers.algorithms.rloo:Rloo",
-            "reinforce_pp": "trace_bench.trainers.algorithms.reinforce_pp:ReinforcePlusPlus",
-            "gigpo": "trace_bench.trainers.algorithms.gigpo:Gigpo",
-            "sdpo": "trace_bench.trainers.algorithms.sdpo:Sdpo",
-            "opsd": "trace_bench.trainers.algorithms.sdpo:Opsd",
-        },
-        "policy": {
-            "local": "trace_bench.policies:local_policy",
-            "openai": "trace_bench.policies.openai:served",
-            "idle": "trace_bench.policies.scripted:IdlePolicy",
-            "random": "trace_bench.policies.scripted:RandomPolicy",
-            "reference": "trace_bench.policies.scripted:reference",
-        },
-        "tracker": {
-            "jsonl": "trace_bench.trackers.jsonl:Silent",
-            "wandb": "trace_bench.trackers.wandb:WandbTracker",
-        },
-        "model": {
-            "tiny": "trace_bench.tiny:shipped",
-            "tiny_babyai": "trace_bench.tiny:shipped_babyai",
-            "made": "trace_bench.tiny:made",
-            "smollm2": "trace_bench.models:kept",
-            "hf": "trace_bench.settings.models:at",
-            "served": "trace_bench.settings.models:named",
-        },
-    }
-)
+OWN: Mapping[str, Mapping[str, str]] = {
+    "env": {
+        "toolsandbox/embedded": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
+        "toolsandbox/official": "trace_bench.envs.toolsandbox_official.suite:OfficialSuite",
+        **dict.fromkeys(
+            ("tau2/airline", "tau2/retail", "tau2/telecom"),
+            "trace_bench.envs.tau2.suite:Tau2Suite",
+        ),
+        "tau2/airline+retail": "trace_bench.envs.tau2.domains:Tau2Domains",
+        "recorded": "trace_bench.envs.recorded.suite:RecordedSuite",
+        "babyai": "trace_bench.envs.babyai:BabyAISuite",
+        "mcp": "trace_bench.envs.mcp:McpSuite",
+        "openenv": "trace_bench.envs.openenv:OpenEnvSuite",
+        "ors": "trace_bench.envs.ors:OrsSuite",
+        "verifiers": "trace_bench.envs.verifiers.suite:VerifiersSuite",
+        "textworld_express": ("trace_bench.envs.textworld_express:TextWorldExpressSuite"),
+        **dict.fromkeys(
+            ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),
+            "trace_bench.envs.bfcl.suite:BfclSuite",
+        ),
+    },
+    "method": {
+        "base": "trace_bench.methods.base:Base",
+        "grpo": "trace_bench.methods.grpo:Grpo",
+        "rl": "trace_bench.methods.grpo:Rl",
+        "placebo": "trace_bench.methods.grpo:Grpo",
+        "cm2": "trace_bench.methods.grpo:Cm2",
+        "gepa": "trace_bench.methods.gepa:Gepa",
+        "training_free_grpo": "trace_bench.methods.memory:TrainingFreeGrpo",
+        "ace": "trace_bench.methods.memory:Ace",
+        "sft": "trace_bench.methods.sft:Sft",
+        "trace": "trace_bench.methods.trace:Trace",
+        "joint": "trace_bench.methods.trace:Trace",
+        "failure_loop": "trace_bench.methods.failure_loop:FailureLoop",
+        "rft": "trace_bench.methods.rft:Rft",
+        "distill": "trace_bench.methods.rft:Distill",
+        "trace_finish": "trace_bench.methods.trace_finish:TraceFinish",
+        "single_capability": "trace_bench.methods.trace:Trace",
+        "prompt_only": "trace_bench.methods.prompt_only:PromptOnly",
+        "untargeted": "trace_bench.methods.untargeted:Untargeted",
+    },
+    "trainer": {
+        "local": "trace_bench.trainers.local:local_trainer",
+        "verl": "trace_bench.trainers.verl:verl_trainer",
+        "es": "trace_bench.trainers.es:EsTrainer",
+    },
+    "trainer.algorithm": {
+        "grpo": "trace_bench.trainers.algorithms:Algorithm",
+        "dapo": "trace_bench.trainers.algorithms.dapo:Dapo",
+        "gspo": "trace_bench.trainers.algorithms.gspo:Gspo",
+        "cispo": "trace_bench.trainers.algorithms.cispo:Cispo",
+        "dr_grpo": "trace_bench.trainers.algorithms.dr_grpo:DrGrpo",
+        "rloo": "trace_bench.trainers.algorithms.rloo:Rloo",
+        "reinforce_pp": "trace_bench.trainers.algorithms.reinforce_pp:ReinforcePlusPlus",
+        "gigpo": "trace_bench.trainers.algorithms.gigpo:Gigpo",
+        "sdpo": "trace_bench.trainers.algorithms.sdpo:Sdpo",
+        "opsd": "trace_bench.trainers.algorithms.sdpo:Opsd",
+    },
+    "policy": {
+        "local": "trace_bench.policies:local_policy",
+        "openai": "trace_bench.policies.openai:served",
+        "idle": "trace_bench.policies.scripted:IdlePolicy",
+        "random": "trace_bench.policies.scripted:RandomPolicy",
+        "reference": "trace_bench.policies.scripted:reference",
+    },
+    "tracker": {
+        "jsonl": "trace_bench.trackers.jsonl:Silent",
+        "wandb": "trace_bench.trackers.wandb:WandbTracker",
+    },
+    "model": {
+        "tiny": "trace_bench.tiny:shipped",
+        "tiny_babyai": "trace_bench.tiny:shipped_babyai",
+        "made": "trace_bench.tiny:made",
+        "smollm2": "trace_bench.models:kept",
+        "hf": "trace_bench.settings.models:at",
+        "served": "trace_bench.settings.models:named",
+    },
+}
 """group -> name -> "module:attribute". A suite's name is `env.name/env.suite`."""
 
-PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
-    {
-        "method": {
-            "joint": {"adapters": "joint"},
-            "single_capability": {"max_capabilities": 1},
-            "placebo": {"reward": "drawn"},
-        }
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "method": {
+        "joint": {"adapters": "joint"},
+        "single_capability": {"max_capabilities": 1},
+        "placebo": {"reward": "drawn"},
     }
-)
+}
 """group -> name -> settings that the name stands for: two of TRACE, and GRPO."""
 
-KINDS: Mapping[str, type] = MappingProxyType(
-    {
-        "env": Suite,
-        "method": Method,
-        "trainer": Trainer,
-        "policy": Policy,
-        "tracker": Tracker,
-        "model": str,
-    }
-)
-ENTRY_POINTS: Mapping[str, str] = MappingProxyType(
-    {
-        **{group: f"trace_bench.{group}s" for group in KINDS},
-        "env": "trace_bench.suites",
-        "policy": "trace_bench.policies",
-    }
-)
-WITHIN: Mapping[str, str] = MappingProxyType({"trainer.algorithm": "trace_bench.algorithms"})
+KINDS: Mapping[str, type] = {
+    "env": Suite,
+    "method": Method,
+    "trainer": Trainer,
+    "policy": Policy,
+    "tracker": Tracker,
+    "model": str,
+}
+ENTRY_POINTS: Mapping[str, str] = {
+    **{group: f"trace_bench.{group}s" for group in KINDS},
+    "env": "trace_bench.suites",
+    "policy": "trace_bench.policies",
+}
+WITHIN: Mapping[str, str] = {"trainer.algorithm": "trace_bench.algorithms"}
 """The same for settings of parts that a name chooses (`Offered`)."""
 CUSTOM = "custom"  # the name of a part that is given by `factory` alone
 
 
 @dataclass(frozen=True)
 class Part:
-    """A chosen part. `options`: its settings, checked and complete. `origin`: where its code comes
-    from; None for the package's own parts."""
+    """A chosen part with its checked settings. `origin`: None for the package's own."""
 
     group: str
     name: str
@@ -170,14 +154,12 @@ class Part:
 
     @property
     def declared(self) -> Any:
-        """Its class, for what that says before the part is built; the class of its kind, with the
-        defaults, for a guest or a function that does not say what it returns."""
+        """Its class, or for a guest or a function that does not name one, that of its kind."""
         found, kind = self.factory.declared, KINDS[self.group]
         return found if isinstance(found, type) and issubclass(found, kind) else kind
 
     def make(self, run: RunContext) -> Any:
-        """Builds the part. Raises UserError if that fails or the result lacks the members of the
-        group's protocol."""
+        """Builds the part. Raises UserError, also if it lacks members of the group's protocol."""
         kind = KINDS[self.group]
         made = self.factory.make(self.options, run, self.group, object if kind is str else kind)
         if kind is str:
@@ -194,17 +176,13 @@ class Part:
 
 
 def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
-    """The part that a group's settings name, with checked options. `variant`: the second half of a
-    suite's name. Raises UserError that says what is wrong and what is allowed."""
+    """The part of a group's settings. `variant`: second half of a suite's name. UserError."""
     factory, distribution = _factory(group, chosen, variant)
     return factory.asked(lambda: _part(group, chosen, factory, distribution))
 
 
 def _part(
-    group: str,
-    chosen: PartSettings,
-    factory: Factory,
-    distribution: metadata.Distribution | None,
+    group: str, chosen: PartSettings, factory: Factory, distribution: metadata.Distribution | None
 ) -> Part:
     if factory.finished and KINDS[group] is not str:
         factory.adopted(factory.target, KINDS[group])

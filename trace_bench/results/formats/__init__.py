@@ -28,8 +28,7 @@ FORMATS = ("card", *WRITERS)
 
 
 def export(folder: Path, out: Path, kind: str) -> list[Path]:
-    """Writes a finished run to the folder `out` in a format; its files. Raises UserError for a
-    format that does not exist, and as `bundle` does."""
+    """Writes a finished run to the folder `out`; its files. Raises UserError."""
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS, "--format")
     if kind == "card":

@@ -32,8 +32,7 @@ def write(source: FinishedRun, out: Path) -> None:
 
 
 def document(played: Exported, source: FinishedRun) -> dict[str, Any]:
-    """An episode as an ATIF document. What ATIF has no field for is in `extra`: the score, the
-    task, the purpose, why it ended."""
+    """An episode as an ATIF document; what ATIF has no field for is in `extra`."""
     t, s = played.trajectory, source.summary
     return {
         "schema_version": FORMAT,
@@ -118,9 +117,5 @@ def _agent(turn: Turn, prompt: list[int]) -> dict[str, Any]:
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments, error = read_arguments(function["arguments"])
-    out = {
-        "tool_call_id": call["id"],
-        "function_name": function["name"],
-        "arguments": arguments,
-    }
+    out = {"tool_call_id": call["id"], "function_name": function["name"], "arguments": arguments}
     return out | ({"extra": {"text": function["arguments"], "error": error}} if error else {})

@@ -18,9 +18,8 @@ HELD_OUT = "evaluation/"
 
 @dataclass(frozen=True)
 class Exported:
-    """An episode. `group`: the held-out agent ("evaluation/final") or the method's call; `purpose`:
-    analysis, training, ..., evaluation; `trial`: which one of the task in its group, from 0;
-    `attempt`: how often the infrastructure had lost it before."""
+    """An episode. `group`: the held-out agent ("evaluation/final") or the method's call; `trial`:
+    of the task in its group, from 0; `attempt`: how often it had been lost before."""
 
     group: str
     purpose: str
@@ -36,8 +35,6 @@ class Exported:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run's folder and its summary."""
-
     folder: Path
     summary: Mapping[str, Any]
 
@@ -50,14 +47,18 @@ class FinishedRun:
     def name(self) -> str:
         return f"{self.summary['method']}-{self.summary['fingerprint']}"
 
+    @property
+    def suite(self) -> str:
+        s = self.summary
+        return s.get("suite_name") or "/".join(filter(None, (s["env"], s["suite"])))
+
     def episodes(self) -> Iterator[Exported]:
         """Every stored episode: held-out ones first, then the method's rollouts."""
         yield from self._read("evaluation_trajectories.jsonl")
         yield from self._read("trajectories.jsonl")
 
     def outcomes(self) -> Iterator[Outcome]:
-        """The lines of evaluation.jsonl: every attempt of every agent, also without a stored
-        conversation."""
+        """The lines of evaluation.jsonl, also of agents without stored conversations."""
         return iter(read_lines(self.folder / "evaluation.jsonl", Outcome))
 
     def _read(self, name: str) -> Iterator[Exported]:

@@ -125,10 +125,9 @@ def _card(source: FinishedRun, sizes: Mapping[str, int]) -> str:
     )
     counts = ", ".join(f"{count} episodes in {name}" for name, count in sizes.items())
     columns = "\n".join(f"| {name} | {about} |" for name, about in COLUMNS.items())
-    suite = s.get("suite_name") or "/".join(filter(None, (s["env"], s["suite"])))
     return (
         f"---\nconfigs:\n{configs}tags:\n- agent-traces\n- trace_bench\n---\n"
-        f"# {s['method']} on {suite}\n\n"
+        f"# {s['method']} on {source.suite}\n\n"
         f"Episodes of one run of trace_bench: method {s['method']}, model {s['model']}, budget "
         f"{s['budget']} rollouts, seed {s['seed']}, held-out split {s['split']}, fingerprint "
         f"{s['fingerprint']}; {counts}. Lost episodes are rows without a score: leave them out of "

@@ -1,10 +1,8 @@
 """Logs that Inspect reads (inspect_ai, log format version 2, JSON): one for each agent on the
-held-out tasks and for each call of the method. View them with `inspect view --log-dir PLACE`.
+held-out tasks and for each call of the method (`inspect view --log-dir PLACE`).
 
-Trials are epochs. An episode that the infrastructure lost is a sample with an error and without a
-score; attempts that were run again are in its metadata. The agents of which a run keeps no
-conversation have samples without messages.
-"""
+Trials are epochs. A lost episode is a sample with an error and without a score. The agents of which
+a run keeps no conversation have samples without messages."""
 
 from __future__ import annotations
 
@@ -26,7 +24,6 @@ SCORES = ("success", "similarity")
 
 
 def write(source: FinishedRun, out: Path) -> None:
-    """Writes the logs."""
     made = datetime.fromtimestamp((source.folder / "summary.json").stat().st_mtime, UTC).isoformat()
     groups: dict[str, list[Exported]] = {}
     for played in source.episodes():
@@ -62,8 +59,8 @@ def _log(
     used = [sample["model_usage"]["agent"] for sample in samples]
     usage = {name: sum(counts[name] for counts in used) for name in used[0]}
     epochs = max(sample["epoch"] for sample in samples)
-    suite = s.get("suite_name") or "/".join(filter(None, (s["env"], s["suite"])))
     split = s["split"] if group.startswith(HELD_OUT) else s["train_split"]
+    world = f"{source.suite}/{split}"
     own = {"run": s["fingerprint"], "group": group}
     run = {k: s[k] for k in ("method", "budget", "seed", "accounting", "protocol", "fingerprint")}
     return {
@@ -75,9 +72,9 @@ def _log(
             "task_id": fingerprint({**own, "of": "task"}, 22),
             "created": made,
             "run_id": s["fingerprint"],
-            "task": f"{suite}/{split}",
+            "task": world,
             "task_args": {"agent": group.removeprefix(HELD_OUT)},
-            "dataset": {"name": f"{suite}/{split}", "samples": len(ids), "sample_ids": ids},
+            "dataset": {"name": world, "samples": len(ids), "sample_ids": ids},
             "model": f"trace_bench/{s['model']}/{group.removeprefix(HELD_OUT)}",
             "config": {"epochs": epochs},
             "metadata": run,
