@@ -21,6 +21,10 @@ from trace_bench.core.lines import Stored
 from trace_bench.core.store import each_line
 from trace_bench.core.types import Message, Tool, Trajectory
 
+SHARES = ("readable", "at hand", "well formed")
+HEAD = f"""| run | agent | episodes | success | similarity | turns | calls | {" | ".join(SHARES)} |
+|---|---|---|---|---|---|---|---|---|---|"""
+
 
 def sort_of(message: Message, malformed: bool, tools: dict[str, dict[str, Any]]) -> list[str]:
     """What a turn counts as."""
@@ -59,26 +63,28 @@ def _function(tool: Tool) -> dict[str, Any]:
     return tool["function"]
 
 
+def row(run: str, agent: str, episodes: list[Trajectory]) -> str:
+    """A line of the table. Shares are of the turns that try to make a call."""
+    total = sum(map(counted, episodes), Counter[str]())
+    scores = [t.score for t in episodes if t.score is not None]
+    means = (sum(s.success for s in scores), sum(s.similarity for s in scores))
+    shares = (total[kind] / max(1, total["calls"]) for kind in SHARES)
+    cells = [run, agent, str(len(episodes)), *(f"{mean / len(episodes):.3f}" for mean in means)]
+    cells += [str(total["turns"]), str(total["calls"]), *(f"{share:.3f}" for share in shares)]
+    return f"| {' | '.join(cells)} |"
+
+
 def main(folders: list[str]) -> int:
     if not folders:
         print(__doc__)
         return 2
-    print("| run | agent | episodes | success | similarity | turns | calls | readable | at hand "
-          "| well formed |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    print(HEAD)
     for folder in map(Path, folders):
         kept: dict[str, list[Trajectory]] = defaultdict(list)
         for line in each_line(folder / "evaluation_trajectories.jsonl", Stored):
             kept[line.call.removeprefix("evaluation/")].append(line.trajectory)
         for agent, episodes in kept.items():
-            total = sum(map(counted, episodes), Counter[str]())
-            scores = [t.score for t in episodes if t.score is not None]
-            means = (sum(s.success for s in scores), sum(s.similarity for s in scores))
-            shares = (total[kind] / max(1, total["calls"])
-                      for kind in ("readable", "at hand", "well formed"))  # fmt: skip
-            print(f"| {folder.name} | {agent} | {len(episodes)} "
-                  f"| {' | '.join(f'{mean / len(episodes):.3f}' for mean in means)} "
-                  f"| {total['turns']} | {total['calls']} "
-                  f"| {' | '.join(f'{share:.3f}' for share in shares)} |")  # fmt: skip
+            print(row(folder.name, agent, episodes))
     return 0
 
 
