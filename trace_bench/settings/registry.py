@@ -98,7 +98,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "policy": {
             "local": "trace_bench.policies:local_policy",
-            "openai": "trace_bench.policies.openai:served",
+            "openai": "trace_bench.policies.endpoints:served",
             "idle": "trace_bench.policies.scripted:IdlePolicy",
             "random": "trace_bench.policies.scripted:RandomPolicy",
             "reference": "trace_bench.policies.scripted:reference",
