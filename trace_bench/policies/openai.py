@@ -25,17 +25,8 @@ from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.protocols import Policy, RanksLabels, TurnReply, TurnRequest
 from trace_bench.core.store import read_object, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Turn
-from trace_bench.llm.client import (
-    Client,
-    Endpoint,
-    LLMError,
-)
-from trace_bench.policies.answers import (
-    LARGEST_ID,
-    as_chat,
-    first_choice,
-    remembered,
-)
+from trace_bench.llm.client import Client, Endpoint, LLMError
+from trace_bench.policies.answers import LARGEST_ID, as_chat, first_choice, remembered
 from trace_bench.policies.conversation import Conversation
 from trace_bench.policies.served import ContextFull, Servers, try_servers
 
@@ -161,8 +152,8 @@ class OpenAIPolicy(RanksLabels):
         self, messages: Sequence[Message], labels: Sequence[str]
     ) -> dict[str, float] | None:
         """Natural logarithms of the base model's probability of each label (a single token) as the
-        answer. Labels that are not among the server's most likely tokens are missing. None if the
-        server returns no log-probabilities."""
+        answer, of those among the server's most likely tokens. None if it returns no
+        log-probabilities."""
         body = {**self._common(self.model, 0.0, 1), "messages": list(messages)}
         body |= {"logprobs": True, "top_logprobs": TOP}
         reply = self._client.ask(CHAT, body, self._choose())
@@ -228,8 +219,8 @@ class OpenAIPolicy(RanksLabels):
         raise AssertionError("the last attempt returns or raises")
 
     def _choose(self) -> int:
-        """The server with the fewest live episodes. A server that does not answer gets none at
-        first, then one at a time as a test (see PROBATION)."""
+        """The server with the fewest live episodes. One that did not answer gets none at first,
+        then one at a time as a test (PROBATION)."""
         now = time.monotonic()
 
         def rank(server: int) -> tuple[bool, int, int]:
@@ -289,9 +280,8 @@ class OpenAIPolicy(RanksLabels):
                 return None
             return TurnReply(request.episode, None, error=str(error), context_full=full)
         except Unreadable as error:
-            return TurnReply(
-                request.episode, None, error=f"the server's answer is refused: {error}"
-            )
+            text = f"the server's answer is refused: {error}"
+            return TurnReply(request.episode, None, error=text)
         except (LookupError, TypeError, ValueError, AttributeError) as error:  # unreadable response
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
@@ -341,8 +331,7 @@ class OpenAIPolicy(RanksLabels):
 
 
 def context_is_full(error: LLMError) -> bool:
-    """Whether a server refused a prompt for its length; judged by the message, since there is no
-    common error code."""
+    """Whether a server refused a prompt for its length, by its words: there is no common code."""
     text = str(error).lower()
     return error.status in (400, 413) and (
         "context_length_exceeded" in text or "context length" in text or "max_model_len" in text
