@@ -80,7 +80,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "untargeted": "trace_bench.methods.untargeted:Untargeted",
         },
         "trainer": {
-            "local": "trace_bench.trainers.local:local_trainer",
+            "local": "trace_bench.trainers.local:LocalTrainer",
             "verl": "trace_bench.trainers.verl:verl_trainer",
             "es": "trace_bench.trainers.es:EsTrainer",
         },

@@ -20,9 +20,9 @@ from typing import Any, Literal
 from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
 from trace_bench.core.store import read_json, stable_seed, write_json
-from trace_bench.core.types import AdapterRef, AgentSpec, Task
+from trace_bench.core.types import AgentSpec, Task
 from trace_bench.trainers.course import Course
-from trace_bench.trainers.record import start_of
+from trace_bench.trainers.record import start_of, with_version
 from trace_bench.trainers.settings import VerlSettings
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"
@@ -130,12 +130,9 @@ class JobSpec:
     def acting(self, iteration: int, folder: Path) -> AgentSpec:
         """The agent for an iteration's rollouts; after the last iteration, the result. `folder`
         holds the versions of the adapter."""
-        version = self.version(iteration)
-        if not iteration or version is None:
+        if not iteration:
             return self.agent
-        adapter = AdapterRef(version, str(folder / f"{iteration:04d}"))
-        version = f"{self.agent.version}+{version}"
-        return replace(self.agent, version=version, adapters=(adapter,))
+        return with_version(self.agent, self.name, folder / f"{iteration:04d}")
 
     def write(self, folder: Path) -> None:
         write_json(folder / "job.json", self)
@@ -146,15 +143,3 @@ def read_spec(folder: Path) -> JobSpec:
     data = read_json(folder / "job.json")
     spec = convert(data, JobSpec)
     return replace(spec, trainer=build(VerlSettings, data["trainer"], "trainer"))
-
-
-def row(index: int, split: str, task: Task, text: str, **own: str) -> dict[str, Any]:
-    """One row of the table that verl reads, with the task as JSON, and fields of its own. verl
-    requires a prompt and a ground truth in every row, but ours are never used."""
-    return {
-        "data_source": split,
-        "prompt": [{"role": "user", "content": task.id}],
-        "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {"index": index, "split": split, "task": text, **own},
-        "agent_name": "trace_bench",
-    }
