@@ -188,8 +188,7 @@ def _by_parts(
     return out
 
 
-Thin = tuple[Tensor, Tensor]
-"""The part of an adapter in a product: down [r, in], up [out, r]."""
+Thin = tuple[Tensor, Tensor]  # the part of an adapter in a product: down [r, in], up [out, r]
 
 
 def thin(

@@ -23,8 +23,7 @@ from trace_bench.trainers.record import assignment_of
 from trace_bench.trainers.settings import Recipe
 from trace_bench.trainers.verl.spec import JobSpec
 
-Members = Sequence[Sequence[int]]
-"""The rows of each episode, in the order of its stretches."""
+Members = Sequence[Sequence[int]]  # the rows of each episode, in the order of its stretches
 
 
 def members(keys: Sequence[str]) -> Members:

@@ -16,8 +16,7 @@ from trace_bench.trainers.record import exact, paid
 from trace_bench.trainers.tree import Tokens, stretches, with_prompt
 from trace_bench.trainers.verl.spec import CREDIT, NOTHING, JobSpec
 
-Group = tuple[str, int]
-"""A group's call, and the index of its first episode."""
+Group = tuple[str, int]  # a group's call, and the index of its first episode
 
 
 def outputs(trajectory: Trajectory, spec: JobSpec, iteration: int) -> list[Any]:

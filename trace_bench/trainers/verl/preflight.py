@@ -213,5 +213,4 @@ def _reachable(address: str) -> None:
         ) from error
 
 
-CHECKS = (_packages, _compiler, _trl, _shape, _machines)
-"""Checks that need the settings alone."""
+CHECKS = (_packages, _compiler, _trl, _shape, _machines)  # checks that need the settings alone

@@ -25,8 +25,7 @@ from trace_bench.trainers.verl.nodes import faults
 from trace_bench.trainers.verl.spec import JobSpec, read_spec
 
 COMMAND = (sys.executable, "-m", "trace_bench.trainers.verl.process")
-REFUSED = 3
-"""The exit code for settings that cannot work; the last line printed says why."""
+REFUSED = 3  # the exit code for settings that cannot work; the last line printed says why
 
 _PR_SET_PDEATHSIG = 1
 _SHUTDOWN = 30.0  # seconds for an orderly end after the parent's

@@ -277,8 +277,7 @@ def mismatch_of(verl: Mapping[str, Any]) -> Mismatch | None:
     return None if None in values else Mismatch(*map(float, values))  # type: ignore[arg-type]
 
 
-FIELDS = {"phase", "spent", "reward", "constant_share"}
-"""What the metrics of every iteration have."""
+FIELDS = {"phase", "spent", "reward", "constant_share"}  # what the metrics of every iteration have
 
 METRICS = {
     "loss": "actor/pg_loss",
