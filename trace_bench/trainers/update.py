@@ -150,7 +150,8 @@ def minibatches(
 ) -> Iterator[list[int]]:
     """Indices of the usable trajectories in minibatches of whole groups, reshuffled each epoch."""
     places = in_groups(range(len(usable)), settings.group_size)
-    groups = [g for g in ([i for i in members if usable[i]] for members in places) if g]
+    groups = [[i for i in members if usable[i]] for members in places]
+    groups = [g for g in groups if g]
     for epoch in range(settings.epochs):
         order = list(groups)
         random.Random(stable_seed(seed, epoch)).shuffle(order)
@@ -222,7 +223,7 @@ def _batch(new: Tensor, part: Sequence[Tokens], advantages: Tensor, fresh: bool)
 @dataclass
 class State:
     """The state after `iteration` iterations. `records`: their metrics. `perfect`: how many of the
-    latest had full reward in every group. `weights`, `optimizer`: only of one read from disk."""
+    latest in a row had full reward in every group. `weights`, `optimizer`: if read from disk."""
 
     identity: str
     iteration: int = 0
