@@ -30,7 +30,7 @@ from pyarrow import parquet
 
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Step, Task, to_json
-from trace_bench.trainers.verl.job import prepare, spec_of
+from trace_bench.trainers.verl.job import prepare
 from trace_bench.trainers.verl.process import Process
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
@@ -87,7 +87,7 @@ def measured(folder: Path, steps: int, plain: bool) -> dict[str, float]:
     if plain:
         settings = replace(settings, verl=stock(folder, trivial(tasks, lab.suite)))
     place = folder / "verl"
-    prepare(place, job, spec_of(job, lab, settings, trainer.context), lab, ())
+    prepare(place, job, replace(trainer.spec(job, lab), trainer=settings), lab, ())
     if plain:
         rows = [first_messages(lab.suite, task, n) for n, task in enumerate(tasks)]
         parquet.write_table(pyarrow.Table.from_pylist(rows), place / "tasks.parquet")
@@ -95,7 +95,7 @@ def measured(folder: Path, steps: int, plain: bool) -> dict[str, float]:
     began = time.time()
     process.start()
     first = None
-    while not process.finished:
+    while not (process._child is not None and process._child.poll() == 0):
         process.watch()
         if first is None and _lines(place):
             first = time.time()

@@ -16,7 +16,7 @@ from trace_lab import ScriptedTrainer
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import AssignsAdvantages, HasChecklist, PlannedRun
+from trace_bench.core.protocols import AssignsAdvantages, HasChecklist, PlannedRun, RunContext
 from trace_bench.results.compare import cells
 from trace_bench.results.details import checklists
 from trace_bench.results.places import find
@@ -36,7 +36,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_trainer_says_that_it_heeds_the_checklists() -> None:
-    plan = method("cm2").plan(PlannedRun(64, 8, LocalTrainer(SETTINGS)))
+    plan = method("cm2").plan(PlannedRun(64, 8, LocalTrainer(SETTINGS, RunContext())))
     assert {need.protocol for need in plan.needs} == {HasChecklist, AssignsAdvantages}
     assert issubclass(LocalTrainer, AssignsAdvantages) and issubclass(
         VerlTrainer, AssignsAdvantages
@@ -59,7 +59,9 @@ def test_a_run_with_another_trainer_is_refused_at_its_start(
 
 def test_an_assignment_from_which_nothing_can_be_learned_is_refused() -> None:
     def plan(**settings: Any) -> Any:
-        return method("cm2", **settings).plan(PlannedRun(64, 8, LocalTrainer(SETTINGS)))
+        return method("cm2", **settings).plan(
+            PlannedRun(64, 8, LocalTrainer(SETTINGS, RunContext()))
+        )
 
     plan(level="trajectory")  # its baseline is that of all rollouts
     plan(level="step", holders=4)
@@ -106,4 +108,4 @@ def test_a_run_says_what_a_judge_cost_for_each_item(
 @pytest.mark.parametrize("given", [{"level": "token"}, {"levels": "turn"}])
 def test_an_assignment_with_unknown_words_is_refused(given: Mapping[str, Any]) -> None:
     with pytest.raises(UserError, match=r"method\.level"):
-        LocalTrainer(SETTINGS).check_assignment(given)
+        LocalTrainer(SETTINGS, RunContext()).check_assignment(given)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from named import QUICK, method
 
+from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Purpose
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
@@ -61,7 +62,7 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
         seed=1,
         ledger=Ledger(folder / "ledger.jsonl", budget),
         player=Player(policy, Suites(EmbeddedSuite()), max_turns=6, max_tokens=48),
-        trainer=LocalTrainer(TRAINER, threads=1),
+        trainer=LocalTrainer(TRAINER, RunContext(threads=1)),
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
         progress=Progress(budget),
         max_lost=1.0,

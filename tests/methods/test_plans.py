@@ -18,6 +18,7 @@ from trace_bench.core.protocols import (
     MethodPlan,
     PlannedRun,
     RanksLabels,
+    RunContext,
     ShowsState,
     Synthesizes,
 )
@@ -189,11 +190,11 @@ def test_a_trainer_that_goes_on_from_no_adapter_is_given_none() -> None:
     for name in ("trace", "joint", "grpo", "distill"):
         assert not goes_on(method(name)), name
     assert not goes_on(method("failure_loop", rounds=1))
-    assert isinstance(LocalTrainer(TrainerSettings()), ContinuesAdapters)
+    assert isinstance(LocalTrainer(TrainerSettings(), RunContext()), ContinuesAdapters)
 
 
 def test_only_some_trainers_fine_tune() -> None:
-    assert isinstance(LocalTrainer(TrainerSettings()), FineTunes)
+    assert isinstance(LocalTrainer(TrainerSettings(), RunContext()), FineTunes)
     assert not isinstance(ScriptedTrainer(), FineTunes)
 
 

@@ -50,7 +50,7 @@ def chat() -> Chat:
 
 @pytest.fixture(scope="module")
 def trainer() -> LocalTrainer:
-    return LocalTrainer(TrainerSettings(rank=4, alpha=8.0), threads=1)
+    return LocalTrainer(TrainerSettings(rank=4, alpha=8.0), RunContext(threads=1))
 
 
 def sft(**settings: Any) -> Sft:

@@ -91,7 +91,7 @@ def test_an_adapter_is_trained_on_what_another_run_did(exported: Path, tmp_path:
     metrics: list[dict[str, Any]] = []
     lab: Any = SimpleNamespace(
         folder=tmp_path, seed=3, suite=SUITE, budget_left=lambda: 640, log=notes.append,
-        trainer=LocalTrainer(TrainerSettings(rank=4, alpha=8.0), threads=1),
+        trainer=LocalTrainer(TrainerSettings(rank=4, alpha=8.0), RunContext(threads=1)),
         metric=lambda **values: metrics.append(values), step=lambda *done: None,
     )  # fmt: skip
     settings = SftSettings(data=str(exported), demonstrations=4, batch=4, learning_rate=0.01)

@@ -19,7 +19,7 @@ from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, PlannedRun
+from trace_bench.core.protocols import FineTunes, PlannedRun, RunContext
 from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
@@ -169,7 +169,7 @@ class Adapting(ScriptedTrainer, FineTunes):
     def __init__(self, refs: Sequence[AdapterRef], dtype: DType = "float32") -> None:
         super().__init__()
         recipe = TrainerSettings(groups=2, group_size=4)
-        self._refs, self._real = list(refs), LocalTrainer(recipe, dtype=dtype)
+        self._refs, self._real = list(refs), LocalTrainer(recipe, RunContext(dtype=dtype))
         self.settings = self._real.settings
 
     def learner(self, model: str) -> Any:
@@ -283,7 +283,7 @@ def test_a_gate_without_rollouts_is_played_as_it_starts(policy: LocalPolicy, ref
 
 
 def test_a_share_that_pays_for_no_iteration_is_refused(refs: Any) -> None:
-    run = PlannedRun(budget=300, tasks=64, trainer=LocalTrainer(TrainerSettings()))
+    run = PlannedRun(budget=300, tasks=64, trainer=LocalTrainer(TrainerSettings(), RunContext()))
     with pytest.raises(UserError, match=r"route\.share=0\.02.*is 6 rollouts.*at least 16"):
         method("trace", route={"name": "gate", "share": 0.02}).plan(run)
     with pytest.raises(UserError, match=r"leaves 60 for the adapters, which need at least 160"):

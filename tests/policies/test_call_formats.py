@@ -16,9 +16,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, TurnRequest
 from trace_bench.policies.answers import read_message, remembered
 from trace_bench.policies.chat import FORMATS, Chat
+from trace_bench.policies.endpoints import OpenAISettings, served
 from trace_bench.policies.formats import read_reply
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.openai import OpenAISettings, served
 
 CHATML = """\
 {%- for m in messages %}

@@ -285,12 +285,12 @@ def test_released_episodes_leave_no_trace(qwen3):
     for i in range(5):
         policy.release(i)
         policy.release(i)
-    assert policy._engine.live == 0 and sorted(policy._engine._free) == [0, 1]
+    assert not policy._engine._members and sorted(policy._engine._free) == [0, 1]
     with pytest.raises(RuntimeError, match="nothing to do"):
         policy.collect()
     policy.submit(requests)
     policy.close()
-    assert policy._engine.live == 0
+    assert not policy._engine._members
 
 
 def test_slots_are_compacted_when_few_episodes_are_left(qwen3):

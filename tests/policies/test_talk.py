@@ -200,5 +200,5 @@ def test_another_adapter_reads_the_stretch(model: Path, tmp_path: Path) -> None:
         (reply,) = policy.collect()
         assert reply.turn is not None and reply.turn.adapter == adapter
         ids = (*ids[: reply.turn.kept], *reply.turn.prompt_ids, *reply.turn.token_ids)
-        assert policy._open[0].talk.ids == ids
+        assert policy._open[0].ids == ids
     policy.close()

@@ -20,7 +20,7 @@ from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json
 from trace_bench.core.types import to_json
-from trace_bench.policies.openai import OpenAISettings
+from trace_bench.policies.endpoints import OpenAISettings
 from trace_bench.results import two
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import describe

@@ -51,7 +51,7 @@ OWN_PARTS = {
     "env": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
     "method": "trace_bench.methods.base:Base",
     "policy": "trace_bench.policies.scripted:IdlePolicy",
-    "trainer": "trace_bench.trainers.local:local_trainer",
+    "trainer": "trace_bench.trainers.local:LocalTrainer",
     "tracker": "trace_bench.trackers.jsonl:Silent",
     "model": "trace_bench.tiny:shipped",
 }

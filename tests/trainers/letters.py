@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.protocols import Env, HasReference, Policy, TrainingJob
+from trace_bench.core.protocols import Env, HasReference, Policy, RunContext, TrainingJob
 from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
@@ -97,7 +97,7 @@ def make_lab(
             max_turns=max_turns,
             max_tokens=max_tokens,
         ),
-        trainer=LocalTrainer(settings, threads=1),
+        trainer=LocalTrainer(settings, RunContext(threads=1)),
         tracker=tracker,
         progress=Progress(budget),
         on_checkpoint=on_checkpoint,

@@ -19,7 +19,7 @@ from trace_bench.trainers.algorithms import Algorithm
 from trace_bench.trainers.grpo import Mismatch
 from trace_bench.trainers.record import of_sampler
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl import preflight
+from trace_bench.trainers.verl import machines, preflight
 from trace_bench.trainers.verl.compose import overrides
 
 TAU2 = "experiment=paper_tau2"
@@ -57,7 +57,7 @@ def missing(*given: str) -> tuple[str, str]:
     chosen = compose([*given])
     own = jobs.verl_settings(chosen)
     billions = 8.2 if "8B" in chosen.model.name else 30.5
-    lines, found = preflight.machines(own, jobs.facts(chosen), billions)
+    lines, found = machines.machines(own, jobs.facts(chosen), billions)
     here = [f for f in found if "GPU" in f or "vLLM in training" in f]
     here = [f for f in here if "verl" not in f and "this machine" not in f and "device" not in f]
     return "\n".join(lines), "\n".join(here)
@@ -91,7 +91,7 @@ def test_the_servers_command_names_the_parser_of_what_the_model_writes(
 
 def test_a_layout_for_experts_that_have_no_adapter_is_refused() -> None:
     chosen = compose([TAU2, "trainer.target_modules=[q_proj,up_proj]"])
-    _, found = preflight.machines(jobs.verl_settings(chosen), jobs.facts(chosen), 30.5)
+    _, found = machines.machines(jobs.verl_settings(chosen), jobs.facts(chosen), 30.5)
     assert any(line.startswith("trainer.target_modules has up_proj, ") for line in found)
 
 

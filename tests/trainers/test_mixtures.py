@@ -12,6 +12,7 @@ from letters import SETTINGS, job, make_lab
 from models import save_mixture
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import read_lines
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.policies.loading import load_model
@@ -62,7 +63,7 @@ def test_experts_as_targets_are_refused_with_the_reason(model: Path, tmp_path: P
 
 
 def test_they_are_refused_before_the_run(model: Path) -> None:
-    trainer = LocalTrainer(TrainerSettings(), model=str(model))
+    trainer = LocalTrainer(TrainerSettings(), RunContext(model=str(model)))
     with pytest.raises(UserError, match=r"experts .* one parameter.*`trainer.target_modules`"):
         trainer.preflight(new=True)
     _, missing = trainer.machines(None)
@@ -71,6 +72,6 @@ def test_they_are_refused_before_the_run(model: Path) -> None:
         "are one parameter that has no adapter: set "
         "trainer.target_modules=[q_proj,k_proj,v_proj,o_proj]"
     ]
-    fits = LocalTrainer(TrainerSettings(target_modules=ATTENTION), model=str(model))
+    fits = LocalTrainer(TrainerSettings(target_modules=ATTENTION), RunContext(model=str(model)))
     fits.preflight(new=True)
     assert fits.machines(None)[1] == []

@@ -157,5 +157,5 @@ def test_references_are_named_in_the_plan_and_needed() -> None:
     plan = plan_of(settings, method, trainer, 5)
     assert plan.marks == ("given the references of 5 tasks",) and plan.demonstrations == 5
     assert [need.protocol for need in plan.needs] == [HasReference]
-    plain = plan_of(settings, method, LocalTrainer(HOW), 5)
+    plain = plan_of(settings, method, LocalTrainer(HOW, RunContext()), 5)
     assert not (plain.marks or plain.needs or plain.demonstrations)

@@ -25,7 +25,6 @@ from trace_bench.settings.schema import Settings
 from trace_bench.trainers.course import Course
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings, full_iterations
 from trace_bench.trainers.verl.compose import environment, overrides
-from trace_bench.trainers.verl.job import spec_of
 from trace_bench.trainers.verl.preflight import VALUE_HEAD, preflight
 from trace_bench.trainers.verl.spec import JobSpec, read_spec
 
@@ -75,7 +74,7 @@ def test_a_job_takes_what_the_run_has(tmp_path: Path) -> None:
     lab = jobs.make_lab(tmp_path, chosen)
     tasks = list(lab.suite.tasks("train"))[:6]
     trainer: Any = lab.trainer
-    made = spec_of(jobs.job("grpo", chosen, tasks), lab, trainer.settings, trainer.context)
+    made = trainer.spec(jobs.job("grpo", chosen, tasks), lab)
     lab.close()
     assert (made.iterations, made.groups, made.seed) == (3, 4, chosen.seed)
     assert made.context == 1024 and made.settings["trainer"]["name"] == "verl"

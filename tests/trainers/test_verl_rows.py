@@ -12,8 +12,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.trainers.algorithms import Algorithm
 from trace_bench.trainers.grpo import group_advantages, token_weights
 from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.verl.advantages import dealt, joined, members, weights
 from trace_bench.trainers.verl.preflight import _divergence
-from trace_bench.trainers.verl.rows import dealt, joined, members, weights
 
 KEYS = ["a_0_1", "b_0_0", "a_0_0", "a_1_0", "pad_0_0", "a_0_10"]
 MASK = torch.tensor(

@@ -10,13 +10,13 @@ from letters import SETTINGS, job
 from models import save_adapter, save_model
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext
+from trace_bench.core.protocols import RunContext, TrainingJob
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.trainers.adapters import Pair, begin_with, fresh, write_adapter
 from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import LINEAR, VerlSettings
-from trace_bench.trainers.verl.job import described
+from trace_bench.trainers.verl.job import spec_of
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,7 @@ def begun(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AgentSpec:
 def test_the_first_iteration_is_the_agents_own_adapter(begun: AgentSpec, tmp_path: Path) -> None:
     settings = VerlSettings(device="cpu", group_size=4, groups=2)
     run = RunContext(model=begun.model, context=256)
-    spec = described(
-        settings, run, name="grpo", seed=1, reward="similarity", agent=begun, shape=(2, 2)
-    )
+    spec = spec_of(TrainingJob("grpo", begun, (), 16, 0), settings, run, (2, 2), 1)
     assert [spec.version(i) for i in range(3)] == ["sft-12@0003", "grpo@0001", "grpo@0002"]
     assert spec.acting(0, tmp_path) == begun
     assert [a.name for a in spec.acting(2, tmp_path).adapters] == ["grpo@0002"]

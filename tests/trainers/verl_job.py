@@ -144,7 +144,7 @@ def one_step(
     settings = TrainerSettings(**same)
     made = credit(played, earned(played, job, settings), job, settings)
     made = replace(made, trained=made.trained | True)
-    learner = LocalTrainer(settings, threads=1).learner(job.agent.model)
+    learner = LocalTrainer(settings, RunContext(threads=1)).learner(job.agent.model)
     optimizer = restore(State("x"), learner, settings, job.seed)
     rows = sequences(played, settings)
     return update(learner, optimizer, rows, made, settings, 0, taught=lessons)

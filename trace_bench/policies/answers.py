@@ -34,8 +34,7 @@ def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         said = str(reply.get("text") or json.dumps(reply, ensure_ascii=False))
         raise Unreadable(f"it is no chat completion: {said[:200]!r}")
-    found: Mapping[str, Any] = choices[0]
-    return found
+    return choices[0]
 
 
 def as_chat(reply: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,8 +117,7 @@ class Chat:
 
     def following(self, messages: Sequence[Message], finished: bool) -> tuple[int, ...]:
         """The ids that `messages` add after an assistant turn, up to the start of the next one.
-
-        `finished`: the turn's last sampled id was `stop`; otherwise `stop` is prepended."""
+        `finished`: the turn's last sampled id was `stop`, which is otherwise prepended."""
         ids = self.encode(self._increment(messages))
         return ids if finished else (self.stop, *ids)
 
@@ -165,10 +164,9 @@ class Chat:
     def text(self, ids: Sequence[int]) -> str:
         """What the ids stand for, without a `stop` at the end."""
         ids = ids[:-1] if ids and ids[-1] == self.stop else ids
-        text: str = self._tokenizer.decode(
+        return self._tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
-        return text
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text that the template has written."""
@@ -213,8 +211,8 @@ class Chat:
         return f"{frame[0]}{message['content']}{frame[1]}"
 
     def _frame(self, message: Message) -> tuple[str, str] | None:
-        """The template's text (before, after) the content of a message like this one; None if the
-        template changes contents."""
+        """The template's text (before, after) a content like this one's; None if it changes
+        contents."""
         before, found, after = self._rendered_increment(
             [{**message, "content": _SENTINEL}]
         ).partition(_SENTINEL)

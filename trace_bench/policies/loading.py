@@ -38,7 +38,6 @@ def load_model(
 
 
 def load_tokenizer(model_path: str | Path) -> Any:
-    """The tokenizer alone."""
     from transformers import AutoTokenizer
 
     with _loading(model_path) as trust:
@@ -46,7 +45,6 @@ def load_tokenizer(model_path: str | Path) -> Any:
 
 
 def load_config(model_path: str | Path) -> Any:
-    """The configuration alone."""
     from transformers import AutoConfig
 
     with _loading(model_path) as trust:
@@ -72,9 +70,12 @@ def _loading(model_path: str | Path) -> Iterator[bool]:
         raise UserError(
             f"cannot load a model from {place!r}: there is no such folder. Change `model.path`."
         )
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # transformers' bar for loading would disturb ours
     try:
-        with _no_progress_bars():
-            yield trusted(place)
+        yield trusted(place)
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split()).rstrip(".")
         if "trust_remote_code" in why:
@@ -87,17 +88,6 @@ def _loading(model_path: str | Path) -> Iterator[bool]:
             f"cannot load a model from {place!r}: {why}. Needed: a folder or hub name of a Hugging "
             "Face causal language model. Change the setting `model`."
         ) from error
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Turns off transformers' progress bar for loading, which would disturb ours."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
     finally:
         if shown:
             logging.enable_progress_bar()

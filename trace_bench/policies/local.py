@@ -8,7 +8,6 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,12 +22,12 @@ from trace_bench.core.protocols import (
     TurnReply,
     TurnRequest,
 )
-from trace_bench.core.types import AgentSpec, Message, Tool, Turn
+from trace_bench.core.types import AgentSpec, Message, Tool
 from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.guide import Guides
 from trace_bench.policies.engine.layout import Backend
-from trace_bench.policies.engine.lora import read_adapter
+from trace_bench.policies.engine.lora import check_paths, read_adapter
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler, TokenGuide
 from trace_bench.policies.loading import load_model
 from trace_bench.policies.talk import Talk, Thoughts
@@ -37,14 +36,6 @@ if TYPE_CHECKING:
     from trace_bench.policies.precision import DType
 
 _STATES = 1024  # prompts whose states are remembered
-
-
-@dataclass
-class _Open:
-    """The state of an episode between its turns."""
-
-    talk: Talk
-    adapter: str | None
 
 
 class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
@@ -89,7 +80,7 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         self._engine = Scheduler(self._backend, batch, self.context, self.chat.stop)
         self._tokenizer = tokenizer
         self._adapters: dict[str, str] = {}  # name -> path
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, Talk] = {}
         self._ready: list[TurnReply] = []
         # The same tasks are routed for every version of an agent; the base model stays the same.
         self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
@@ -97,20 +88,13 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         self.vocab = self._backend.vocab
 
     def load(self, agent: AgentSpec) -> None:
-        """Makes the agent's adapters available and drops unused ones.
-
-        Raises UserError if an adapter does not fit the model."""
+        """Makes the agent's adapters available, drops unused ones. Raises UserError for a
+        misfit."""
         wanted = {a.name: a for a in agent.adapters}
-        used = self._engine.adapters()
-        for name, path in list(self._adapters.items()):
-            if name in wanted and wanted[name].path != path:
-                raise UserError(
-                    f"adapter name {name!r} stands for {path} and for {wanted[name].path}; a name "
-                    "is never used twice."
-                )
-            if name not in wanted and name not in used:
-                self._backend.remove(name)
-                del self._adapters[name]
+        check_paths(self._adapters, wanted)
+        for name in self._adapters.keys() - wanted.keys() - self._engine.adapters():
+            self._backend.remove(name)
+            del self._adapters[name]
         for name, ref in wanted.items():
             if name not in self._adapters:
                 self._backend.add(read_adapter(ref, self._backend.shapes))
@@ -118,8 +102,7 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
 
     @functools.cached_property
     def guides(self) -> Guides:
-        """Makes guides, each of which holds one turn to a form. Raises UserError if the package is
-        missing or the tokenizer cannot be used."""
+        """Makes guides, which hold one turn to a form each. Raises UserError where it cannot."""
         return Guides(self._tokenizer, self._backend.vocab, self.chat)
 
     def submit(
@@ -143,16 +126,15 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         return ready
 
     def step(self) -> list[TurnReply]:
-        """Runs the model once for all open turns; returns those that are finished, if any. A turn
-        must be open."""
+        """Runs the model once for all open turns, of which there must be one; returns the
+        finished."""
         if not self._ready:
             self._ready = [self._reply(sampled) for sampled in self._engine.step()]
         ready, self._ready = self._ready, []
         return ready
 
     def partial(self, episode: int) -> str:
-        """The text of an open turn so far, up to its first tool call and without white space at its
-        ends; a turn's text only grows."""
+        """The text of an open turn before its first tool call, stripped; it only grows."""
         return self.chat.partial(self._engine.sampled(episode))
 
     def release(self, episode: int) -> None:
@@ -161,7 +143,6 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         self._ready = [r for r in self._ready if r.episode != episode]
 
     def close(self) -> None:
-        """Forgets all episodes."""
         for episode in list(self._open):
             self.release(episode)
 
@@ -173,8 +154,8 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]
     ) -> dict[str, float]:
-        """Natural logarithms of the base model's probabilities of answering with each label, which
-        must be a single token. Raises UserError for one that is not."""
+        """Natural logarithms of the base model's probabilities of answering with each label. Raises
+        UserError for one that is not a single token."""
         import torch
 
         ids = {label: self.chat.token(label) for label in labels}
@@ -190,22 +171,19 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         """The states of prompts as token ids. Prompts of one length are read together, so that none
         is padded: a row's numbers are then those that it has alone."""
         with self._reading:
-            return self._states_of(wanted)
-
-    def _states_of(self, wanted: Sequence[tuple[int, ...]]) -> list[State]:
-        lengths: dict[int, list[tuple[int, ...]]] = {}
-        for ids in dict.fromkeys(wanted):
-            if ids in self._states:
-                self._states.move_to_end(ids)
-            else:
-                lengths.setdefault(len(ids), []).append(ids)
-        for alike in lengths.values():
-            for first in range(0, len(alike), self.capacity):
-                self._read(alike[first : first + self.capacity])
-        found = [self._states[ids] for ids in wanted]
-        while len(self._states) > _STATES:
-            self._states.popitem(last=False)
-        return found
+            lengths: dict[int, list[tuple[int, ...]]] = {}
+            for ids in dict.fromkeys(wanted):
+                if ids in self._states:
+                    self._states.move_to_end(ids)
+                else:
+                    lengths.setdefault(len(ids), []).append(ids)
+            for alike in lengths.values():
+                for first in range(0, len(alike), self.capacity):
+                    self._read(alike[first : first + self.capacity])
+            found = [self._states[ids] for ids in wanted]
+            while len(self._states) > _STATES:
+                self._states.popitem(last=False)
+            return found
 
     def _read(self, together: Sequence[tuple[int, ...]]) -> None:
         """Remembers the states of prompts of one length."""
@@ -218,28 +196,26 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
             self._states[prompt] = array("f", state.tobytes())
 
     def _submit(self, request: TurnRequest, guide: TokenGuide | None) -> None:
-        episode = self._open.get(request.episode)
-        name = request.adapter
+        talk, name = self._open.get(request.episode), request.adapter
         if name is not None and name not in self._adapters:
             raise unknown("adapter", name, self._adapters, "agent.adapters")
-        if episode is None:
-            talk = Talk(self.chat, request.tools, self._thoughts)
-            episode = self._open[request.episode] = _Open(talk, request.adapter)
-        talk = episode.talk
+        if talk is None:
+            talk = Talk(self.chat, request.tools, self._thoughts, name)
+            self._open[request.episode] = talk
         talk.ask(request.messages)
         ids, kept = talk.new, talk.kept
         if not self._engine.fits(request.episode, len(ids), kept):
             self._ready.append(TurnReply(request.episode, None, context_full=True))
             return
-        if request.adapter != episode.adapter:
+        if name != talk.adapter:
             # The cached keys and values are those of the earlier adapter: all is read again.
             self._engine.release(request.episode)
-            episode.adapter, ids, kept = request.adapter, talk.ids, None
+            talk.adapter, ids, kept = name, talk.ids, None
         self._engine.submit(
             Order(
                 request.episode,
                 ids,
-                episode.adapter,
+                name,
                 talk.seed(request.seed),
                 request.temperature,
                 request.max_tokens,
@@ -249,25 +225,13 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         )
 
     def _reply(self, sampled: Sampled) -> TurnReply:
-        episode = self._open[sampled.episode]
+        talk = self._open[sampled.episode]
         if not math.isfinite(sum(sampled.logprobs)):
-            acting = f"adapter {episode.adapter!r}" if episode.adapter else "base model"
+            acting = f"adapter {talk.adapter!r}" if talk.adapter else "base model"
             text = f"the logits are not finite: the weights of the {acting} are out of all bounds"
             return TurnReply(sampled.episode, None, error=text)
-        talk = episode.talk
-        reply = talk.hear(sampled.ids, not sampled.truncated)
-        turn = Turn(
-            messages=talk.messages,
-            reply=reply.message,
-            prompt_ids=talk.new,
-            token_ids=sampled.ids,
-            logprobs=sampled.logprobs,
-            adapter=episode.adapter,
-            malformed=reply.malformed,
-            truncated=sampled.truncated,
-            thoughts=reply.thoughts,
-            kept=talk.kept,
-        )
+        cut = sampled.truncated
+        turn = talk.turn(sampled.ids, sampled.logprobs, finished=not cut, truncated=cut)
         return TurnReply(sampled.episode, turn)
 
 

@@ -3,11 +3,9 @@
 All requests of one episode go to one server (for its prefix cache); episodes run concurrently, up
 to the endpoint's limit. Adapters are loaded into the servers at run time (policies/served.py).
 
-If a server returns the token ids that it read and sampled (vLLM does), a Turn has them. A server
-renders the conversation anew for every turn, so a prompt may not start with all earlier tokens:
-thoughts are dropped, a call is rendered as JSON and not as it was sampled. Then begins another
-stretch (`Turn.kept`), and `rewritten` counts the episode. With policy.thoughts=keep prompts are
-rendered here, where nothing is rewritten, and sent as tokens.
+If a server returns the token ids that it read and sampled (vLLM does), a Turn has them; where a
+prompt does not start with all earlier tokens, `rewritten` counts the episode (conversation.py).
+With policy.thoughts=keep prompts are rendered here, where nothing is rewritten, and sent as tokens.
 """
 
 from __future__ import annotations
@@ -18,41 +16,22 @@ import reprlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.checked import LATER, PLACE, number
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of
-from trace_bench.core.protocols import Policy, RanksLabels, RunContext, TurnReply, TurnRequest
+from trace_bench.core.protocols import Policy, RanksLabels, TurnReply, TurnRequest
 from trace_bench.core.store import read_object, stable_seed
-from trace_bench.core.types import AgentSpec, Message, Tool, Turn
-from trace_bench.llm.client import (
-    Client,
-    Endpoint,
-    LLMError,
-    check_extra,
-    check_urls,
-    read_key,
-)
-from trace_bench.policies.answers import (
-    LARGEST_ID,
-    as_chat,
-    check_ids,
-    check_logprobs,
-    first_choice,
-    read_message,
-    remembered,
-    shared,
-)
-from trace_bench.policies.formats import Reply
+from trace_bench.core.types import AgentSpec, Message, Turn
+from trace_bench.llm.client import Client, Endpoint, LLMError
+from trace_bench.policies.answers import LARGEST_ID, as_chat, first_choice, remembered
+from trace_bench.policies.conversation import Conversation
 from trace_bench.policies.served import ContextFull, Servers, try_servers
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat
-    from trace_bench.policies.talk import Talk
 
 CHAT, TOKENS = "/chat/completions", "/completions"
 CONFIG = "config.json"  # of a model's folder
@@ -60,55 +39,7 @@ CONFIG = "config.json"  # of a model's folder
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 PROBATION = 60.0  # seconds until a server that did not answer is tried again
 MESSAGE = Limits(2**20)  # of the agent's message: more than any turn can hold
-SPARE_IDS = 2**14  # tokens that a template adds to a conversation
 TOP = 20  # the most likely tokens to request when ranking labels
-
-
-@dataclass(frozen=True)
-class OpenAISettings:
-    """`policy.*` of `policy=openai`."""
-
-    base_url: tuple[str, ...] = field(metadata=PLACE)
-    """One address or a list of them; an episode stays on one server."""
-    key_env: str | None = field(default=None, metadata=PLACE)
-    """Name of the environment variable that holds the key; null: no key is sent."""
-    deadline: float = field(default=120.0, metadata=number(0.1) | PLACE)
-    """Seconds for one attempt of a request."""
-    retries: int = field(default=5, metadata=number(0) | PLACE)
-    """Further attempts after 429, 5xx, lost connections and deadlines."""
-    extra: Mapping[str, Any] | None = None
-    """More fields of every request, such as {chat_template_kwargs: {...}}."""
-    states_url: tuple[str, ...] = field(default=(), metadata=PLACE)
-    """Address of a second server, or a list of them, that shows the hidden states of the same base
-    model (method.route classifier and soft read them); docs/servers.md says how to start one."""
-    states_key_env: str | None = field(default=None, metadata=PLACE)
-    """Name of the environment variable that holds its key; null: no key is sent."""
-    parse: Literal["server", "tokens"] = field(default="server", metadata=LATER)
-    """Who reads calls and thoughts in a turn. server: what its parsers were started with; tokens:
-    this program, from the sampled ids of a vLLM, with the tokenizer in `model.path`: no parser
-    is needed there (docs/models.md has the formats)."""
-
-
-@dataclass
-class _Conversation:
-    """The state of an episode between its turns."""
-
-    server: int
-    adapter: str | None
-    tools: tuple[Tool, ...]
-    history: list[Message] = field(default_factory=list)
-    spoken: int = 0  # characters of tools and history as JSON
-    ids: tuple[int, ...] = ()  # all tokens so far
-    talk: Talk | None = None  # where prompts are rendered here
-    exact: bool = True  # `ids` are the tokens that the server read and sampled
-    rewritten: bool = False  # a prompt did not begin with all earlier tokens
-    tight: bool = False  # the context cannot hold the prompt and a whole turn any more
-    turns: int = 0
-    reloaded: bool = False  # its adapter had to be loaded again
-
-    def add(self, messages: Sequence[Message]) -> None:
-        self.history += messages
-        self.spoken += len(json.dumps(messages))  # in ASCII: no shorter than in UTF-8
 
 
 class OpenAIPolicy(RanksLabels):
@@ -144,7 +75,7 @@ class OpenAIPolicy(RanksLabels):
         self._extra = dict(extra or {})
         self._client = Client(endpoint)
         self.servers = Servers(self._client, model)
-        self._open: dict[int, _Conversation] = {}
+        self._open: dict[int, Conversation] = {}
         self._load = [0] * len(endpoint.urls)  # live episodes of each server
         self._silent: dict[int, float] = {}  # servers that do not answer -> since when
         self._under_way: dict[int, Future[Any]] = {}
@@ -221,8 +152,8 @@ class OpenAIPolicy(RanksLabels):
         self, messages: Sequence[Message], labels: Sequence[str]
     ) -> dict[str, float] | None:
         """Natural logarithms of the base model's probability of each label (a single token) as the
-        answer. Labels that are not among the server's most likely tokens are missing. None if the
-        server returns no log-probabilities."""
+        answer, of those among the server's most likely tokens. None if it returns no
+        log-probabilities."""
         body = {**self._common(self.model, 0.0, 1), "messages": list(messages)}
         body |= {"logprobs": True, "top_logprobs": TOP}
         reply = self._client.ask(CHAT, body, self._choose())
@@ -247,14 +178,14 @@ class OpenAIPolicy(RanksLabels):
         self._hear(request, episode)
         self._send(request, episode, None if episode.tight else request.max_tokens)
 
-    def _hear(self, request: TurnRequest, episode: _Conversation) -> None:
+    def _hear(self, request: TurnRequest, episode: Conversation) -> None:
         episode.add(self.servers.readable(request.messages))
         if episode.talk is not None:
             episode.talk.ask(request.messages)
 
-    def _begin(self, request: TurnRequest, server: int) -> _Conversation:
+    def _begin(self, request: TurnRequest, server: int) -> Conversation:
         spoken = len(json.dumps(request.tools))
-        episode = _Conversation(server, request.adapter, request.tools, spoken=spoken)
+        episode = Conversation(server, request.adapter, request.tools, spoken=spoken)
         if self._path == TOKENS and self._chat is not None:
             from trace_bench.policies.talk import Talk
 
@@ -274,7 +205,7 @@ class OpenAIPolicy(RanksLabels):
         finally:
             self.release(request.episode)
 
-    def _answer(self, request: TurnRequest, episode: _Conversation) -> dict[str, Any]:
+    def _answer(self, request: TurnRequest, episode: Conversation) -> dict[str, Any]:
         """A server's answer, also where its context has no room for a whole turn."""
         for most in (request.max_tokens, None):
             try:
@@ -288,8 +219,8 @@ class OpenAIPolicy(RanksLabels):
         raise AssertionError("the last attempt returns or raises")
 
     def _choose(self) -> int:
-        """The server with the fewest live episodes. A server that does not answer gets none at
-        first, then one at a time as a test (see PROBATION)."""
+        """The server with the fewest live episodes. One that did not answer gets none at first,
+        then one at a time as a test (PROBATION)."""
         now = time.monotonic()
 
         def rank(server: int) -> tuple[bool, int, int]:
@@ -299,14 +230,14 @@ class OpenAIPolicy(RanksLabels):
 
         return min(range(len(self._load)), key=rank)
 
-    def _send(self, request: TurnRequest, episode: _Conversation, most: int | None) -> None:
+    def _send(self, request: TurnRequest, episode: Conversation, most: int | None) -> None:
         body = self._body(request, episode, most)
         future = self._client.start(self._path, body, episode.server)
         self._under_way[request.episode] = future
         future.add_done_callback(lambda f: self._ready.put((request, f)))
 
     def _body(
-        self, request: TurnRequest, episode: _Conversation, most: int | None
+        self, request: TurnRequest, episode: Conversation, most: int | None
     ) -> dict[str, Any]:
         name = self.servers.name_of(episode.adapter)
         body = self._common(name, request.temperature, most)
@@ -349,14 +280,13 @@ class OpenAIPolicy(RanksLabels):
                 return None
             return TurnReply(request.episode, None, error=str(error), context_full=full)
         except Unreadable as error:
-            return TurnReply(
-                request.episode, None, error=f"the server's answer is refused: {error}"
-            )
+            text = f"the server's answer is refused: {error}"
+            return TurnReply(request.episode, None, error=text)
         except (LookupError, TypeError, ValueError, AttributeError) as error:  # unreadable response
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
 
-    def _loaded_again(self, request: TurnRequest, episode: _Conversation, error: LLMError) -> bool:
+    def _loaded_again(self, request: TurnRequest, episode: Conversation, error: LLMError) -> bool:
         """Whether the request was sent again because the server had lost the adapter: it was
         restarted, or another program that shares it has unloaded the adapter."""
         if error.status != 404 or episode.adapter is None or episode.reloaded:
@@ -380,8 +310,10 @@ class OpenAIPolicy(RanksLabels):
         choice = first_choice(reply)
         if fault := fault_of(choice["message"], MESSAGE):
             raise Unreadable(f"its message cannot be used: {fault}")
-        kept, prompt, sampled, logprobs = self._tokens(request, episode, reply, choice)
-        said = self._said(request, episode, choice)
+        known = episode.rewritten
+        kept, prompt, sampled, logprobs = episode.tokens(reply, choice, request, self._vocabulary)
+        self.rewritten += episode.rewritten and not known
+        said = episode.said(choice, request.max_tokens, self._chat, self._vocabulary)
         episode.add([remembered(said)])
         episode.turns += 1
         return Turn(
@@ -397,102 +329,9 @@ class OpenAIPolicy(RanksLabels):
             kept=kept,
         )
 
-    def _said(
-        self, request: TurnRequest, episode: _Conversation, choice: Mapping[str, Any]
-    ) -> Reply:
-        if self._chat is None:
-            return read_message(choice["message"], episode.turns)
-        ids = choice.get("token_ids")
-        if ids is None:
-            raise Unreadable("it has no token ids, which policy.parse=tokens reads (vLLM's do)")
-        check_ids(ids, "the turn", request.max_tokens + 1, self._vocabulary)
-        if episode.talk is not None:
-            return episode.talk.hear(ids, bool(ids) and ids[-1] == self._chat.stop)
-        return self._chat.parse(ids, episode.turns, episode.tools)
-
-    def _tokens(
-        self,
-        request: TurnRequest,
-        episode: _Conversation,
-        reply: Mapping[str, Any],
-        choice: Mapping[str, Any],
-    ) -> tuple[int | None, tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """(how many of the earlier tokens the prompt begins with, if not all; the ids after them;
-        sampled ids, their log-probabilities); empty if the server does not return ids. vLLM's
-        log-probabilities are at temperature 1, so there are none at other temperatures. Raises
-        Unreadable for ids and log-probabilities that no model can have given."""
-        heat = request.temperature
-        whole, sampled = reply.get("prompt_token_ids"), choice.get("token_ids")
-        if whole or sampled:
-            most = episode.spoken + len(episode.ids) + SPARE_IDS
-            check_ids(whole, "the prompt", most, self._vocabulary)
-            check_ids(sampled, "the turn", request.max_tokens + 1, self._vocabulary)
-        if not episode.exact or not whole or sampled is None:
-            episode.exact = False
-            return None, (), (), ()
-        kept = min(shared(episode.ids, whole), max(0, len(whole) - 1))
-        if anew := kept < len(episode.ids):
-            self.rewritten += not episode.rewritten
-            episode.rewritten = True
-        prompt = tuple(whole[kept:])
-        episode.ids = (*whole, *sampled)
-        content = (choice.get("logprobs") or {}).get("content") or ()
-        logprobs = tuple(entry["logprob"] for entry in content)
-        check_logprobs(logprobs)
-        known = tuple(map(float, logprobs)) if heat in (0, 1) else ()
-        return kept if anew else None, prompt, tuple(sampled), known
-
-
-def template_options(thinking: bool | None) -> dict[str, dict[str, bool]]:
-    """What a request says to the template of vLLM's model; None: nothing."""
-    return {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
-
-
-def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
-    """`policy=openai`: sends requests to servers."""
-    endpoint = Endpoint(
-        check_urls(settings.base_url, "policy.base_url"),
-        read_key(settings.key_env, "policy.key_env"),
-        deadline=settings.deadline,
-        retries=settings.retries,
-        concurrency=run.batch,
-    )
-    extra = check_extra(settings.extra, "policy.extra")
-    for key, own in template_options(run.thinking).items():
-        extra = {**extra, key: {**own, **extra.get(key, {})}}
-    chat, keep = None, run.thoughts == "keep"
-    if keep and settings.parse != "tokens":
-        raise UserError(
-            "policy.thoughts=keep at servers needs prompts that are rendered here, with the "
-            "tokenizer in `model.path`. Set policy.parse=tokens, or policy.thoughts=own."
-        )
-    if settings.parse == "tokens" or settings.states_url:
-        from trace_bench.policies.chat import Chat
-        from trace_bench.policies.loading import load_tokenizer
-
-        chat = Chat(load_tokenizer(run.model), run.model, run.thinking)
-    how: dict[str, Any] = {"capacity": run.batch, "extra": extra, "keep": keep}
-    how["chat"] = chat if settings.parse == "tokens" else None
-    if settings.states_url and chat is not None:
-        from trace_bench.policies.states import StateServers, StatesPolicy, states_at
-
-        states = StateServers(
-            states_at(settings.states_url, settings.states_key_env, endpoint),
-            run.served_model,
-            chat,
-            run.model,
-            run.context,
-        )
-        policy: OpenAIPolicy = StatesPolicy(endpoint, run.served_model, states, **how)
-    else:
-        policy = OpenAIPolicy(endpoint, run.served_model, **how)
-    policy.hold_to(Path(run.model))
-    return policy
-
 
 def context_is_full(error: LLMError) -> bool:
-    """Whether a server refused a prompt for its length; judged by the message, since there is no
-    common error code."""
+    """Whether a server refused a prompt for its length, by its words: there is no common code."""
     text = str(error).lower()
     return error.status in (400, 413) and (
         "context_length_exceeded" in text or "context length" in text or "max_model_len" in text

@@ -67,8 +67,7 @@ class CastHead(nn.Linear):
 def logits(hidden: Tensor, weight: Tensor) -> Tensor:
     """hidden [..., in] and weight [vocab, in], both float32 -> [..., vocab] float32. On a CPU the
     factors are rounded to bfloat16 and the sum is not."""
-    out: Tensor = _Logits.apply(hidden, weight)
-    return out
+    return _Logits.apply(hidden, weight)
 
 
 class _Logits(torch.autograd.Function):
@@ -91,13 +90,12 @@ class _Logits(torch.autograd.Function):
         return (gradient.bfloat16() @ weight.bfloat16()).float(), None
 
 
-def cast_products(model: nn.Module, dtype: torch.dtype) -> None:
+def cast_products(model: Any, dtype: torch.dtype) -> None:
     """Gives the model's linear layers weights and products in `dtype`, and leaves all else in
     float32. The model's parameters may be in any dtype before."""
-    model.float() if dtype == torch.float32 else _cast(model, dtype)
-
-
-def _cast(model: Any, dtype: torch.dtype) -> None:
+    if dtype == torch.float32:
+        model.float()
+        return
     head = model.get_output_embeddings()
     for module in list(model.modules()):
         if isinstance(module, nn.Linear) and module is not head:

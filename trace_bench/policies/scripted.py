@@ -14,9 +14,8 @@ from trace_bench.core.types import AgentSpec, Message, Task, Tool, Turn
 
 
 class ScriptedPolicy(Policy):
-    """Answers every request immediately with `reply(request)`, which subclasses define.
-
-    An exception in `reply` becomes that episode's policy failure."""
+    """Answers every request immediately with `reply(request)`, which subclasses define; an
+    exception there becomes that episode's policy failure."""
 
     capacity = 64
     repeatable = True
@@ -48,7 +47,6 @@ class ScriptedPolicy(Policy):
         return ready
 
     def release(self, episode: int) -> None:
-        """Forgets an episode."""
         self._ready = [r for r in self._ready if r.episode != episode]
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, Message, Turn
 from trace_bench.llm.client import Client, LLMError
-from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_weights
+from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, check_paths, read_weights
 
 PROBE: Message = {"role": "user", "content": "Name three things that you can do for me."}
 VLLM = "vllm"
@@ -43,7 +43,7 @@ class Servers:
         self._client, self._model = client, model
         self._urls = client.endpoint.urls
         self._loaded: dict[str, str] = {}  # adapter -> name on the servers
-        self._paths: dict[str, str] = {}
+        self._paths: dict[str, str] = {}  # adapter -> its folder
         self._own: list[tuple[int, str]] = []  # loaded by this program: (server, name)
         self._base: dict[int, list[float]] = {}  # the base model's log-probabilities for the probe
         self._noise: dict[int, float] = {}  # and how much they vary between requests
@@ -66,7 +66,6 @@ class Servers:
         return self._vllm
 
     def name_of(self, adapter: str | None) -> str:
-        """The model name to request."""
         if adapter is None:
             return self._model
         if adapter not in self._loaded:
@@ -74,20 +73,14 @@ class Servers:
         return self._loaded[adapter]
 
     def load(self, adapters: Sequence[AdapterRef]) -> None:
-        """Makes these adapters available on every server and unloads all others.
-
-        Raises UserError if a server does not answer, does not have the model, refuses an adapter or
-        does not use its weights."""
+        """Makes these adapters available on every server and unloads all others. Raises UserError
+        if a server does not answer, lacks the model, refuses an adapter or does not use its
+        weights."""
         self.greet()
         wanted = {a.name: a for a in adapters}
-        for name, path in list(self._paths.items()):
-            if name in wanted and wanted[name].path != path:
-                raise UserError(
-                    f"adapter name {name!r} stands for {path} and for {wanted[name].path}; a name "
-                    "is never used twice."
-                )
-            if name not in wanted:
-                self._drop(name)
+        check_paths(self._paths, wanted)
+        for name in [name for name in self._paths if name not in wanted]:
+            self._drop(name)
         for adapter in wanted.values():
             if adapter.name not in self._loaded:
                 served = f"{adapter.name}+{weights_hash(adapter)}"
@@ -104,8 +97,8 @@ class Servers:
         self._own = []
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages in a form that the servers accept. A malformed call is answered with a result
-        that belongs to no call, which most servers other than vLLM refuse."""
+        """Messages as the servers accept them. A malformed call is answered with a result that
+        belongs to no call, which most servers other than vLLM refuse."""
         if self.vllm or self._tolerant:
             return list(messages)
         return [
@@ -176,8 +169,7 @@ class Servers:
 
     def _answers_as(self, server: int, served: str) -> str | None:
         """The model whose probe answer it matches (the base model or another adapter); None if it
-        differs from all. A server's answers vary between requests by rounding; answers within that
-        variation count as equal."""
+        differs from all by more than a server's answers vary between requests, by rounding."""
         if server not in self._base:
             base, *more = [self._probe(server, self._model) for _ in range(_REPEATS)]
             self._base[server] = base
@@ -260,10 +252,9 @@ class ContextFull(LLMError):
 
 def try_servers(urls: Sequence[str], model: str, one: OneTurn, request: TurnRequest) -> str:
     """Asks each server for the turn before a run begins: what would fail every episode ends the run
-    at once, with the server's own words and the setting to change. Returns what was asked: it costs
-    requests and no rollout. Where a server says which tokens it
-    read, it is asked once more without the tools: if it read the same, they do not reach the model.
-    Raises UserError."""
+    at once, with the server's own words and the setting to change. Returns what was asked; no
+    rollout is spent. Where a server says which tokens it read, it is asked once more without the
+    tools: if it read the same, they do not reach the model. Raises UserError."""
     asked = 0
     for server, url in enumerate(urls):
         read = _turn(url, model, partial(one, server, request)).prompt_ids
@@ -302,8 +293,7 @@ def _turn(url: str, model: str, ask: Callable[[], Turn]) -> Turn:
 
 
 def _remedy(status: int | None, model: str, said: str) -> str:
-    """What to do about a request that failed; `status`: of the answer, None without one; `said`:
-    the server's words."""
+    """What to do about a request that failed, by the answer's status and the server's words."""
     if "--tool-call-parser" in said:  # vLLM's
         return (
             "It was started without a parser of tool calls. Start it with "

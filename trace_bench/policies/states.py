@@ -19,14 +19,7 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Prompt, ShowsState, State, TurnRequest
 from trace_bench.core.store import read_if_there
-from trace_bench.llm.client import (
-    Client,
-    Endpoint,
-    LLMError,
-    RefusedAnswer,
-    check_urls,
-    read_key,
-)
+from trace_bench.llm.client import Client, Endpoint, LLMError, RefusedAnswer, check_urls, read_key
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.openai import CONFIG, OpenAIPolicy
 
@@ -54,8 +47,7 @@ def states_at(
     like: Endpoint,
     settings: tuple[str, str] = (URL, "policy.states_key_env"),
 ) -> Endpoint:
-    """The servers of states, asked with the patience of `like`. `settings`: the names of the first
-    two. Raises UserError."""
+    """The servers of states, asked as `like` is. `settings`: the first two's. Raises UserError."""
     return Endpoint(
         check_urls(tuple(urls), settings[0]),
         read_key(key_env, settings[1]),
@@ -207,7 +199,6 @@ class StatesPolicy(OpenAIPolicy, ShowsState):
         return f"{said}; {self._states.try_one((request.messages, request.tools))}"
 
     def usage(self) -> dict[str, int]:
-        """With the number of states that were asked for."""
         return {**super().usage(), "states": self._states.asked}
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Tool
+from trace_bench.core.types import Message, Tool, Turn
 from trace_bench.policies.answers import remembered, shared
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.formats import Reply
@@ -27,10 +27,16 @@ class Talk:
 
     messages, kept, new: of the latest prompt: what it answers, how many of the tokens before it
     goes on from (None: all), the tokens that it adds. ids: all tokens of the prompt and, once it
-    is there, of the turn."""
+    is there, of the turn. adapter: that acts."""
 
-    def __init__(self, chat: Chat, tools: Sequence[Tool], thoughts: Thoughts = "own") -> None:
-        self.tools = tuple(tools)
+    def __init__(
+        self,
+        chat: Chat,
+        tools: Sequence[Tool],
+        thoughts: Thoughts = "own",
+        adapter: str | None = None,
+    ) -> None:
+        self.tools, self.adapter = tuple(tools), adapter
         self.messages: tuple[Message, ...] = ()
         self.kept: int | None = None
         self.new: tuple[int, ...] = ()
@@ -43,7 +49,6 @@ class Talk:
         self._thought = ""  # in the last turn
 
     def ask(self, messages: Sequence[Message]) -> None:
-        """Makes the next prompt."""
         self.messages, kept = tuple(messages), len(self.ids)
         anew = self._rendered(messages) if self._anew else None
         if anew is not None:
@@ -68,9 +73,26 @@ class Talk:
             self._thought = reply.thoughts
         return reply
 
+    def turn(
+        self, ids: tuple[int, ...], logprobs: tuple[float, ...], finished: bool, truncated: bool
+    ) -> Turn:
+        """The turn whose ids were sampled, heard as by `hear`."""
+        reply = self.hear(ids, finished)
+        return Turn(
+            messages=self.messages,
+            reply=reply.message,
+            prompt_ids=self.new,
+            token_ids=ids,
+            logprobs=logprobs,
+            adapter=self.adapter,
+            malformed=reply.malformed,
+            thoughts=reply.thoughts,
+            truncated=truncated,
+            kept=self.kept,
+        )
+
     def seed(self, seed: int) -> int:
-        """Of the stretch's random stream, which is read by the tokens' places: those of another
-        stretch are the same."""
+        """Of the stretch's random stream: it is read by places, which stretches share."""
         return stable_seed(seed, "stretch", self._stretches) if self._stretches else seed
 
     def _rendered(self, messages: Sequence[Message]) -> tuple[int, ...] | None:

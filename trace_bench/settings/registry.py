@@ -72,7 +72,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "untargeted": "trace_bench.methods.untargeted:Untargeted",
     },
     "trainer": {
-        "local": "trace_bench.trainers.local:local_trainer",
+        "local": "trace_bench.trainers.local:LocalTrainer",
         "verl": "trace_bench.trainers.verl:verl_trainer",
         "es": "trace_bench.trainers.es:EsTrainer",
     },
@@ -90,7 +90,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
     },
     "policy": {
         "local": "trace_bench.policies:local_policy",
-        "openai": "trace_bench.policies.openai:served",
+        "openai": "trace_bench.policies.endpoints:served",
         "idle": "trace_bench.policies.scripted:IdlePolicy",
         "random": "trace_bench.policies.scripted:RandomPolicy",
         "reference": "trace_bench.policies.scripted:reference",

@@ -23,18 +23,14 @@ from torch.nn import functional
 from trace_bench.core.errors import unknown
 from trace_bench.core.store import stable_seed, write_bytes, write_text
 from trace_bench.core.types import AdapterRef
-from trace_bench.policies.engine.lora import read_adapter
+from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_adapter
 from trace_bench.policies.loading import without_weights
 from trace_bench.trainers.record import check_start
 from trace_bench.trainers.settings import EsSettings, Recipe
 
-WEIGHTS = "adapter_model.safetensors"
-CONFIG = "adapter_config.json"
-
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer with a trainable low-rank update in float32, whose products are in the
-    dtype of the layer's weight."""
+    """A frozen linear layer with a trainable low-rank update in float32; products as its weight."""
 
     scale: float | Tensor  # a gate has one for each row of A, [rank, 1], with a gradient
 
@@ -49,8 +45,7 @@ class LoraLinear(nn.Module):
         """[..., in] -> [..., out]."""
         kind = self.base.weight.dtype
         a, b = (self.a * self.scale).to(kind), self.b.to(kind)
-        out: Tensor = _Updated.apply(x, self.base.weight, self.base.bias, a, b)
-        return out
+        return _Updated.apply(x, self.base.weight, self.base.bias, a, b)
 
     @torch.no_grad()
     def restart(self, seed: int) -> None:
@@ -98,8 +93,7 @@ def _drawn(rank: int, width: int, seed: int) -> Tensor:
 
 def targeted(model: nn.Module, targets: Iterable[str]) -> dict[str, nn.Linear]:
     """The linear layers whose name ends in one of `targets`. Raises UserError for a target that
-    matches no layer, as those of a mixture's experts do not: transformers keeps the experts of a
-    layer as one parameter."""
+    matches none, such as a mixture's experts: transformers keeps them as one parameter a layer."""
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     kinds = {name.rpartition(".")[2] for name in linear} - {"lm_head"}
     wanted = set(targets)
@@ -113,8 +107,7 @@ def targeted(model: nn.Module, targets: Iterable[str]) -> dict[str, nn.Linear]:
 
 
 def insert(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) -> dict[str, Any]:
-    """Freezes the model and wraps every linear layer whose name ends in one of `targets`. Returns
-    name -> LoraLinear. Raises UserError for a target that matches no layer."""
+    """Freezes the model and wraps its `targeted` layers; returns them by name."""
     chosen = targeted(model, targets)
     model.requires_grad_(False)
     layers: dict[str, LoraLinear] = {}
@@ -172,9 +165,8 @@ def write_adapter(
     settings: Mapping[str, Any],
     model: str,
 ) -> None:
-    """Writes adapter_config.json and adapter_model.safetensors to `folder`, atomically.
-    `settings`: rank, alpha, target_modules. A model that is a local folder is named by the last
-    part of its path."""
+    """Writes the adapter to `folder`, atomically. `settings`: with rank, alpha, target_modules. A
+    local model is named by the last part of its path."""
     weights: dict[str, Tensor] = {}
     for name, layer in layers.items():
         weights[f"base_model.model.{name}.lora_A.weight"] = layer.a

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Lab, Suite
+from trace_bench.core.protocols import HasReference, Lab, PlayElsewhere, Suite
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.play.steps import with_guidance
-from trace_bench.trainers.record import mean
+from trace_bench.trainers.record import check_turns, mean
 from trace_bench.trainers.settings import Recipe
 from trace_bench.trainers.tree import Tokens, stretches, with_prompt
 
@@ -86,8 +86,7 @@ class Course:
         return self._next(min(self.settings.groups - differing, self._affordable()))
 
     def played(self, tasks: Sequence[Task], rewards: Sequence[float]) -> int:
-        """Takes note of the rewards of groups, one group a task; returns how many of the groups
-        differ."""
+        """Takes note of the rewards of a group for each task; returns how many differ."""
         found = [differ(group) for group in in_groups(rewards, self.settings.group_size)]
         for task, differs in zip(tasks, found, strict=True):
             self._equal[task.id] = 0 if differs else self._equal.get(task.id, 0) + 1
@@ -95,8 +94,7 @@ class Course:
         return sum(found)
 
     def rate(self) -> float:
-        """The learning rate of the current iteration: falls linearly with the rollouts spent before
-        it, to 0."""
+        """The learning rate of this iteration: linear in the rollouts spent before it, to 0."""
         if self.settings.decay == "constant":
             return self.settings.learning_rate
         return self.settings.learning_rate * (1.0 - self.begun / self.total)
@@ -151,8 +149,7 @@ def in_groups(values: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def differ(rewards: Sequence[float]) -> bool:
-    """Whether a group has a learning signal: at least two episodes left, and not all rewards
-    equal."""
+    """Whether a group has a learning signal: two episodes or more whose rewards differ."""
     valid = [r for r in rewards if r == r]
     return len(valid) > 1 and max(valid) - min(valid) > SAME
 
@@ -168,8 +165,7 @@ class Schedule:
 
 def make_schedule(rollouts: int, settings: Recipe, name: str) -> Schedule:
     """As many full iterations as fit, then a smaller one if at least two groups fit: the whole job
-    where no group is sampled again. Raises UserError if `rollouts` are too few for one
-    iteration."""
+    where no group is sampled again. Raises UserError if not even one fits."""
     size = settings.group_size
     least = min(2, settings.groups)
     full, rest = divmod(rollouts, size * settings.groups)
@@ -199,8 +195,7 @@ def epoch(count: int, seed: int, number: int) -> list[int]:
 
 def curve_caveat(recipe: Recipe, rollouts: int, points: Sequence[int]) -> str | None:
     """Why the agent at one of the rollout counts `points` differs from the result of a job with
-    only that many rollouts; None if it does not. With a constant learning rate the agents are the
-    same at the ends of iterations."""
+    only that many rollouts; None if it does not, as at ends of iterations at a constant rate."""
     if recipe.decay == "linear":
         return "the learning rate falls over the whole budget (trainer.decay=linear)"
     if recipe.resample:
@@ -212,6 +207,32 @@ def curve_caveat(recipe: Recipe, rollouts: int, points: Sequence[int]) -> str | 
             "where a run of that budget may train on part of one more"
         )
     return None
+
+
+def play_groups(
+    lab: Lab,
+    call: str,
+    agent: AgentSpec,
+    groups: Sequence[Task],
+    adapter: str | None,
+    settings: Recipe,
+    by: PlayElsewhere | None = None,
+) -> list[Trajectory]:
+    """The episodes of a call, one group for each task, all of whose turns are by `adapter`."""
+    tasks = [task for task in groups for _ in range(settings.group_size)]
+    played = lab.rollouts(
+        call,
+        agent,
+        tasks,
+        purpose=Purpose.TRAINING,
+        temperature=1.0,
+        route=[adapter] * len(tasks),
+        hints=hints(lab, tasks, settings),
+        by=by,
+    )
+    for trajectory in played:
+        check_turns(trajectory, adapter)
+    return played
 
 
 def hint(suite: Suite, task: Task) -> str:
@@ -283,8 +304,8 @@ def taught(
     context: int,
 ) -> list[list[Tokens]]:
     """The training sequences of an iteration's rollouts as their teacher reads them, with the
-    algorithm's lesson in the prompt; none of a rollout without a lesson or a turn, and of one that
-    would not fit `context`. `reference`: of a task's id."""
+    algorithm's lesson in the prompt; none of one without a lesson or a turn, or longer than
+    `context`. `reference`: of a task's id."""
     size = settings.group_size
     out: list[list[Tokens]] = []
     for group, earned in zip(in_groups(played, size), in_groups(rewards, size), strict=True):

@@ -36,6 +36,7 @@ from trace_bench.trainers.record import (
     conclude,
     of_rollouts,
     paid,
+    publish,
     start_of,
 )
 from trace_bench.trainers.settings import EsSettings
@@ -98,8 +99,7 @@ class _Evolution:
             found = self.iterate(iteration, count)
             agent = self.agent([self.write(f"{iteration + 1:04d}", self.mean)])
             records.append({**found, "adapter": agent.adapters[0].name})
-            self.lab.metric(**records[-1])
-            self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
+            publish(self.job, self.lab, records[-1], agent)
         return conclude(self.job, self.lab, records, agent)
 
     def iterate(self, iteration: int, count: int) -> dict[str, Any]:
@@ -173,9 +173,7 @@ class _Evolution:
     def write(self, version: str, weights: Mapping[str, Pair]) -> AdapterRef:
         from trace_bench.trainers.adapters import write_adapter
 
-        s = self.settings
-        lora = {"rank": s.rank, "alpha": s.alpha, "target_modules": s.target_modules}
-        write_adapter(self.folder / version, weights, lora, self.job.agent.model)
+        write_adapter(self.folder / version, weights, vars(self.settings), self.job.agent.model)
         return AdapterRef(f"{self.job.name}@{version}", str(self.folder / version))
 
     def agent(self, adapters: Sequence[AdapterRef]) -> AgentSpec:

@@ -61,8 +61,7 @@ class Gate:
         return (self.weights[None] @ features[None, :, None])[0, :, 0] + self.bias
 
     def mix(self, state: State, applied: bool = True) -> Tensor:
-        """The weights of the adapters' updates [adapters]. `applied`: rounded as they are
-        applied."""
+        """The weights of the updates [adapters]. `applied`: rounded as they are applied."""
         scores = self.scores(state)
         gates = scores.softmax(-1)
         if applied:
@@ -80,7 +79,6 @@ class Gate:
         return choice.name if isinstance(choice, Mixture) else choice
 
     def as_json(self) -> dict[str, Any]:
-        """The router's description."""
         return {
             "kind": "classifier",
             "labels": self.labels,

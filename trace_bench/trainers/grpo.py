@@ -11,28 +11,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from trace_bench.checklists.rewards import (
-    Assignment,
-    Rollout,
-    advantages,
-    reward,
-    rollout_of,
-)
+from trace_bench.checklists.rewards import Assignment, Rollout, advantages, reward, rollout_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.store import canonical
 from trace_bench.core.types import Check, Trajectory
 from trace_bench.trainers.algorithms import Batch, Episodes, total
-from trace_bench.trainers.course import SAME
-from trace_bench.trainers.record import assignment_of, exact, reward_of
+from trace_bench.trainers.course import SAME, in_groups
+from trace_bench.trainers.record import assignment_of, reward_of, usable
 from trace_bench.trainers.settings import Recipe
+
+if TYPE_CHECKING:
+    from trace_bench.trainers.verl.spec import JobSpec
 
 EPS = 1e-6  # added to the standard deviation, as in verl
 _FULL = 1.0 - 1e-6  # rewards from here on count as 1
@@ -74,12 +71,10 @@ def standardized(rewards: Tensor, normalize_std: bool = True) -> Tensor:
 def group_advantages(
     rewards: Tensor, group: Tensor, of_group: Callable[[Tensor], Tensor] = standardized
 ) -> Advantages:
-    """The advantages of each group, by `of_group`.
-
-    rewards: float [n], NaN for an episode that the infrastructure lost; it is left out of its
-    group's baseline and of the loss. group: int [n], any labels. Groups in which all rewards are
-    equal have no learning signal and are dropped, and so are groups with fewer than two episodes
-    left."""
+    """The advantages of each group, by `of_group`. rewards: float [n], NaN for an episode that was
+    lost, which is in no baseline and no loss. group: int [n], any labels. Groups in which all
+    rewards are equal, or with fewer than two episodes left, have no learning signal and are
+    dropped."""
     rewards = rewards.double()
     values, trained = torch.zeros_like(rewards), torch.zeros_like(rewards, dtype=torch.bool)
     valid = ~torch.isnan(rewards)
@@ -162,19 +157,11 @@ def policy_loss(batch: Batch, weights: Tensor, recipe: Recipe) -> Loss:
     return Loss((weights * each.values).sum(), each.clipped.float().mean(), kl)
 
 
-class Pays(Protocol):
-    """What decides rewards: a training job, or its description for other processes."""
-
-    @property
-    def reward(self) -> str: ...
-    @property
-    def assignment(self) -> Mapping[str, Any] | None: ...
-
-
-def earned(trajectories: Sequence[Trajectory], job: Pays, recipe: Recipe) -> list[float]:
+def earned(
+    trajectories: Sequence[Trajectory], job: TrainingJob | JobSpec, recipe: Recipe
+) -> list[float]:
     """The rewards of a job's episodes: a field of the score or, with an assignment, what the
-    checklists say. NaN for an episode that is in no baseline. Raises UserError for scores without a
-    checklist."""
+    checklists say; NaN for one in no baseline. Raises UserError for scores without a checklist."""
     if job.assignment is None:
         return [reward_of(t, job.reward) for t in trajectories]
     how = assignment_of(job.assignment, recipe.normalize_std)
@@ -186,18 +173,15 @@ def credit(
     trajectories: Sequence[Trajectory], rewards: Sequence[float], job: TrainingJob, recipe: Recipe
 ) -> Advantages:
     """The advantages of episodes with these rewards (`earned`), the members of a group adjacent."""
-    size = recipe.group_size
+    lengths = [[len(turn.token_ids) for turn in t.turns] for t in trajectories]
     if job.assignment is None:
         values = torch.tensor(rewards, dtype=torch.float64)
-        group = torch.arange(len(trajectories)) // size
-        turns = [[len(turn.token_ids) for turn in t.turns] for t in trajectories]
+        group = torch.arange(len(trajectories)) // recipe.group_size
         observed = [seen(t) for t in trajectories] if recipe.algorithm.observations else []
-        return recipe.algorithm.advantages(Episodes(values, group, turns, observed), recipe)
+        return recipe.algorithm.advantages(Episodes(values, group, lengths, observed), recipe)
     how = assignment_of(job.assignment, recipe.normalize_std)
     rollouts = [usable_rollout(t) for t in trajectories]
-    lengths = [[len(turn.token_ids) for turn in t.turns] for t in trajectories]
-    groups = [list(range(n, n + size)) for n in range(0, len(rollouts), size)]
-    return by_checklist(rollouts, lengths, groups, how)
+    return by_checklist(rollouts, lengths, in_groups(range(len(rollouts)), recipe.group_size), how)
 
 
 def seen(trajectory: Trajectory) -> list[str]:
@@ -210,9 +194,8 @@ def seen(trajectory: Trajectory) -> list[str]:
 
 
 def usable_rollout(trajectory: Trajectory) -> Rollout | None:
-    """What an episode's advantages depend on; None for one that was lost or whose exact tokens are
-    unknown, which is in no baseline."""
-    if trajectory.score is None or trajectory.failure is not None or not exact(trajectory):
+    """What an episode's advantages depend on; None for one that is not `usable`, in no baseline."""
+    if not usable(trajectory):
         return None
     if (found := rollout_of(trajectory)) is None:
         raise UserError(
@@ -236,7 +219,8 @@ def by_checklist(
         group = [rollouts[n] for n in members]
         for n, values in zip(members, advantages(group, how), strict=True):
             if values:
-                tokens[n] = _spread(values, lengths[n])
+                each = torch.tensor(values, dtype=torch.float64)
+                tokens[n] = each.repeat_interleave(torch.tensor(lengths[n])).float()
                 trained[n] = bool((tokens[n].abs() > SAME).any())
         learned = any(bool(trained[n]) for n in members)
         if learned:  # a member without an advantage of its own still counts in the mean
@@ -254,16 +238,8 @@ def by_checklist(
     )
 
 
-def _spread(values: Sequence[float], lengths: Sequence[int]) -> Tensor:
-    """A step's advantage for each of its tokens."""
-    return (
-        torch.tensor(values, dtype=torch.float64).repeat_interleave(torch.tensor(lengths)).float()
-    )
-
-
 def packed(trajectory: Trajectory) -> str:
-    """An episode's part in `by_checklist` as a text, for another process; "" for one that is in no
-    baseline."""
+    """An episode's part in `by_checklist`, for another process; "" for one in no baseline."""
     if (found := usable_rollout(trajectory)) is None:
         return ""
     checks = [dataclasses.astuple(check) for check in found.checks]

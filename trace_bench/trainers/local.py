@@ -1,39 +1,26 @@
-"""GRPO with LoRA in this process, on CPU or one GPU.
-
-One iteration: groups of rollouts with the current adapter, advantages within each group, a few
-optimizer steps, a new version of the adapter. After every iteration the state is saved, so that a
-job that was killed at any moment gives the same result when resumed (bit by bit with the same
-number of threads). The schedule spans the job's whole share of the budget.
-"""
+"""GRPO with LoRA in this process, on CPU or one GPU. After every iteration the state is saved, so
+that a job that was killed at any moment gives the same result when resumed (bit by bit with the
+same number of threads)."""
 
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    AssignsAdvantages,
-    ContinuesAdapters,
-    FineTunes,
-    Lab,
-    RunContext,
-    TrainingJob,
-)
+from trace_bench.core.protocols import FineTunes, Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Message, Task, Trajectory
 from trace_bench.trainers.course import (
     Course,
     curve_caveat,
-    hints,
     make_schedule,
+    play_groups,
     reference,
     sequences,
     taught,
@@ -41,83 +28,60 @@ from trace_bench.trainers.course import (
 )
 from trace_bench.trainers.memory import shape_of
 from trace_bench.trainers.record import (
-    check_assignment,
+    ByRecipe,
     check_finite,
     check_job,
-    check_start,
-    check_turns,
     conclude,
     exact,
     of_rollouts,
     of_sampler,
+    publish,
+    remove_versions,
     start_of,
+    with_version,
 )
 from trace_bench.trainers.settings import GPU, TrainerSettings
 
 if TYPE_CHECKING:
     import torch
 
-    from trace_bench.policies.precision import DType
     from trace_bench.trainers.grpo import Advantages
     from trace_bench.trainers.model import Learner
     from trace_bench.trainers.tree import Tokens
     from trace_bench.trainers.update import State, Steps
 
-__all__ = ["LocalTrainer", "TrainerSettings"]
 
+class LocalTrainer(ByRecipe, FineTunes):
+    """`trainer=local`: GRPO with LoRA in this process."""
 
-class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
-    """`threads`: torch's thread count for the process (None:
-    unchanged); another count changes rounding. `dtype`: the numbers of the model's products.
-    `thinking`: as for `Chat`. `model`: of the run, for checks before it. A model is loaded once and
-    kept for later jobs."""
-
+    settings: TrainerSettings
     weights_here = True
 
-    def __init__(
-        self,
-        settings: TrainerSettings,
-        *,
-        threads: int | None = None,
-        device: str = "cpu",
-        dtype: DType = "auto",
-        thinking: bool | None = None,
-        model: str = "",
-    ) -> None:
-        self.settings, self.threads, self.device, self.dtype = settings, threads, device, dtype
-        self.thinking, self.model = thinking, model
+    def __init__(self, settings: TrainerSettings, run: RunContext) -> None:
+        self.settings, self.context = settings, run
         self.references = settings.algorithm.references
-        self._learners: dict[str, Learner] = {}
+        self._learners: dict[str, Learner] = {}  # the last one, for later jobs
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """Returns the job's agent with the adapter `<job.name>@<version>`; the agent itself if no
-        iteration took an optimizer step. An agent that has an adapter already is trained on from
-        it, and the new one takes its place.
-
-        Raises UserError for an agent that routes between adapters, if the job's rollouts are too
-        few for one iteration, if the model lacks a target module, or if the folder holds a job of
-        the same name with other settings."""
+        """Returns the job's agent with the adapter `<job.name>@<version>`, which takes the place of
+        one that it has; the agent itself if no iteration took an optimizer step. Raises UserError
+        as the plan does, for an agent that routes between adapters, a model without a target
+        module, and a folder with another job of that name."""
         return _Training(job, lab, self).run()
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
         make_schedule(rollouts, self.settings, name)
         return curve_caveat(self.settings, rollouts, points)
 
-    def check_start(self, start: AdapterRef) -> None:
-        check_start(start, self.settings)
-
-    def check_assignment(self, assignment: Mapping[str, Any]) -> None:
-        check_assignment(assignment, self.settings)
-
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """All weights on one device, in float32 at most."""
-        where = f"trainer=local on {self.device}{self.settings.by}"
-        shape = shape_of(self.model)
+        where = f"trainer=local on {self.context.device}{self.settings.by}"
+        shape = shape_of(self.context.model)
         unreached = shape.unreached(self.settings.target_modules) if shape else ""
         missing = [unreached] if unreached else []
         if billions is None:
             return [f"{where}: the weights in this process"], missing
-        size = (2 if self.dtype == "bfloat16" else 4) * billions
+        size = (2 if self.context.dtype == "bfloat16" else 4) * billions
         if size > GPU:
             missing.append(
                 f"trainer=local holds all weights on one device, and {size:.3g} GB fit no GPU of "
@@ -130,8 +94,8 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
         from trace_bench.policies.loading import without_weights
         from trace_bench.trainers.adapters import targeted
 
-        if new and self.model:
-            targeted(without_weights(self.model), self.settings.target_modules)
+        if new and self.context.model:
+            targeted(without_weights(self.context.model), self.settings.target_modules)
 
     def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
         """Of every second one rewarded, so that there is something to learn."""
@@ -157,28 +121,15 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
 
         from trace_bench.trainers.model import Learner
 
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
+        s, run = self.settings, self.context
+        if run.threads is not None:
+            torch.set_num_threads(run.threads)  # another number changes rounding
         if model not in self._learners:
-            s = self.settings
-            memory = s.memory * 1e9
             learner = Learner(
-                model, s.target_modules, s.rank, s.alpha, self.device, self.dtype, memory
+                model, s.target_modules, s.rank, s.alpha, run.device, run.dtype, s.memory * 1e9
             )
             self._learners = {model: learner}
         return self._learners[model]
-
-
-def local_trainer(settings: TrainerSettings, run: RunContext) -> LocalTrainer:
-    """`trainer=local`: GRPO with LoRA in this process."""
-    return LocalTrainer(
-        settings,
-        threads=run.threads,
-        device=run.device,
-        dtype=run.dtype,
-        thinking=run.thinking,
-        model=run.model,
-    )
 
 
 class _Training:
@@ -196,10 +147,10 @@ class _Training:
         from trace_bench.trainers.update import State
 
         state = State.load(self.folder, self.identity(), self.lab.log)
-        self.tidy(state)
+        remove_versions(self.folder, state.iteration)  # also those that a kill left
         for iteration in range(state.iteration):  # finished before the program was stopped
             self.rollouts(iteration)
-            self.publish(state, iteration)
+            publish(self.job, self.lab, state.records[iteration], self.agent(iteration + 1))
         if not state.finished:
             self.go_on(state)
         if self.course.iterations_left():
@@ -207,7 +158,6 @@ class _Training:
         return conclude(self.job, self.lab, state.records, self.agent(state.iteration))
 
     def go_on(self, state: State) -> None:
-        """Runs all remaining iterations."""
         from trace_bench.trainers.update import restore
 
         learner = self.trainer.learner(self.job.agent.model)
@@ -222,7 +172,7 @@ class _Training:
             last = not self.course.iterations_left()
             state.finished = last or state.perfect >= self.settings.patience
             self.save(state, learner, optimizer)
-            self.publish(state, iteration)
+            publish(self.job, self.lab, record, self.agent(state.iteration))
             if state.finished:
                 return
 
@@ -230,44 +180,26 @@ class _Training:
 
     def rollouts(self, iteration: int) -> tuple[list[Trajectory], list[float]]:
         """The iteration's episodes, group by group, and their rewards."""
+        from trace_bench.trainers.grpo import earned
+
         played, rewards = list[Trajectory](), list[float]()
+        first = None if self.start is None else self.start.name
+        adapter = self.version(iteration) if iteration else first
 
         def play(call: str, groups: Sequence[Task]) -> list[float]:
-            more, earned = self.play(call, iteration, groups)
+            agent = self.agent(iteration)
+            more = play_groups(self.lab, call, agent, groups, adapter, self.settings)
+            if not any(map(exact, more)):
+                raise UserError(
+                    "the policy gives no token ids with log-probabilities, so nothing can be "
+                    "trained on its rollouts. Change the setting `policy`."
+                )
             played.extend(more)
-            rewards.extend(earned)
-            return earned
+            rewards.extend(found := earned(more, self.job, self.settings))
+            return found
 
         self.course.iteration(f"train/{self.job.name}/iter{iteration:04d}", play)
         return played, rewards
-
-    def play(
-        self, call: str, iteration: int, groups: Sequence[Task]
-    ) -> tuple[list[Trajectory], list[float]]:
-        """(episodes of one group for each task, their rewards)."""
-        from trace_bench.trainers.grpo import earned
-
-        size = self.settings.group_size
-        tasks = [task for task in groups for _ in range(size)]
-        first = None if self.start is None else self.start.name
-        adapter = self.version(iteration) if iteration else first
-        played = self.lab.rollouts(
-            call,
-            self.agent(iteration),
-            tasks,
-            purpose=Purpose.TRAINING,
-            temperature=1.0,
-            route=[adapter] * len(tasks),
-            hints=hints(self.lab, tasks, self.settings),
-        )
-        for trajectory in played:
-            check_turns(trajectory, adapter)
-        if not any(map(exact, played)):
-            raise UserError(
-                "the policy gives no token ids with log-probabilities, so nothing can be trained "
-                "on its rollouts. Change the setting `policy`."
-            )
-        return played, earned(played, self.job, self.settings)
 
     # -- the adapter's versions -------------------------------------------------------------------
 
@@ -281,33 +213,17 @@ class _Training:
         """The agent for an iteration's rollouts; after the last iteration, the result."""
         if iteration == 0:
             return self.job.agent
-        version = self.version(iteration)
-        adapter = AdapterRef(version, str(self.folder / f"{iteration:04d}"))
-        base = self.job.agent
-        return replace(base, version=f"{base.version}+{version}", adapters=(adapter,))
+        return with_version(self.job.agent, self.job.name, self.folder / f"{iteration:04d}")
 
     def save(self, state: State, learner: Learner, optimizer: torch.optim.Optimizer) -> None:
         """Saves the new version, then the state that names it, then removes older versions: so the
         state's version exists even after an interruption."""
         from trace_bench.trainers.adapters import write_adapter
 
-        s = self.settings
-        lora = {"rank": s.rank, "alpha": s.alpha, "target_modules": s.target_modules}
         version = self.folder / f"{state.iteration:04d}"
-        write_adapter(version, learner.layers, lora, self.job.agent.model)
+        write_adapter(version, learner.layers, vars(self.settings), self.job.agent.model)
         state.save(self.folder, learner, optimizer)
-        self.tidy(state)
-
-    def tidy(self, state: State) -> None:
-        """Removes versions from before the state's, also those that a kill left."""
-        for old in sorted(self.folder.glob("[0-9]*")):
-            if int(old.name) < state.iteration:
-                shutil.rmtree(old)
-
-    def publish(self, state: State, iteration: int) -> None:
-        self.lab.metric(**state.records[iteration])
-        agent = self.agent(iteration + 1)
-        self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
+        remove_versions(self.folder, state.iteration)
 
     def identity(self) -> str:
         """Fingerprint that a stored state must have to be resumed."""
@@ -368,7 +284,7 @@ class _Training:
         from trace_bench.policies.loading import load_tokenizer
 
         model, known = self.job.agent.model, {task.id: task for task in self.job.tasks}
-        chat = Chat(load_tokenizer(model), model, self.trainer.thinking)
+        chat = Chat(load_tokenizer(model), model, self.trainer.context.thinking)
 
         def of(name: str) -> Sequence[Message]:
             return reference(self.lab.suite_of(known[name]), known[name])

@@ -113,13 +113,11 @@ SHAPES = {
 def shape_of(model: str) -> Shape | None:
     """Of a folder with a config.json, else of a family by its name; None for any other."""
     c: Any = read_if_there(Path(model) / "config.json")
-    try:
-        return _read(c) if c else _named(model)
-    except (KeyError, TypeError):
-        return None
-
-
-def _named(model: str) -> Shape | None:
+    if c:
+        try:
+            return _read(c)
+        except (KeyError, TypeError):
+            return None
     name = model.rpartition("/")[2].lower()
     found = [key for key in SHAPES if f"{name}-".startswith(f"{key.lower()}-")]
     short = [key for key in SHAPES if f"{key.lower()}-".startswith(f"{name}-")]

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import AttentionInterface
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trace_bench.core.errors import UserError
@@ -54,9 +55,8 @@ class _Attention:
 class Learner:
     """The base model at `path` with a LoRA adapter on the layers named in `targets`. `dtype`: the
     numbers of its products. `memory`: bytes for what a forward pass keeps for the backward pass.
-
-    Raises UserError for a model that cannot be loaded, for targets that match no layer, and for a
-    model whose attention is not full causal attention."""
+    Raises UserError for a model that cannot be loaded or has other than full causal attention, and
+    for targets that match no layer."""
 
     def __init__(
         self,
@@ -80,10 +80,9 @@ class Learner:
                 f"trainer=local trains models with full attention only; {text.model_type} has "
                 f"{', '.join(sorted(kinds))}. Change the setting `model`."
             )
-        self.depth = int(text.num_hidden_layers)
+        self.depth, self.vocab = int(text.num_hidden_layers), int(text.vocab_size)
         self.context = int(text.max_position_embeddings)
-        self.vocab = int(text.vocab_size)
-        _register()
+        AttentionInterface.register(ATTENTION, _attend)
         self.model.set_attn_implementation(ATTENTION)
         self.layers = insert(self.model, targets, rank, alpha)
         self.parameters = [p for layer in self.layers.values() for p in (layer.a, layer.b)]
@@ -132,24 +131,22 @@ class Learner:
         return float(sum(kept.values()))
 
     def _logprobs(self, tree: Tree) -> Tensor:
-        at = self.device
-        attention = _Attention(
-            [
-                _TorchRows(
-                    torch.from_numpy(r.queries.reshape(-1)).to(at),
-                    torch.from_numpy(r.keys.reshape(-1)).to(at),
-                    len(r.keys),
-                    None if r.allowed is None else _bias(torch.from_numpy(r.allowed).to(at)),
-                )
-                for r in tree.rows
-            ],
-            torch.from_numpy(tree.home).to(at),
-        )
+        def there(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(values).to(self.device)
+
+        rows = []
+        for r in tree.rows:
+            bias = None  # what is added to the scores, once for all layers
+            if r.allowed is not None:
+                bias = torch.where(there(r.allowed), 0.0, float("-inf"))[:, None]
+            queries, keys = there(r.queries.reshape(-1)), there(r.keys.reshape(-1))
+            rows.append(_TorchRows(queries, keys, len(r.keys), bias))
+        attention = _Attention(rows, there(tree.home))
         out = self.model(
-            input_ids=torch.from_numpy(tree.ids)[None].to(at),
-            position_ids=torch.from_numpy(tree.positions)[None].to(at),
+            input_ids=there(tree.ids)[None],
+            position_ids=there(tree.positions)[None],
             use_cache=False,
-            logits_to_keep=torch.from_numpy(tree.nodes_at).to(at),
+            logits_to_keep=there(tree.nodes_at),
             tree=attention,
         )
         if attention.calls != self.depth:
@@ -158,15 +155,9 @@ class Learner:
                 "registry, so trainer=local cannot train it. Change the setting `model`."
             )
         logits = out.logits[0].float()
-        line, token = torch.from_numpy(tree.line).to(at), torch.from_numpy(tree.token).to(at)
-        chosen = logits[line, token] - logits.logsumexp(-1).index_select(0, line)
-        return chosen.index_select(0, torch.from_numpy(tree.choice).to(at))
-
-
-def _bias(allowed: Tensor) -> Tensor:
-    """What is added to the scores, once for all layers: [rows, width, length], True where a query
-    may look, -> [rows, 1, width, length]."""
-    return torch.where(allowed, 0.0, float("-inf"))[:, None]
+        line = there(tree.line)
+        chosen = logits[line, there(tree.token)] - logits.logsumexp(-1).index_select(0, line)
+        return chosen.index_select(0, there(tree.choice))
 
 
 @contextmanager
@@ -191,12 +182,6 @@ def _again(model: Any, wanted: bool) -> Iterator[None]:
         for layer in layers:
             layer.training = False
         model.gradient_checkpointing_disable()
-
-
-def _register() -> None:
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION, _attend)
 
 
 def _attend(

@@ -1,17 +1,19 @@
-"""What a training job begins with, checks and metrics of its rollouts, and its end, for every
-trainer."""
+"""What a training job begins with, its checks, metrics and end, for every trainer."""
 
 from __future__ import annotations
 
 import math
 import random
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.checklists.rewards import Assignment
 from trace_bench.core.checked import build
 from trace_bench.core.errors import TraceBenchError, UserError, unknown
-from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.protocols import AssignsAdvantages, ContinuesAdapters, Lab, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.engine.lora import read_weights
@@ -40,17 +42,18 @@ def check_job(job: TrainingJob) -> None:
 
 
 def exact(trajectory: Trajectory) -> bool:
-    """Whether all sampled tokens and their log-probabilities are known. They are not if a server
-    gives none."""
+    """Whether all sampled tokens and their log-probabilities are known: servers may give none."""
     return all(t.token_ids and len(t.token_ids) == len(t.logprobs) for t in trajectory.turns)
 
 
+def usable(trajectory: Trajectory) -> bool:
+    """Whether an episode can be trained on: not lost by the infrastructure, and `exact`."""
+    return trajectory.score is not None and trajectory.failure is None and exact(trajectory)
+
+
 def reward_of(trajectory: Trajectory, reward: str) -> float:
-    """The reward, a field of the score; NaN for an episode that the infrastructure lost or whose
-    exact tokens are unknown, which leaves it out of its group's baseline."""
-    if trajectory.score is None or trajectory.failure is not None or not exact(trajectory):
-        return float("nan")
-    return paid(trajectory, reward)
+    """The reward, a field of the score; NaN, which is in no baseline, unless it is `usable`."""
+    return paid(trajectory, reward) if usable(trajectory) else float("nan")
 
 
 def paid(trajectory: Trajectory, reward: str) -> float:
@@ -71,8 +74,7 @@ def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
 
 
 def check_prompt(trajectory: Trajectory) -> None:
-    """Raises TraceBenchError if a turn has tokens and no prompt tokens, or keeps more than there
-    are."""
+    """Raises TraceBenchError if a turn has no prompt tokens, or keeps more than there are."""
     tokens = 0
     for n, turn in enumerate(trajectory.turns if exact(trajectory) else ()):
         kept = tokens if turn.kept is None else turn.kept
@@ -86,23 +88,40 @@ def check_prompt(trajectory: Trajectory) -> None:
 def conclude(
     job: TrainingJob, lab: Lab, records: Sequence[Mapping[str, Any]], trained: AgentSpec
 ) -> AgentSpec:
-    """Reports the end of a job whose iterations have these `records` and returns its agent:
-    `trained`, whose last adapter is the new one, or the job's own if nothing was learned."""
+    """Reports the end of a job with these `records` of iterations; returns `trained`, whose last
+    adapter is the new one, or the job's agent if nothing was learned."""
     spent = records[-1]["spent"] if records else 0
     unspent = job.rollouts - spent
     untrained = why_untrained(records)
     adapter = None if untrained else trained.adapters[-1].name
     lab.metric(phase="trained", adapter=adapter, unspent=unspent)
     lab.log(f"{job.name}: {len(records)} iterations, {spent} rollouts, {unspent} unspent")
-    if untrained is None:
-        return trained
-    lab.log(f"{job.name}: no optimizer step, so there is no adapter: {untrained}")
-    return job.agent
+    if untrained:
+        lab.log(f"{job.name}: no optimizer step, so there is no adapter: {untrained}")
+    return job.agent if untrained else trained
+
+
+def publish(job: TrainingJob, lab: Lab, record: Mapping[str, Any], agent: AgentSpec) -> None:
+    """Reports an iteration, and the agent after it for the curve."""
+    lab.metric(**record)
+    lab.checkpoint(job.whole(agent) if job.whole else agent)
+
+
+def with_version(agent: AgentSpec, name: str, folder: Path) -> AgentSpec:
+    """The agent with the version in this folder of the adapter `name` in place of its own."""
+    adapter = AdapterRef(f"{name}@{folder.name}", str(folder))
+    return replace(agent, version=f"{agent.version}+{adapter.name}", adapters=(adapter,))
+
+
+def remove_versions(folder: Path, before: int) -> None:
+    """Removes the older versions of an adapter."""
+    for old in folder.glob("[0-9]*"):
+        if int(old.name) < before:
+            shutil.rmtree(old)
 
 
 def stepped(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether any of these lines of metrics has an optimizer step. Where their number is not known
-    (None), there was one."""
+    """Whether any of these iterations has an optimizer step; None, an unknown number, is one."""
     return any(record.get("steps") != 0 for record in records)
 
 
@@ -115,15 +134,10 @@ def why_untrained(records: Sequence[Mapping[str, Any]]) -> str | None:
     if all(record["reward"] is None for record in records):
         return "every episode was lost"
     if all(record["constant_share"] == 1.0 for record in records):
-        rewards = ", ".join(f"{value:.3g}" for value in _spread(records))
+        means = [record["reward"] for record in records if record["reward"] is not None]
+        rewards = ", ".join(f"{value:.3g}" for value in sorted({min(means), max(means)}))
         return f"in every group all rewards were equal (mean reward: {rewards})"
     return "no episode with an advantage has a turn of the agent"
-
-
-def _spread(records: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The lowest and the highest mean reward of the iterations; one number if they are equal."""
-    means = [record["reward"] for record in records if record["reward"] is not None]
-    return sorted({min(means), max(means)})
 
 
 def check_finite(
@@ -196,23 +210,31 @@ def assignment_of(given: Mapping[str, Any], normalize_std: bool) -> Assignment:
     return build(Assignment, {**given, "deviation": normalize_std}, "method")
 
 
-def check_assignment(given: Mapping[str, Any], recipe: Recipe) -> None:
-    """Raises UserError for unknown fields, for an algorithm with advantages of its own, and for an
-    assignment whose baselines no group of the recipe is large enough for: every advantage would be
-    zero."""
-    how = assignment_of(given, recipe.normalize_std)
-    if not recipe.algorithm.checklists:
-        raise UserError(
-            f"trainer.algorithm={recipe.algorithm.name} has advantages of its own, and the method "
-            "takes them from checklists. Change `trainer.algorithm` (grpo, dapo, gspo and cispo "
-            "take any), or `method`."
-        )
-    if how.level != "trajectory" and how.holders > recipe.group_size:
-        raise UserError(
-            f"method.holders={how.holders} asks for more rollouts in a baseline than a group has "
-            f"(trainer.group_size={recipe.group_size}), so nothing would be learned. Lower "
-            "`method.holders`, or raise `trainer.group_size`."
-        )
+class ByRecipe(ContinuesAdapters, AssignsAdvantages):
+    """What trainers by a `Recipe` can train on."""
+
+    settings: Recipe
+
+    def check_start(self, start: AdapterRef) -> None:
+        check_start(start, self.settings)
+
+    def check_assignment(self, assignment: Mapping[str, Any]) -> None:
+        """Raises UserError for unknown fields, for an algorithm with advantages of its own, and for
+        baselines that no group is large enough for: every advantage would be zero."""
+        recipe = self.settings
+        how = assignment_of(assignment, recipe.normalize_std)
+        if not recipe.algorithm.checklists:
+            raise UserError(
+                f"trainer.algorithm={recipe.algorithm.name} has advantages of its own, and the "
+                "method takes them from checklists. Change `trainer.algorithm` (grpo, dapo, gspo "
+                "and cispo take any), or `method`."
+            )
+        if how.level != "trajectory" and how.holders > recipe.group_size:
+            raise UserError(
+                f"method.holders={how.holders} asks for more rollouts in a baseline than a group "
+                f"has (trainer.group_size={recipe.group_size}), so nothing would be learned. Lower "
+                "`method.holders`, or raise `trainer.group_size`."
+            )
 
 
 def start_of(agent: AgentSpec) -> AdapterRef | None:

@@ -22,14 +22,8 @@ from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.adapters import begin_with, restart
 from trace_bench.trainers.algorithms import Batch
-from trace_bench.trainers.course import is_hinted
-from trace_bench.trainers.grpo import (
-    Advantages,
-    Mismatch,
-    mismatch,
-    policy_loss,
-    token_weights,
-)
+from trace_bench.trainers.course import in_groups, is_hinted
+from trace_bench.trainers.grpo import Advantages, Mismatch, mismatch, policy_loss, token_weights
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, build, parts
@@ -64,11 +58,10 @@ def update(
     taught: Sequence[Sequence[Tokens]] = (),
 ) -> Steps:
     """Runs all epochs and minibatches over an iteration's trajectories, each as its training
-    sequences, in which the `group_size` members of each group are adjacent. A token weighs as if
-    its trajectory were one sequence. Stops before a step whose gradient is not finite. `told`: is
-    given before each step how many are done of how many. `taught`: each trajectory's
-    sequences as their teacher reads them, if the algorithm has one; one without is not trained
-    on."""
+    sequences, the members of each group adjacent. A token weighs as if its trajectory were one
+    sequence. Stops before a step whose gradient is not finite. `told`: is given before each step
+    how many are done of how many. `taught`: each trajectory's sequences as the algorithm's teacher
+    reads them; one without is not trained on."""
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s) > 0 for t, s in zip(found.trained, trajectories, strict=True)]
@@ -156,11 +149,8 @@ def minibatches(
     usable: Sequence[bool], settings: TrainerSettings, seed: int
 ) -> Iterator[list[int]]:
     """Indices of the usable trajectories in minibatches of whole groups, reshuffled each epoch."""
-    size = settings.group_size
-    groups = [
-        [i for i in range(first, first + size) if usable[i]]
-        for first in range(0, len(usable), size)
-    ]
+    places = in_groups(range(len(usable)), settings.group_size)
+    groups = [[i for i in members if usable[i]] for members in places]
     groups = [g for g in groups if g]
     for epoch in range(settings.epochs):
         order = list(groups)
@@ -211,8 +201,7 @@ def _step(
 
 
 def _batch(new: Tensor, part: Sequence[Tokens], advantages: Tensor, fresh: bool) -> Batch:
-    """What the loss of these sequences depends on. `fresh`: the old policy is the learner as it
-    is."""
+    """What the loss of these sequences depends on. `fresh`: as for `_step`."""
 
     def joined(values: Sequence[np.ndarray | None]) -> Tensor | None:
         there = [v for v in values if v is not None]
@@ -234,8 +223,7 @@ def _batch(new: Tensor, part: Sequence[Tokens], advantages: Tensor, fresh: bool)
 @dataclass
 class State:
     """The state after `iteration` iterations. `records`: their metrics. `perfect`: how many of the
-    latest iterations in a row had full reward in every group. `weights` and `optimizer` are set
-    only when read from disk."""
+    latest in a row had full reward in every group. `weights`, `optimizer`: if read from disk."""
 
     identity: str
     iteration: int = 0
@@ -290,8 +278,7 @@ def restore(
     seed: int,
     start: AdapterRef | None = None,
 ) -> torch.optim.Optimizer:
-    """Loads the state into adapter and optimizer, or initializes them if it is new: the adapter as
-    `start`, if there is one."""
+    """Loads the state into adapter and optimizer, or begins them: as `start`, if there is one."""
     optimizer = torch.optim.AdamW(
         learner.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
     )

@@ -112,7 +112,6 @@ class Decoder:
         self._cache[:, :, target, :, :length] = self._cache[:, :, source, :, :length]
 
     def forward(self, rows: Rows) -> Tensor:
-        """See `Backend.forward`."""
         self._reserve(int((rows.starts + rows.counts).max()))
         layout = make_layout(rows, self._rotation, (self.slots, self.kv, self._cache.shape[-2]))
         ends = np.cumsum(rows.counts)
@@ -181,7 +180,9 @@ class Decoder:
     def _attend_extend(self, q: Tensor, cache: Tensor, e: Extend) -> Tensor:
         """Flat queries [tokens, H * D] -> the outputs of this bucket's tokens."""
         rows, group = len(e.slots), self.heads // self.kv
-        padded = self._padded(rows * e.width)
+        if len(self._buffer) < rows * e.width:
+            self._buffer = torch.zeros(rows * e.width, self.heads * self.size)
+        padded = self._buffer[: rows * e.width]  # old values in it are never read
         padded.index_copy_(0, e.places, q.index_select(0, e.tokens))
         if cache.dtype != torch.float32:
             heads = padded.view(rows, e.width, self.heads, self.size).transpose(1, 2)
@@ -208,12 +209,6 @@ class Decoder:
             q.to(cache.dtype), cache[0], cache[1], bias.to(cache.dtype), scale=1.0, enable_gqa=True
         )
         return answer.float()
-
-    def _padded(self, rows: int) -> Tensor:
-        """A reused buffer for padded queries; old values in it are never read."""
-        if len(self._buffer) < rows:
-            self._buffer = torch.zeros(rows, self.heads * self.size)
-        return self._buffer[:rows]
 
     def _new_cache(self, length: int) -> Tensor:
         """An empty cache [layers, 2 (keys, values), slots, Hkv, length, D]. It is read whole for

@@ -1,10 +1,7 @@
-"""Any Hugging Face causal language model as a backend, through its own `forward`.
-
-The cache is divided into slots: a Cache object stores each layer's new keys and values and returns
-those of the current rows, with a prepared mask. Rows with one new token form one call, rows with
-several another one, padded. Adapters are added to the outputs of linear layers, for the rows that
-have one.
-"""
+"""Any Hugging Face causal language model as a backend, through its own `forward`: a Cache object
+stores each layer's new keys and values in slots and returns those of the current rows, with a
+prepared mask. Rows with one new token form one call, rows with several another one, padded.
+Adapters are added to the outputs of linear layers, for the rows that have one."""
 
 from __future__ import annotations
 
@@ -38,9 +35,8 @@ class _Now:
 
 
 class HuggingFace:
-    """Backend over a Hugging Face module, on its device and in its dtype.
-
-    Raises UserError for a model with layers that do not attend to the whole context."""
+    """Backend over a Hugging Face module, on its device and in its dtype. Raises UserError for a
+    model with layers that do not attend to the whole context."""
 
     def __init__(self, model: Any, slots: int, context: int) -> None:
         text = model.config.get_text_config()
@@ -66,7 +62,6 @@ class HuggingFace:
 
     @property
     def now(self) -> _Now:
-        """The current call."""
         assert self._now is not None
         return self._now
 
@@ -89,7 +84,6 @@ class HuggingFace:
 
     @torch.inference_mode()
     def forward(self, rows: Rows) -> Tensor:
-        """See `Backend.forward`."""
         out = torch.empty(len(rows.slots), self.vocab)
         single = rows.counts == 1
         for chosen in (np.flatnonzero(single), np.flatnonzero(~single)):

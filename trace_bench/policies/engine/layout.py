@@ -55,16 +55,12 @@ class Backend(Protocol):
 
     def forward(self, rows: Rows) -> Tensor:
         """Adds the new tokens to the cache; returns logits [rows, vocab] of each row's last one."""
-        ...
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copies the first `length` cached tokens of a slot to another."""
-        ...
 
     def alone(self) -> AbstractContextManager[object]:
-        """A lock: while it is held, the model itself may be called from any thread, without
-        adapters."""
-        ...
+        """A lock, under which any thread may call the model itself, without adapters."""
 
     def add(self, adapter: Adapter) -> None: ...
     def remove(self, name: str) -> None: ...
@@ -106,8 +102,7 @@ class Layout:
 
 
 def make_layout(rows: Rows, rotation: Tensor, cache: tuple[int, int, int]) -> Layout:
-    """The layout of `rows`. `rotation`: complex [context, 1, D / 2]; `cache`: its slots, key-value
-    heads and length."""
+    """`rotation`: complex [context, 1, D / 2]; `cache`: its slots, key-value heads and length."""
     capacity, heads, length = cache
     slots, starts, counts = rows.slots, rows.starts, rows.counts
     tokens = int(counts.sum())
@@ -148,8 +143,7 @@ def _decode(tokens: np.ndarray, slots: np.ndarray, starts: np.ndarray) -> Decode
 
 
 def _blocks(lengths: np.ndarray) -> tuple[tuple[int, int, int], ...]:
-    """Blocks of BLOCK_SLOTS slots (first, end, longest); neighbours of about the same length are
-    merged."""
+    """Blocks of slots (first, end, longest); neighbours of about the same length are merged."""
     out: list[tuple[int, int, int]] = []
     for first in range(0, len(lengths), BLOCK_SLOTS):
         end = min(first + BLOCK_SLOTS, len(lengths))

@@ -35,15 +35,34 @@ class Adapter:
 
 
 def read_adapter(ref: AdapterRef, shapes: Mapping[str, tuple[int, int]]) -> Adapter:
-    """Reads an adapter for a model whose linear modules have `shapes` name -> (out, in).
-
-    Raises UserError if files are missing, a feature is unsupported, or a shape does not fit."""
-    config = _plain_lora(ref)
+    """Reads an adapter for a model whose linear modules have `shapes` name -> (out, in). Raises
+    UserError if files are missing, a feature is unsupported, or a shape does not fit."""
+    config = read_config(ref)
+    used = [key for key in _UNSUPPORTED if config.get(key)]
+    if config.get("peft_type") != "LORA" or used:
+        raise UserError(
+            f"adapter {ref.name!r} ({ref.path}) uses {config.get('peft_type')} with "
+            f"{used or 'no extras'}; the local policy runs plain LoRA only. Use the setting "
+            "`policy=openai` for others."
+        )
     tensors = read_weights(ref)
     rank = next((v.shape[0] for k, v in tensors.items() if ".lora_A" in k), 1)
-    root = math.sqrt(rank) if config.get("use_rslora") else rank
-    scale = config["lora_alpha"] / root
-    return adapter_of(ref.name, tensors, scale, shapes, ref.path)
+    return adapter_of(ref.name, tensors, scale_of(config, rank), shapes, ref.path)
+
+
+def scale_of(config: Mapping[str, Any], rank: int) -> float:
+    """What B A is multiplied by."""
+    return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def check_paths(known: Mapping[str, str], wanted: Mapping[str, AdapterRef]) -> None:
+    """Raises UserError if a name stands for another path than before. `known`: paths by name."""
+    for name, path in known.items():
+        if name in wanted and wanted[name].path != path:
+            raise UserError(
+                f"adapter name {name!r} stands for {path} and for {wanted[name].path}; a name "
+                "is never used twice."
+            )
 
 
 def adapter_of(
@@ -53,8 +72,7 @@ def adapter_of(
     shapes: Mapping[str, tuple[int, int]],
     path: str = "",
 ) -> Adapter:
-    """An adapter from weights under PEFT's names; `scale` is alpha / rank. Raises UserError if a
-    shape does not fit."""
+    """An adapter from weights under PEFT's names. Raises UserError if a shape does not fit."""
     pairs: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         module, _, part = key.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".lora_")
@@ -111,19 +129,6 @@ def read_config(ref: AdapterRef) -> dict[str, Any]:
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise _damaged(ref, path, f"its lora_alpha is {alpha!r}, no number")
     return dict(config)
-
-
-def _plain_lora(ref: AdapterRef) -> dict[str, Any]:
-    """The configuration of an adapter that this engine can run."""
-    config = read_config(ref)
-    used = [key for key in _UNSUPPORTED if config.get(key)]
-    if config.get("peft_type") != "LORA" or used:
-        raise UserError(
-            f"adapter {ref.name!r} ({ref.path}) uses {config.get('peft_type')} with "
-            f"{used or 'no extras'}; the local policy runs plain LoRA only. Use the setting "
-            "`policy=openai` for others."
-        )
-    return config
 
 
 def _fits(name: str, module: str, pair: Mapping[str, Tensor], shape: tuple[int, int]) -> None:

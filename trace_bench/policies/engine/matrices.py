@@ -12,7 +12,6 @@ are in such an order that the two numbers of a rotary pair are adjacent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -50,7 +49,6 @@ class Matrices(Protocol):
         self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
     ) -> Tensor:
         """x after the norm that comes before, times a layer's matrices of that name (+ add)."""
-        ...
 
     def logits(self, x: Tensor) -> Tensor: ...
     def add(self, adapter: Adapter) -> None: ...
@@ -95,11 +93,6 @@ class LayerWeights:
         """1 / sqrt(mean square + eps) over the last dimension, kept as size 1."""
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return torch.addcmul(self.eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
-
-    def normed(self, name: str, layer: int, x: Tensor) -> Tensor:
-        """x after the norm that comes before a product; as it is where there is none."""
-        norm = self.norm(name, layer)
-        return x if norm is None else x * self.inverse(x) * norm
 
     def norm(self, name: str, layer: int) -> Tensor | None:
         """The weights of the norm before a product; None if it has none."""
@@ -195,19 +188,13 @@ def _by_parts(
     return out
 
 
-@dataclass(frozen=True)
-class Thin:
-    """The part of an adapter in a product: down [r, in], up [out, r]."""
-
-    down: Tensor
-    up: Tensor
+Thin = tuple[Tensor, Tensor]  # the part of an adapter in a product: down [r, in], up [out, r]
 
 
 def thin(
     source: LayerWeights, adapter: Adapter, name: str, layer: int, dtype: torch.dtype
 ) -> Thin | None:
-    """The thin matrices of a product, those of its linear layers side by side; None if the adapter
-    changes none of them."""
+    """A product's thin matrices, of its layers side by side; None if the adapter has none."""
     downs: list[Tensor] = []
     ups: list[Tensor] = []
     for place in FUSED[name]:
@@ -219,7 +206,7 @@ def thin(
         ups.append(torch.cat(beside, 1))
     if not downs:
         return None
-    return Thin(torch.cat(downs).to(dtype), torch.block_diag(*ups).to(dtype))
+    return torch.cat(downs).to(dtype), torch.block_diag(*ups).to(dtype)
 
 
 class LowRank:
@@ -254,13 +241,15 @@ class LowRank:
     def product(
         self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
     ) -> Tensor:
-        x = self._source.normed(name, layer, x).to(self._dtype)
+        if (norm := self._source.norm(name, layer)) is not None:
+            x = x * self._source.inverse(x) * norm
+        x = x.to(self._dtype)
         out = functional.linear(x, self._base[layer][name]).float()
         for a, b, adapter in parts:
             update = None if adapter is None else self._updates[adapter][layer][name]
             if update is not None:
-                low = functional.linear(x[a:b], update.down)
-                out[a:b].add_(functional.linear(low, update.up))
+                down, up = update
+                out[a:b].add_(functional.linear(functional.linear(x[a:b], down), up))
         bias = self._bias[layer][name]
         if bias is not None:
             out.add_(bias)

@@ -34,8 +34,7 @@ _WORTH_MOVING = 24  # a row is moved for a new one if it is longer by at least t
 
 
 class TokenGuide(Protocol):
-    """Which tokens a turn may have: `allowed` (logits [vocab] -> bool [vocab]) is asked before
-    each, then `take`."""
+    """`allowed` (logits [vocab] -> bool [vocab]) is asked before each token, then `take`."""
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor: ...
     def take(self, token: int) -> None: ...
@@ -44,11 +43,10 @@ class TokenGuide(Protocol):
 @dataclass(frozen=True)
 class Order:
     """The next turn of an episode: new prompt tokens, then sampling until `stop` or the limit.
-
-    `adapter` and `seed` are the same for all orders of an episode. An episode whose adapter changes
-    is released, since its cached keys and values are the earlier adapter's, and submitted again
-    with all of its tokens; it draws the same numbers at the same places. `guide`: of this turn.
-    `kept`: the prompt goes on from so many of the episode's tokens so far; None: from all."""
+    `adapter` and `seed` are the same for all orders of an episode: one whose adapter changes is
+    released, since its cache is the earlier adapter's, and submitted again with all of its tokens;
+    it draws the same numbers at the same places. `guide`: of this turn. `kept`: the prompt goes on
+    from so many of the episode's tokens so far; None: from all."""
 
     episode: int
     ids: Sequence[int]
@@ -118,10 +116,6 @@ class Scheduler:
         self._length = np.zeros(slots, dtype=np.int64)
         self._adapter: list[str | None] = [None] * slots
 
-    @property
-    def live(self) -> int:
-        return len(self._members)
-
     def adapters(self) -> set[str | None]:
         """The adapters that live episodes use."""
         return set(self._adapters.values())
@@ -149,9 +143,10 @@ class Scheduler:
         member.following, member.kept = tuple(order.ids), order.kept
         member.limit = min(order.max_tokens, self.context - start)
         member.temperature, member.guide = order.temperature, order.guide
-        greedy = order.temperature <= 0  # needs no random draws
-        draws = np.zeros(member.limit, np.float32) if greedy else None
-        member.draws = uniforms(order.seed, start, member.limit) if draws is None else draws
+        if order.temperature <= 0:  # needs no random draws
+            member.draws = np.zeros(member.limit, np.float32)
+        else:
+            member.draws = uniforms(order.seed, start, member.limit)
         member.ids, member.logprobs = [], []
 
     def release(self, episode: int) -> None:
@@ -182,9 +177,8 @@ class Scheduler:
         self._compact(rows)
         rows.sort(key=lambda r: (r.adapter or "", r.slot))
         counts = _share([len(r.pending) for r in rows])
-        if 0 in counts:
-            rows = [r for r, c in zip(rows, counts, strict=True) if c]
-            counts = [c for c in counts if c]
+        rows = [r for r, c in zip(rows, counts, strict=True) if c]
+        counts = [c for c in counts if c]
         logits = self._forward(rows, counts)
         ready = []  # (row of the logits, row, member) of rows without pending tokens
         for i, (row, count) in enumerate(zip(rows, counts, strict=True)):
@@ -344,10 +338,9 @@ class Scheduler:
         return best, int(common[best])
 
     def _make_way(self, slot: int, length: int) -> int:
-        """The slot for a new row of `length` tokens, given the free slot `slot`.
-
-        Slots that attend together cost as much as their longest row. So rows are kept
-        roughly sorted, long ones in low slots: the longest of each later block moves up."""
+        """The slot for a new row of `length` tokens, given the free slot `slot`. Slots that attend
+        together cost as much as their longest row, so long ones are kept in low slots: the longest
+        of each later block moves up."""
         size = self.backend.block
         for block in range(slot // size + 1, -(-self.slots // size)):
             longest = None

@@ -18,8 +18,7 @@ END = "</tool_call>"
 
 
 class Hermes(Format):
-    """`objects`: the template takes a call's arguments as an object; else as the text that was
-    sampled."""
+    """`objects`: the template takes arguments as an object; else as the sampled text."""
 
     begin = "<tool_call>"
     around = (("<tool_call>", "\n"), ("\n", END), "arguments")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +18,7 @@ from typing import TYPE_CHECKING, Any
 from trace_bench.core.protocols import Policy
 from trace_bench.core.store import file_hash, write_bytes, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.policies.engine.lora import (
-    CONFIG,
-    WEIGHTS,
-    read_config,
-    read_weights,
-)
+from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_config, read_weights, scale_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,8 +55,7 @@ def mixture(
     shares: Sequence[tuple[str | None, float]], least: float, otherwise: str | None = None
 ) -> Mixture | str | None:
     """The smallest set of choices (None: the base model) with at least the share `least` of the
-    probability, renormalized; just the name if one choice is left. `otherwise`: the choice that the
-    others were trained on from."""
+    probability, renormalized. `otherwise`: the choice that the others were trained on from."""
     total = sum(p for _, p in shares)
     chosen: list[tuple[str | None, float]] = []
     for name, p in sorted(shares, key=lambda s: -s[1]):
@@ -73,10 +66,15 @@ def mixture(
     rounded = {name: round(STEPS * p / kept) / STEPS for name, p in chosen}
     if otherwise is not None:
         rounded[otherwise] = around(w for n, w in rounded.items() if n != otherwise)
-    parts = tuple((n, rounded[n]) for n, _ in shares if n is not None and rounded.get(n))
-    if not parts:
+    return plain([(n, rounded.get(n, 0.0)) for n, _ in shares if n is not None])
+
+
+def plain(parts: Iterable[tuple[str, float]]) -> Mixture | str | None:
+    """Their sum; just a name, or None (the base model), where that is what it amounts to."""
+    there = tuple((name, weight) for name, weight in parts if weight)
+    if not there:
         return None
-    return parts[0][0] if len(parts) == 1 and parts[0][1] == 1.0 else Mixture(parts)
+    return there[0][0] if len(there) == 1 and there[0][1] == 1.0 else Mixture(there)
 
 
 def merge(wanted: Mixture, adapters: Sequence[AdapterRef], place: Path | None = None) -> AdapterRef:
@@ -105,8 +103,6 @@ def _digest(refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> 
 
 
 def _write(folder: Path, refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> None:
-    from safetensors.torch import save
-
     configs = [read_config(ref) for ref, _ in refs]
     tensors = [read_weights(ref) for ref, _ in refs]
     rank = sum(int(c["r"]) for c in configs)
@@ -118,9 +114,15 @@ def _write(folder: Path, refs: Sequence[tuple[AdapterRef, float]], density: floa
         for part, value in zip("AB", pair, strict=True):
             merged[f"{place}.lora_{part}.weight"] = value.contiguous()
     targets = sorted({m for c in configs for m in c["target_modules"]})
-    config = {**configs[0], "r": rank, "lora_alpha": rank, "use_rslora": False}
-    write_bytes(folder / WEIGHTS, save(merged, metadata={"format": "pt"}))
-    write_json(folder / CONFIG, {**config, "target_modules": targets})  # last: then it is whole
+    _store(folder, merged, {**configs[0], "target_modules": targets}, rank)
+
+
+def _store(folder: Path, tensors: dict[str, Any], config: dict[str, Any], rank: int) -> None:
+    from safetensors.torch import save
+
+    write_bytes(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    own = {"r": rank, "lora_alpha": rank, "use_rslora": False}
+    write_json(folder / CONFIG, {**config, **own})  # last: then it is whole
 
 
 def _sum(pairs: Sequence[Pair], weights: Sequence[float]) -> tuple[Any, Any]:
@@ -157,12 +159,7 @@ def pair_of(tensors: dict[str, Any], place: str, config: dict[str, Any]) -> Pair
     if f"{place}.lora_A.weight" not in tensors:
         return int(config["r"])
     a, b = (tensors[f"{place}.lora_{part}.weight"].float() for part in "AB")
-    return a, b * _scale(config)
-
-
-def _scale(config: dict[str, Any]) -> float:
-    rank = int(config["r"])
-    return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    return a, b * scale_of(config, int(config["r"]))
 
 
 def ties(updates: Sequence[Tensor], weights: Sequence[float], density: float) -> Tensor:
@@ -205,10 +202,7 @@ def factors(update: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 def compress(wanted: AdapterRef, like: AdapterRef, name: str) -> AdapterRef:
     """`wanted` with the rank of `like`, as the adapter `name`, so that a trainer can go on from a
-    sum of adapters; it lies beside `wanted` and is written once. Raises UserError for adapters that
-    cannot be read."""
-    from safetensors.torch import save
-
+    sum; it lies beside `wanted` and is written once. Raises UserError for unreadable adapters."""
     rank = int(read_config(like)["r"])
     folder = Path(wanted.path).with_name(f"{Path(wanted.path).name}-rank{rank}")
     out = AdapterRef(name, str(folder))
@@ -221,17 +215,14 @@ def compress(wanted: AdapterRef, like: AdapterRef, name: str) -> AdapterRef:
         if isinstance(pair, tuple):
             for part, value in zip("AB", factors(pair[1] @ pair[0], rank), strict=True):
                 small[f"{place}.lora_{part}.weight"] = value.contiguous()
-    write_bytes(folder / WEIGHTS, save(small, metadata={"format": "pt"}))
-    write_json(folder / CONFIG, {**config, "r": rank, "lora_alpha": rank, "use_rslora": False})
+    _store(folder, small, config, rank)
     return out
 
 
 class MergedSums:
     """Makes the sums of `agent`'s adapters that a router chooses usable, each on its first use;
-    `policy` runs them and has loaded the agent.
-
-    A sum is written as an adapter, by `merge` in `place`: there are few of them, since weights are
-    rounded, and every policy runs them at the cost of one adapter."""
+    `policy` runs them and has loaded the agent. A sum is written as an adapter, by `merge` in
+    `place`: there are few, since weights are rounded, and each costs as much as one adapter."""
 
     def __init__(self, policy: Policy, agent: AgentSpec, place: Path | None = None) -> None:
         self._policy, self._agent, self._place = policy, agent, place

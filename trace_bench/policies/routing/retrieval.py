@@ -142,8 +142,7 @@ class ZeroShotRouter(Router):
     def choose(
         self, messages: Sequence[Message], among: Collection[str | None]
     ) -> str | Mixture | None:
-        """The choice among these adapters and the base model. Raises UserError if the model gives
-        no probabilities."""
+        """The choice among these and the base model. Raises UserError without probabilities."""
         offered = [(name, what) for name, what in self.skills if name in among]
         offered.append((self.otherwise, _BASE))
         letters = ascii_uppercase[: len(offered)]

@@ -39,7 +39,7 @@ import numpy as np
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Prompt, Router, RoutesTurns, ShowsState, State
 from trace_bench.core.types import AgentSpec, Message, Tool
-from trace_bench.policies.routing.merge import STEPS, Mixture, around
+from trace_bench.policies.routing.merge import STEPS, Mixture, around, plain
 from trace_bench.policies.routing.retrieval import (
     BothRouter,
     RetrievalRouter,
@@ -141,8 +141,7 @@ class ClassifierRouter(Router):
 
 
 class Linear:
-    """A linear layer with a label for each of its outputs, from JSON. `weights` [labels, features]
-    and `bias` [labels]."""
+    """A linear layer with labels, from JSON: `weights` [labels, features], `bias` [labels]."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.labels: list[str | None] = list(description["labels"])
@@ -165,21 +164,18 @@ class Linear:
                 f"{' x '.join(map(str, features.shape))}. Change `model` to the one that the agent "
                 "was trained with."
             )
-        found: np.ndarray = self.weights @ features + self.bias
-        return found
+        return self.weights @ features + self.bias
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
     """[n] -> [n], positive, adding up to 1."""
     powers = np.exp(scores - scores.max())
-    found: np.ndarray = powers / powers.sum()
-    return found
+    return powers / powers.sum()
 
 
 def best(scores: np.ndarray) -> np.ndarray:
     """[n] -> [n], 1 at the highest score and 0 elsewhere."""
-    found: np.ndarray = np.eye(len(scores))[scores.argmax()]
-    return found
+    return np.eye(len(scores))[scores.argmax()]
 
 
 def rounded(gates: np.ndarray) -> np.ndarray:
@@ -190,17 +186,13 @@ def rounded(gates: np.ndarray) -> np.ndarray:
 def blend(
     labels: Sequence[str | None], gates: np.ndarray, others: float, otherwise: str | None = None
 ) -> str | Mixture | None:
-    """The adapters with the weights g + others (1 - g), of gates [labels]; just a name, or the base
-    model, where that is what the sum amounts to. `otherwise`: the adapter that they were trained on
-    from."""
+    """The adapters with the weights g + others (1 - g), of gates [labels], as `plain`. `otherwise`:
+    the adapter that they were trained on from."""
     weights = (gates + others * (1.0 - gates)).round(6).tolist()
     there = [(n, w) for n, w in zip(labels, weights, strict=True) if n is not None]
     if otherwise is not None:
         there.append((otherwise, around(w for _, w in there)))
-    there = [(n, w) for n, w in there if w]
-    if not there:
-        return None
-    return there[0][0] if len(there) == 1 and there[0][1] == 1.0 else Mixture(tuple(there))
+    return plain(there)
 
 
 def share(description: Mapping[str, Any], key: str) -> float:

@@ -39,9 +39,8 @@ _LARGEST = 20.0  # of a difference of log-probabilities, before its exponential 
 class Batch:
     """The sampled tokens of whole sequences, one after the other, all [tokens] but `lengths`
     [sequences]: of trajectories, or of the stretches of those that were rendered anew. `new`:
-    log-probabilities with the gradient; `old`: before the iteration's first step; `sampler`: as
-    the sampler reported them; `base`: of the model without an adapter; `teacher`: of the model
-    with a lesson in its prompt."""
+    log-probabilities with the gradient; `old`: before the iteration's first step; `sampler`: as it
+    reported them; `base`: without an adapter; `teacher`: with a lesson in the prompt."""
 
     new: Tensor
     old: Tensor
@@ -179,8 +178,7 @@ def clipped(
 
 
 def total(batch: Batch, recipe: Recipe) -> Each:
-    """The algorithm's loss of each token, weighted by truncated importance sampling, with the
-    divergence from the base model."""
+    """The algorithm's loss of each token, with truncated importance sampling and divergence."""
     algorithm = recipe.algorithm
     each = algorithm.loss(batch, recipe)
     values = each.values

@@ -1,28 +1,12 @@
 """`trainer=verl`: the same training over several processes, GPUs and machines, by verl and Ray.
 
-    trainer.py   in the run's process: starts verl, keeps the ledger
-    job.py       the job's folder, which it prepares
-    process.py   runs verl as a process group: checks, watches and restarts it; the started process
-    collector.py collects episodes for the ledger, or takes a job back to an iteration's start
-    arrivals.py  reads what verl's processes write: episodes, metrics, checkpoints
-    preflight.py checks before the first rollout
-    spec.py      the job description that verl's processes read
-    compose.py   converts our settings to verl's
-    task.py      verl's task runner, with the trainer below
-    steps.py     verl's trainer, extended with the course of tasks, metrics and stop conditions
-    sampler.py   verl's buffer, from which it takes an iteration's episodes
-    advantages.py  the advantages of verl's rows
-    lessons.py   what a teacher says of verl's rows
-    rows.py      episodes of several rows: their advantages and weights
-    losses.py    the algorithm's loss in verl's place
-    episodes.py  runs our episodes in verl's workers
-    outputs.py   an episode as verl trains on it
-    tokens.py    the policy of these episodes, over verl's token servers
-    export.py    converts checkpoints to adapters in PEFT's format
-    engine.py    the learning rate of the course, the number of optimizer steps
-    nodes.py     what every machine must have
-    hours.py     how long it takes, for a dry run
-    cpu/         verl's missing parts for machines without a GPU
+    in the run's process: trainer.py keeps the ledger, job.py writes the job's folder, process.py
+    starts verl and watches it, collector.py and arrivals.py take what it writes, export.py makes
+    adapters of checkpoints; before that preflight.py and machines.py check and estimate
+    in verl's trainer: task.py, steps.py with sampler.py, advantages.py and lessons.py
+    in its workers: episodes.py with outputs.py and tokens.py; engine.py with losses.py
+    in all of them: spec.py describes the job, compose.py converts our settings to verl's, nodes.py
+    checks machines; cpu/ is what verl lacks on machines without a GPU
 
 Nothing but this file is imported unless `trainer=verl` is chosen.
 """

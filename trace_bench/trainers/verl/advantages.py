@@ -1,5 +1,9 @@
-"""The advantages of verl's rows, by the recipe's algorithm: of the rewards alone, by checklists, or
-with what observations add."""
+"""The advantages of verl's rows: of rewards alone, by checklists, or with what observations add.
+
+A batch has a row for each training sequence, so several for an episode whose earlier turns were
+rendered anew. What depends on the episode is computed of its sampled tokens one after the other,
+and these weigh as if they were in one row.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +23,59 @@ from trace_bench.trainers.record import assignment_of
 from trace_bench.trainers.settings import Recipe
 from trace_bench.trainers.verl.spec import JobSpec
 
+Members = Sequence[Sequence[int]]  # the rows of each episode, in the order of its stretches
+
+
+def members(keys: Sequence[str]) -> Members:
+    """The rows by verl's keys, `PROMPT_SESSION_STRETCH`."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for row, key in enumerate(keys):
+        session, _, stretch = key.rpartition("_")
+        found.setdefault(session, []).append((int(stretch), row))
+    return [[row for _, row in sorted(rows)] for rows in found.values()]
+
+
+def joined(mask: Tensor, episodes: Members) -> Tensor:
+    """A mask [rows, tokens] of sampled tokens -> [episodes, tokens], those of each at the
+    beginning."""
+    counts = torch.stack([mask[list(rows)].sum() for rows in episodes]).long()
+    places = torch.arange(max(int(counts.max()), 1), device=mask.device)
+    return (places < counts[:, None]).to(mask.dtype)
+
+
+def dealt(values: Tensor, mask: Tensor, episodes: Members) -> Tensor:
+    """Values [episodes, tokens] of `joined` tokens, at the places [rows, tokens] of the mask."""
+    out = torch.zeros(mask.shape, dtype=values.dtype, device=mask.device)
+    for each, rows in zip(values, episodes, strict=True):
+        done = 0
+        for row in rows:
+            places = mask[row].bool()
+            count = int(places.sum())
+            out[row, places] = each[done : done + count]
+            done += count
+    return out
+
+
+def weights(mask: Tensor, episodes: Members, aggregate: str, usual: int) -> Tensor:
+    """What verl must multiply each token's loss by, [rows, tokens], to weigh it by its episode: a
+    row's mean becomes its part of the episode's, and the mean over all rows that over `usual`, as
+    many as there are without stretches. `aggregate`: as in `grpo.token_weights`."""
+    out = mask.float()
+    if aggregate == "token":
+        return out
+    for rows in episodes if aggregate == "trajectory" else ():
+        lengths = mask[list(rows)].sum(-1)
+        for row, length in zip(rows, lengths, strict=True):
+            out[row] *= length / lengths.sum().clamp(min=1)
+    return out * (len(mask) / usual)
+
 
 def advantages(
-    recipe: Recipe,
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: np.ndarray,
-    **_: Any,
+    recipe: Recipe, token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    """(advantages, returns), both [rows, tokens], of rewards and mask of that shape, by the
-    recipe's algorithm; `index` [rows] is the group of each row. A group of equal rewards, or of one
-    row, has advantages of zero. What observations add comes later (`by_observations`)."""
+    """(advantages, returns), both [rows, tokens], of rewards and mask of that shape; `index` [rows]
+    is the group of each row. A group of equal rewards, or of one row, has advantages of zero. What
+    observations add comes later (`by_observations`)."""
     turns = [[n] for n in response_mask.sum(-1).long().tolist()]
     unseen: list[tuple[str, ...]] = [()] * len(turns)
     episodes = Episodes(token_level_rewards.sum(dim=-1), labels_of(index), turns, unseen)
@@ -79,8 +125,7 @@ def in_rows(made: Advantages, response_mask: Tensor) -> Tensor:
 def of_episodes(
     spec: JobSpec, episodes: Sequence[str], rewards: Tensor, mask: Tensor, index: np.ndarray
 ) -> Tensor:
-    """The advantages [episodes, tokens] as the job has them: by checklists, with observations, or
-    of the rewards alone."""
+    """The advantages [episodes, tokens] by what the job asks for."""
     if spec.assignment is not None:
         how = assignment_of(spec.assignment, spec.trainer.normalize_std)
         return by_checklist(episodes, mask, index, how)

@@ -16,9 +16,8 @@ LATEST = "latest_checkpointed_iteration.txt"
 
 
 class Arrivals:
-    """Reads episodes from files to which several processes append concurrently. If an episode
-    occurs twice (two processes, one of them killed), the first one found counts. Raises UserError
-    for a line that none of them wrote."""
+    """Reads episodes from files to which several processes append. If an episode occurs twice (two
+    processes, one of them killed), the first one counts. Raises UserError for a foreign line."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,7 +26,6 @@ class Arrivals:
         self._known: dict[str, set[int]] = {}
 
     def forget(self) -> None:
-        """Reads everything anew."""
         for kept in (self._read, self._there, self._known):
             kept.clear()
 

@@ -45,8 +45,8 @@ class Collector(TakesBack):
                 self.process.pause()
 
     def check_kept(self, recorded: Collection[int]) -> None:
-        """Before verl is started, raises UserError if it has to learn from episodes that the run
-        has `recorded`, and does not have them: it would play others, which no ledger counts."""
+        """Before verl is started, raises UserError if it has to learn from `recorded` episodes that
+        are not here: it would play others, which no ledger counts."""
         if self.process.started or StepFiles(self.folder).saved() > self.iteration:
             return
         if lost := set(recorded) - self.arrivals.known(self.call):
@@ -57,7 +57,6 @@ class Collector(TakesBack):
             )
 
     def take_back(self, missing: Sequence[int]) -> None:
-        """Takes verl back to before the iteration."""
         self.process.stop()
         dropped = rewind(self.folder, self.spec, self.call, missing)
         self.arrivals.forget()
@@ -77,11 +76,10 @@ class Collector(TakesBack):
 
 def rewind(folder: Path, spec: JobSpec, call: str, missing: Collection[int]) -> int:
     """Forgets what the job's folder has of the iteration of a `call` and of later ones:
-    checkpoints, adapters, metrics, episodes. Of the call itself only the failed episodes at the
-    indices `missing` are forgotten. Returns how many later episodes were. Nothing of verl may be
-    running; cut off at any moment, the same call completes it. verl goes on by itself while the
-    run's process notices the loss, so it may have trained on the iteration, saved that, and ran
-    episodes of later iterations with the result."""
+    checkpoints, adapters, metrics, episodes; of the call itself only failed episodes at the indices
+    `missing`. Returns how many later episodes were forgotten. Nothing of verl may be running; cut
+    off at any moment, the same call completes it. verl goes on by itself while the run's process
+    notices the loss, so it may have trained on the iteration and run later ones."""
     iteration, again = spec.when(call)
     StepFiles(folder).back_to(iteration)
     for version in folder.parent.glob("[0-9]*"):

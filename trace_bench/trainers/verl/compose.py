@@ -59,16 +59,12 @@ def _refuse_decided(given: Sequence[str], decided: Mapping[str, Any]) -> None:
             )
 
 
-def metrics_file(folder: Path, start: int) -> Path:
-    """verl's metrics file. verl overwrites it at every start, so each start has its own."""
-    return folder / f"metrics-{start:03d}.jsonl"
-
-
 def environment(spec: JobSpec, folder: Path, start: int = 0) -> dict[str, str]:
     """Environment variables of every process of the job, on every machine."""
     variables = {
         JOB_VARIABLE: str(folder),
-        "VERL_FILE_LOGGER_PATH": str(metrics_file(folder, start)),
+        # verl overwrites its metrics at every start, so each start has a file of its own
+        "VERL_FILE_LOGGER_PATH": str(folder / f"metrics-{start:03d}.jsonl"),
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
     }

@@ -39,7 +39,7 @@ from trace_bench.trainers.verl.spec import (
     JobSpec,
     read_spec,
 )
-from trace_bench.trainers.verl.tokens import TokenPolicy, TokenServers
+from trace_bench.trainers.verl.tokens import TokenPolicy, TokenServers, resolve
 
 _TOGETHER = 0.03  # seconds to wait for further episodes of an iteration, which arrive together
 
@@ -92,8 +92,7 @@ class EpisodeLoop(AgentLoopBase):
 
 @functools.lru_cache(maxsize=1)
 def player_of(folder: str) -> EpisodePlayer:
-    """The process's only player. verl creates a new loop for every episode; the player keeps
-    environments, sandboxes and earlier episodes between them."""
+    """The process's only player, which keeps environments and sandboxes between episodes."""
     return EpisodePlayer(Path(folder))
 
 
@@ -153,7 +152,7 @@ class EpisodePlayer:
                     self._play(call, sorted(asks, key=lambda a: a.index))
                 except Exception as error:
                     for ask in asks:
-                        _answer(ask, error)
+                        resolve(ask.answer, error)
 
     def _play(self, call: str, asks: Sequence[Wanted]) -> None:
         """Runs episodes; those that ended before a kill are answered from disk. verl's servers
@@ -161,7 +160,7 @@ class EpisodePlayer:
         known = self._known.get(call, {})
         there = {i: known.pop(ask.index) for i, ask in enumerate(asks) if ask.index in known}
         for place, trajectory in there.items():
-            _answer(asks[place], trajectory)
+            resolve(asks[place].answer, trajectory)
         assert self._chat is not None and self._servers is not None
         iteration = asks[0].iteration
         lines = self._validated if call == self.spec.validation(iteration) else self._played
@@ -170,7 +169,7 @@ class EpisodePlayer:
             ask = asks[place]
             line = Stored(call, ask.index, trajectory)
             lines.append(line, sync=True)  # verl trains on it next and may save the result
-            _answer(ask, trajectory)
+            resolve(ask.answer, trajectory)
 
         batch = EpisodeBatch(
             self.spec.acting(iteration, self.folder.parent),
@@ -183,19 +182,6 @@ class EpisodePlayer:
         policy = TokenPolicy(self._chat, self._servers, len(asks), self.spec.thoughts)
         player = Player(policy, self._suites, self.spec.max_turns, self.spec.max_tokens)
         play_missing(player, batch, there.keys(), ended)
-
-
-def _answer(ask: Wanted, what: Trajectory | Exception) -> None:
-    """Passes a result to the event loop that waits for it."""
-
-    def hand() -> None:
-        if not ask.answer.done():
-            if isinstance(what, Exception):
-                ask.answer.set_exception(what)
-            else:
-                ask.answer.set_result(what)
-
-    ask.answer.get_loop().call_soon_threadsafe(hand)
 
 
 def known_episodes(folder: Path, spec: JobSpec, first: int) -> dict[str, dict[int, Trajectory]]:

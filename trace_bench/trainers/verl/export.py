@@ -51,8 +51,7 @@ def _loaded(shard: Path) -> Mapping[str, Any]:
     """A rank's part of a checkpoint. Raises UserError if it cannot be read."""
     try:
         # These files are this run's own; torch cannot read sharded tensors without pickle.
-        state: Mapping[str, Any] = torch.load(shard, map_location="cpu", weights_only=False)
-        return state
+        return torch.load(shard, map_location="cpu", weights_only=False)
     except Exception as error:  # torch documents no errors for a damaged file
         raise UserError(
             f"{shard} cannot be read ({type(error).__name__}: {error}). Remove the folder "

@@ -8,54 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, RunContext, TrainingJob
+from trace_bench.core.protocols import Lab, RunContext, Source, TrainingJob
 from trace_bench.core.store import fingerprint, read_bytes, write_text
-from trace_bench.core.types import AgentSpec, Task, to_json
+from trace_bench.core.types import Task, to_json
 from trace_bench.play.suites import generated_key
-from trace_bench.trainers.adapters import begin_with
+from trace_bench.trainers.adapters import begin_with, fresh, write_adapter
 from trace_bench.trainers.course import hint, reference
 from trace_bench.trainers.record import start_of
-from trace_bench.trainers.settings import VerlSettings, full_iterations
-from trace_bench.trainers.verl.spec import HINT, REFERENCE, TRAIN, VALIDATION, JobSpec, row
+from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.verl.spec import HINT, REFERENCE, TRAIN, VALIDATION, JobSpec
 
 
-def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, run: RunContext) -> JobSpec:
-    """The job description for verl's processes."""
-    used = {task.env for task in job.tasks}
-    return described(
-        settings,
-        run,
-        name=job.name,
-        seed=lab.seed,
-        reward=job.reward,
-        agent=job.agent,
-        shape=full_iterations(job.rollouts, settings, job.name),
-        sources=tuple(to_json(s) for s in lab.sources() if generated_key(s.name) in used),
-        assignment=job.assignment,
-        job_seed=job.seed,
-    )
-
-
-def described(
+def spec_of(
+    job: TrainingJob,
     settings: VerlSettings,
     run: RunContext,
-    *,
-    name: str,
-    seed: int,
-    reward: str,
-    agent: AgentSpec,
     shape: tuple[int, int],
-    sources: tuple[Mapping[str, Any], ...] = (),
-    assignment: Mapping[str, Any] | None = None,
-    job_seed: int = 0,
+    seed: int,
+    sources: Sequence[Source] = (),
 ) -> JobSpec:
-    """Describes a job of the run. `shape`: (iterations, groups of each)."""
+    """The job description for verl's processes. `shape`: (iterations, groups of each); `seed`: the
+    run's; `sources`: of the generated suites in use."""
+    used = {task.env for task in job.tasks}
     return JobSpec(
-        name=name,
+        name=job.name,
         run=run.fingerprint,
         seed=seed,
-        reward=reward,
-        agent=agent,
+        reward=job.reward,
+        agent=job.agent,
         trainer=settings,
         settings=run.settings,
         suites=run.elsewhere,
@@ -66,9 +46,9 @@ def described(
         max_tokens=run.max_tokens,
         thinking=run.thinking,
         thoughts=run.thoughts,
-        sources=sources,
-        assignment=assignment,
-        job_seed=job_seed,
+        sources=tuple(to_json(s) for s in sources if generated_key(s.name) in used),
+        assignment=job.assignment,
+        job_seed=job.seed,
     )
 
 
@@ -89,8 +69,7 @@ def context(run: RunContext) -> int:
 
 
 def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
-    """Claims the folder of an adapter's versions for this job. Raises UserError if it belongs to
-    another job."""
+    """Claims the folder of an adapter's versions. Raises UserError if it is another job's."""
     own = {"settings": spec.trainer.trained(), "tasks": [t.id for t in job.tasks]}
     data = {**to_json(spec), **own}
     for key in ("trainer", "suites", "job_seed"):
@@ -113,8 +92,6 @@ def prepare(
 ) -> None:
     """Writes all files that verl's processes read. Done at every start, since they depend on the
     job alone. Raises UserError where a hint is asked for and the suite has no references."""
-    from trace_bench.trainers.adapters import fresh, write_adapter
-
     spec.write(folder)
     settings, model = spec.trainer, spec.agent.model
     table(folder / "tasks.parquet", TRAIN, job.tasks, [given(settings, lab, t) for t in job.tasks])
@@ -125,7 +102,7 @@ def prepare(
     layers = fresh(model, settings.target_modules, settings.rank, job.seed)
     if (start := start_of(job.agent)) is not None:
         begin_with(layers, start, settings)
-    write_adapter(folder / "start", layers, lora(settings), model)
+    write_adapter(folder / "start", layers, vars(settings), model)
 
 
 def given(settings: VerlSettings, lab: Lab, task: Task) -> dict[str, str]:
@@ -133,25 +110,23 @@ def given(settings: VerlSettings, lab: Lab, task: Task) -> dict[str, str]:
     without the references that this needs."""
     suite = lab.suite_of(task)
     known = reference(suite, task) if settings.algorithm.references else ()
-    return {
-        HINT: hint(suite, task) if settings.hinted else "",
-        REFERENCE: json.dumps(list(known)),
-    }
-
-
-def lora(settings: VerlSettings) -> dict[str, Any]:
-    """The LoRA settings for an adapter's configuration file."""
-    s = settings
-    return {"rank": s.rank, "alpha": s.alpha, "target_modules": s.target_modules}
+    return {HINT: hint(suite, task) if settings.hinted else "", REFERENCE: json.dumps(list(known))}
 
 
 def table(path: Path, split: str, tasks: Sequence[Task], own: Sequence[Mapping[str, str]]) -> None:
-    """Writes the parquet file from which verl reads its tasks, atomically. `own`: more fields."""
+    """Writes the parquet file from which verl reads its tasks, atomically. `own`: more fields. verl
+    requires a prompt and a ground truth in every row, but ours are never used."""
     import pyarrow
     from pyarrow import parquet
 
-    rows = [
-        row(n, split, task, json.dumps(to_json(task)), **more)
+    rows: list[dict[str, Any]] = [
+        {
+            "data_source": split,
+            "prompt": [{"role": "user", "content": task.id}],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": n, "split": split, "task": json.dumps(to_json(task)), **more},
+            "agent_name": "trace_bench",
+        }
         for n, (task, more) in enumerate(zip(tasks, own, strict=True))
     ]
     temporary = path.with_name(f".{path.name}.tmp")

@@ -77,8 +77,7 @@ def faults(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> list[st
 
 
 def joined(nodes: Callable[[], list[Any]], count: int, limit: float = _JOINED) -> list[Any]:
-    """The machines that are there, after a wait for `count` of them: those of a batch job start at
-    different times."""
+    """The machines that are there, after a wait for `count`: a batch job's start one by one."""
     end = time.monotonic() + limit
     while True:
         alive = [node for node in nodes() if node["Alive"]]

@@ -16,27 +16,39 @@ from trace_bench.trainers.record import exact, paid
 from trace_bench.trainers.tree import Tokens, stretches, with_prompt
 from trace_bench.trainers.verl.spec import CREDIT, NOTHING, JobSpec
 
-Group = tuple[str, int]
-"""A group's call, and the index of its first episode."""
+Group = tuple[str, int]  # a group's call, and the index of its first episode
 
 
 def outputs(trajectory: Trajectory, spec: JobSpec, iteration: int) -> list[Any]:
-    """The episode in verl's format, a row for each of its training sequences: the first prompt,
-    then everything after it with a mask. Empty for an episode that cannot be trained on."""
+    """The episode in verl's format, a row for each of its training sequences. Empty for an episode
+    that cannot be trained on."""
     score = trajectory.score
     if score is None or trajectory.failure is not None or not trajectory.turns:
         return []
     if not exact(trajectory):
         return []
-    score_info = {"similarity": float(score.similarity), "success": float(score.success)}
-    return [
-        _row(tokens, trajectory, spec, iteration, score_info) for tokens in stretches(trajectory)
-    ]
+    scores = (float(score.similarity), float(score.success))
+    reward, credit = paid(trajectory, spec.reward), credit_of(trajectory, spec)
+    turns = len(trajectory.turns)
+    return [_row(t, iteration, credit, reward, turns, scores) for t in stretches(trajectory)]
+
+
+def nothing(tokenizer: Any) -> Any:
+    """A placeholder row without learning signal, recognized by its version, which no adapter has.
+    If only such rows are left, their rewards are equal, so the advantages are zero."""
+    end = tokenizer.eos_token_id
+    return _row(Tokens(np.array([end, end]), np.array([1]), np.zeros(1)), NOTHING)
 
 
 def _row(
-    tokens: Tokens, trajectory: Trajectory, spec: JobSpec, iteration: int, score: dict[str, float]
+    tokens: Tokens,
+    version: int,
+    credit: str = "",
+    reward: float = 0.0,
+    turns: int = 0,
+    scores: tuple[float, float] = (0.0, 0.0),
 ) -> Any:
+    """The first prompt, then everything after it with a mask. `scores`: (similarity, success)."""
     start = int(tokens.sampled[0])
     mask, logprobs = np.zeros(len(tokens.ids), np.int64), np.zeros(len(tokens.ids))
     mask[tokens.sampled], logprobs[tokens.sampled] = 1, tokens.logprobs
@@ -45,14 +57,14 @@ def _row(
         response_ids=tokens.ids[start:].tolist(),
         response_mask=mask[start:].tolist(),
         response_logprobs=logprobs[start:].tolist(),
-        reward_score=paid(trajectory, spec.reward),
-        num_turns=len(trajectory.turns),
+        reward_score=reward,
+        num_turns=turns,
         metrics=AgentLoopMetrics(),
         extra_fields={
-            "reward_extra_info": score,
-            "min_global_steps": iteration,
-            "max_global_steps": iteration,
-            CREDIT: credit_of(trajectory, spec),
+            "reward_extra_info": {"similarity": scores[0], "success": scores[1]},
+            "min_global_steps": version,
+            "max_global_steps": version,
+            CREDIT: credit,
         },
     )
 
@@ -65,27 +77,6 @@ def credit_of(trajectory: Trajectory, spec: JobSpec) -> str:
         return ""
     lengths = [len(turn.token_ids) for turn in trajectory.turns]
     return json.dumps({"lengths": lengths, "seen": seen(trajectory)})
-
-
-def nothing(tokenizer: Any) -> Any:
-    """A placeholder row without learning signal, recognized by its version, which no adapter has.
-    If only such rows are left, their rewards are equal, so the advantages are zero."""
-    end = tokenizer.eos_token_id
-    return AgentLoopOutput(
-        prompt_ids=[end],
-        response_ids=[end],
-        response_mask=[1],
-        response_logprobs=[0.0],
-        reward_score=0.0,
-        num_turns=0,
-        metrics=AgentLoopMetrics(),
-        extra_fields={
-            "reward_extra_info": {"similarity": 0.0, "success": 0.0},
-            "min_global_steps": NOTHING,
-            "max_global_steps": NOTHING,
-            CREDIT: "",
-        },
-    )
 
 
 class Prompts:

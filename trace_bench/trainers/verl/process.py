@@ -25,8 +25,7 @@ from trace_bench.trainers.verl.nodes import faults
 from trace_bench.trainers.verl.spec import JobSpec, read_spec
 
 COMMAND = (sys.executable, "-m", "trace_bench.trainers.verl.process")
-REFUSED = 3
-"""The exit code for settings that cannot work; the last line printed says why."""
+REFUSED = 3  # the exit code for settings that cannot work; the last line printed says why
 
 _PR_SET_PDEATHSIG = 1
 _SHUTDOWN = 30.0  # seconds for an orderly end after the parent's
@@ -95,8 +94,8 @@ class Process:
 
     def watch(self) -> None:
         """Restarts verl if it has crashed or stalled. Raises UserError for settings that it
-        refuses, and VerlFailed if it was restarted too often or ended without producing everything
-        that is expected."""
+        refuses, and VerlFailed if it was restarted too often or ended without all that is
+        expected."""
         code = 0 if self._child is None else self._child.poll()
         silent = time.monotonic() - self._progress
         if code == 0 and silent > _LATE:
@@ -120,11 +119,6 @@ class Process:
         self.restarted += 1
         self.report(f"verl stopped ({why}); started again from its last checkpoint, see {self.log}")
         self.start()
-
-    @property
-    def finished(self) -> bool:
-        """Whether verl ended successfully."""
-        return self._child is not None and self._child.poll() == 0
 
     def stop(self) -> None:
         """Ends the processes of this start, Ray's included."""
@@ -182,9 +176,8 @@ def refusal(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """The started process: composes and checks verl's settings and then runs verl until the job is
-    done; with --check for START it only checks. It ends when its parent process is gone, and Ray's
-    processes end with it."""
+    """The started process: checks verl's settings and runs verl until the job is done; with --check
+    for START it only checks. It ends with its parent, and Ray's processes with it."""
     folder = Path(arguments[0])
     _die_with_parent()
     spec = read_spec(folder)

@@ -20,32 +20,26 @@ from typing import Any, Literal
 from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
 from trace_bench.core.store import read_json, stable_seed, write_json
-from trace_bench.core.types import AdapterRef, AgentSpec, Task
+from trace_bench.core.types import AgentSpec, Task
 from trace_bench.trainers.course import Course
-from trace_bench.trainers.record import start_of
+from trace_bench.trainers.record import start_of, with_version
 from trace_bench.trainers.settings import VerlSettings
 
-JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"
-"""The environment variable with the path of the folder, for verl's processes."""
+JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"  # the environment variable with the path of the folder
 
-CPU_ROLLOUT = "trace_bench"
-"""The rollout server on a CPU, by its name in verl's settings."""
+CPU_ROLLOUT = "trace_bench"  # the rollout server on a CPU, by its name in verl's settings
 
-NOTHING = -1
-"""The adapter version that marks a placeholder for an episode that cannot be trained on."""
+NOTHING = -1  # the adapter version of a placeholder for an episode that cannot be trained on
 
-ESTIMATOR = "trace_bench"
-"""The estimator of advantages, by its name in verl's settings (`steps.advantages`)."""
+ESTIMATOR = "trace_bench"  # the estimator of advantages, by its name in verl's settings
 
-LOSS = "trace_bench"
-"""The loss of tokens, by its name in verl's settings (`losses.policy_loss`)."""
+LOSS = "trace_bench"  # the loss of tokens, by its name in verl's settings (`losses.policy_loss`)
 
 STEPS = "trace_bench_steps_max"
 """The metric with the number of an iteration's optimizer steps that had a gradient. verl reduces a
 metric of this name by its largest value: it is counted up from step to step."""
 
-RATE = "trace_bench_rate"
-"""The extra field of a batch with the learning rate of its iteration."""
+RATE = "trace_bench_rate"  # the extra field of a batch with the learning rate of its iteration
 
 MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "max", "kl"))
 """The metrics with the fields of `grpo.Mismatch`."""
@@ -57,11 +51,9 @@ HINT, REFERENCE = "hint", "reference"
 """The extra fields of a task: the hint that some of its rollouts have (`course.hint`), and its
 reference's messages as JSON, for an algorithm that is given them; else empty."""
 
-TAUGHT = "trace_bench/taught"
-"""The metric with the number of an iteration's rollouts that a teacher has read."""
+TAUGHT = "trace_bench/taught"  # the metric: how many of an iteration's rollouts a teacher has read
 
-CREDIT = "trace_bench_episode"
-"""The extra field of a row with what its advantages depend on (`grpo.packed`)."""
+CREDIT = "trace_bench_episode"  # the extra field of a row: its part in advantages (`grpo.packed`)
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -130,12 +122,9 @@ class JobSpec:
     def acting(self, iteration: int, folder: Path) -> AgentSpec:
         """The agent for an iteration's rollouts; after the last iteration, the result. `folder`
         holds the versions of the adapter."""
-        version = self.version(iteration)
-        if not iteration or version is None:
+        if not iteration:
             return self.agent
-        adapter = AdapterRef(version, str(folder / f"{iteration:04d}"))
-        version = f"{self.agent.version}+{version}"
-        return replace(self.agent, version=version, adapters=(adapter,))
+        return with_version(self.agent, self.name, folder / f"{iteration:04d}")
 
     def write(self, folder: Path) -> None:
         write_json(folder / "job.json", self)
@@ -146,15 +135,3 @@ def read_spec(folder: Path) -> JobSpec:
     data = read_json(folder / "job.json")
     spec = convert(data, JobSpec)
     return replace(spec, trainer=build(VerlSettings, data["trainer"], "trainer"))
-
-
-def row(index: int, split: str, task: Task, text: str, **own: str) -> dict[str, Any]:
-    """One row of the table that verl reads, with the task as JSON, and fields of its own. verl
-    requires a prompt and a ground truth in every row, but ours are never used."""
-    return {
-        "data_source": split,
-        "prompt": [{"role": "user", "content": task.id}],
-        "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {"index": index, "split": split, "task": text, **own},
-        "agent_name": "trace_bench",
-    }

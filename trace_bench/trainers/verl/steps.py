@@ -30,8 +30,7 @@ from trace_bench.policies.chat import Chat
 from trace_bench.trainers import grpo
 from trace_bench.trainers.course import differ, in_groups
 from trace_bench.trainers.grpo import mismatch
-from trace_bench.trainers.verl import lessons, rows
-from trace_bench.trainers.verl.advantages import of_episodes
+from trace_bench.trainers.verl import advantages, lessons
 from trace_bench.trainers.verl.arrivals import Arrivals
 from trace_bench.trainers.verl.sampler import Sampler, member_of
 from trace_bench.trainers.verl.spec import (
@@ -182,22 +181,23 @@ class StepTrainer(PPOTrainerSync):
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
         )
-        nested, every = data["response_mask"], rows.members(batch.keys)
+        nested, every = data["response_mask"], advantages.members(batch.keys)
         mask = nested.to_padded_tensor(padding=0)
         first = [own[0] for own in every]  # each row has the reward and the credit of its episode
         credits = list(data["extra_fields"])
         episodes = [credits[row][CREDIT] for row in first]
         uid = np.array(list(data["uid"]), dtype=object)[first]
         rewards = data["rm_scores"].to_padded_tensor(padding=0).sum(-1)[first]
-        made = of_episodes(spec, episodes, rewards, rows.joined(mask, every), uid)
-        there = response_to_nested(rows.dealt(made, mask, every), nested)
+        there = advantages.joined(mask, every)
+        made = advantages.of_episodes(spec, episodes, rewards, there, uid)
+        values = response_to_nested(advantages.dealt(made, mask, every), nested)
         if taught:
-            there = self._teach(batch, metrics)
-        new = {"advantages": there, "returns": there}
+            values = self._teach(batch, metrics)
+        new = {"advantages": values, "returns": values}
         if several:
             usual = spec.groups * spec.trainer.group_size
             aggregate, _ = spec.trainer.algorithm.aggregation(spec.trainer)
-            weights = rows.weights(mask, every, aggregate, usual)
+            weights = advantages.weights(mask, every, aggregate, usual)
             if "rollout_is_weights" in data:  # of truncated importance sampling
                 weights = weights * data["rollout_is_weights"].to_padded_tensor(padding=0)
             new["rollout_is_weights"] = response_to_nested(weights, nested)

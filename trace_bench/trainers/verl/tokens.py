@@ -12,12 +12,26 @@ from uuid import uuid4
 
 from trace_bench.core.errors import TraceBenchError
 from trace_bench.core.protocols import Policy, TurnReply, TurnRequest
-from trace_bench.core.types import AgentSpec, Turn
+from trace_bench.core.types import AgentSpec
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.talk import Talk, Thoughts
 
 Generate = Callable[..., Awaitable[Any]]
 """verl's `LLMServerClient.generate(request_id, prompt_ids=, sampling_params=)`."""
+
+
+def resolve(answer: asyncio.Future[Any], what: Any) -> None:
+    """Passes a result, or an exception, to the event loop that waits for it."""
+
+    def hand() -> None:
+        if answer.done():
+            return
+        if isinstance(what, Exception):
+            answer.set_exception(what)
+        else:
+            answer.set_result(what)
+
+    answer.get_loop().call_soon_threadsafe(hand)
 
 
 class ServersLost(TraceBenchError):
@@ -30,7 +44,6 @@ class _Underway:
     """The state of an episode. `request`: the id that keeps its turns on one server."""
 
     talk: Talk
-    adapter: str | None = None
     request: str = field(default_factory=lambda: uuid4().hex)
     limit: int = 0
 
@@ -95,8 +108,8 @@ class TokenPolicy(Policy):
     def _submit(self, request: TurnRequest) -> None:
         number, servers = request.episode, self._servers
         if number not in self._open:
-            talk = Talk(self._chat, request.tools, self._thoughts)
-            self._open[number] = _Underway(talk, request.adapter)
+            talk = Talk(self._chat, request.tools, self._thoughts, request.adapter)
+            self._open[number] = _Underway(talk)
         episode = self._open[number]
         talk = episode.talk
         talk.ask(request.messages)
@@ -123,24 +136,13 @@ class TokenPolicy(Policy):
         output = what.result()
         if not output.token_ids:
             return TurnReply(number, None, error=f"no tokens ({output.stop_reason})")
-        acted = self._servers.version(int(output.extra_fields["global_steps"]))
-        if acted != episode.adapter:
-            raise ServersLost(f"the servers hold {acted!r} where {episode.adapter!r} is to act")
-        ids, talk = tuple(output.token_ids), episode.talk
-        reply = talk.hear(ids, ids[-1] == self._chat.stop)
-        turn = Turn(
-            messages=talk.messages,
-            reply=reply.message,
-            prompt_ids=talk.new,
-            token_ids=ids,
-            logprobs=tuple(output.log_probs or ()),
-            adapter=acted,
-            malformed=reply.malformed,
-            thoughts=reply.thoughts,
-            truncated=not talk.finished and len(ids) >= episode.limit,
-            kept=talk.kept,
-        )
-        return TurnReply(number, turn)
+        acted, talk = self._servers.version(int(output.extra_fields["global_steps"])), episode.talk
+        if acted != talk.adapter:
+            raise ServersLost(f"the servers hold {acted!r} where {talk.adapter!r} is to act")
+        ids, logprobs = tuple(output.token_ids), tuple(output.log_probs or ())
+        finished = ids[-1] == self._chat.stop
+        cut = not finished and len(ids) >= episode.limit
+        return TurnReply(number, talk.turn(ids, logprobs, finished=finished, truncated=cut))
 
     def _failed(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):

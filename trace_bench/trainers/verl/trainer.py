@@ -11,41 +11,30 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    AssignsAdvantages,
-    ContinuesAdapters,
-    Lab,
-    OnEpisode,
-    RunContext,
-    TrainingJob,
-    Workload,
-)
+from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob, Workload
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
-from trace_bench.trainers.course import Course, curve_caveat, hints, without_hint
+from trace_bench.core.types import AgentSpec, Task, Trajectory
+from trace_bench.trainers.course import curve_caveat, play_groups, without_hint
 from trace_bench.trainers.record import (
-    check_assignment,
+    ByRecipe,
     check_finite,
     check_job,
-    check_start,
-    check_turns,
     conclude,
     of_rollouts,
     of_sampler,
+    remove_versions,
 )
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles, step_of
 from trace_bench.trainers.verl.collector import Collector
-from trace_bench.trainers.verl.hours import hours
-from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of
-from trace_bench.trainers.verl.preflight import machines, preflight
+from trace_bench.trainers.verl.job import claim, prepare, spec_of
+from trace_bench.trainers.verl.machines import hours, machines
+from trace_bench.trainers.verl.preflight import preflight
 from trace_bench.trainers.verl.process import Process
 from trace_bench.trainers.verl.spec import MISMATCH, STEPS, TAUGHT, JobSpec
 
@@ -53,8 +42,10 @@ if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
 
 
-class VerlTrainer(ContinuesAdapters, AssignsAdvantages):
+class VerlTrainer(ByRecipe):
     """`trainer=verl`. Downloads a model that has a hub name."""
+
+    settings: VerlSettings
 
     def __init__(self, settings: VerlSettings, run: RunContext) -> None:
         self.settings, self.context = settings, run
@@ -63,27 +54,15 @@ class VerlTrainer(ContinuesAdapters, AssignsAdvantages):
         full_iterations(rollouts, self.settings, name)
         return curve_caveat(self.settings, rollouts, points)
 
-    def check_start(self, start: AdapterRef) -> None:
-        check_start(start, self.settings)
-
-    def check_assignment(self, assignment: Mapping[str, Any]) -> None:
-        check_assignment(assignment, self.settings)
-
     def preflight(self, new: bool) -> None:
         """Raises UserError for settings that cannot work; for a `new` run verl checks them too."""
         preflight(self.sample_job(), whole=new)
 
     def sample_job(self) -> JobSpec:
         """A job like those of the run, for checking settings."""
-        return described(
-            self.settings,
-            self.context,
-            name="check",
-            seed=self.context.seed,
-            reward="similarity",
-            agent=AgentSpec(self.context.model),
-            shape=(1, self.settings.groups),
-        )
+        job = TrainingJob("check", AgentSpec(self.context.model), (), 0, 0)
+        shape = (1, self.settings.groups)
+        return spec_of(job, self.settings, self.context, shape, self.context.seed)
 
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """Memory of training, of its rollouts and of the agent's server, by `trainers.memory`."""
@@ -93,34 +72,26 @@ class VerlTrainer(ContinuesAdapters, AssignsAdvantages):
         return hours(self.settings, self.context, work)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """Returns the job's agent with the adapter `<job.name>@<version>`; the agent itself if no
-        optimizer step had a gradient. An agent that has an adapter already is trained on from it,
-        and the new one takes its place.
-
-        Raises UserError for an agent that routes between adapters, if the job's rollouts are too
-        few for one iteration, for settings that verl refuses, and if the folder holds a job of the
-        same name with other settings; VerlFailed if verl stops too often."""
+        """Returns the job's agent with the adapter `<job.name>@<version>`, which takes the place of
+        one that it has; the agent itself if no optimizer step had a gradient. Raises UserError as
+        the plan does, for an agent that routes between adapters, settings that verl refuses, and a
+        folder with another job of that name; VerlFailed if verl stops too often."""
         check_job(job)
-        spec = spec_of(job, lab, self.settings, self.context)
-        return _VerlTraining(job, lab, self.settings, spec).run(self.context)
+        return _VerlTraining(job, lab, self.settings, self.spec(job, lab)).run(self.context)
+
+    def spec(self, job: TrainingJob, lab: Lab) -> JobSpec:
+        shape = full_iterations(job.rollouts, self.settings, job.name)
+        return spec_of(job, self.settings, self.context, shape, lab.seed, lab.sources())
 
 
-@dataclass
 class _VerlTraining:
     """One job. `adapters`: the folder of the adapter's versions; `folder`: verl's, inside it."""
 
-    job: TrainingJob
-    lab: Lab
-    settings: VerlSettings
-    spec: JobSpec
-    adapters: Path = field(init=False)
-    folder: Path = field(init=False)
-    course: Course = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.adapters = (self.lab.folder / "adapters" / file_name(self.job.name)).resolve()
+    def __init__(self, job: TrainingJob, lab: Lab, settings: VerlSettings, spec: JobSpec) -> None:
+        self.job, self.lab, self.settings, self.spec = job, lab, settings, spec
+        self.adapters = (lab.folder / "adapters" / file_name(job.name)).resolve()
         self.folder = self.adapters / "verl"
-        self.course = self.spec.course(self.job.tasks)
+        self.course = spec.course(job.tasks)
 
     def run(self, context: RunContext) -> AgentSpec:
         claim(self.adapters, self.job, self.spec)
@@ -209,36 +180,18 @@ class _VerlTraining:
         from trace_bench.trainers.grpo import earned
 
         played = list[Trajectory]()
+        agent, adapter = self.agent(iteration), self.spec.version(iteration)
 
         def play(call: str, groups: Sequence[Task]) -> list[float]:
-            tasks = [task for task in groups for _ in range(self.settings.group_size)]
-            by = None if collector is None else collector(call, len(tasks))
-            more = self.collected(call, iteration, tasks, by or _refuse)
+            count = len(groups) * self.settings.group_size
+            by = None if collector is None else collector(call, count)
+            more = play_groups(self.lab, call, agent, groups, adapter, self.settings, by or _refuse)
             if by is not None:
-                by.check_kept(range(len(tasks)))
+                by.check_kept(range(count))
             played.extend(more)
             return earned(more, self.job, self.settings)
 
         self.course.iteration(self.spec.call(iteration), play)
-        return played
-
-    def collected(
-        self, call: str, iteration: int, tasks: Sequence[Task], by: Any
-    ) -> list[Trajectory]:
-        """The episodes of one call."""
-        adapter = self.spec.version(iteration)
-        played = self.lab.rollouts(
-            call,
-            self.agent(iteration),
-            tasks,
-            purpose=Purpose.TRAINING,
-            temperature=1.0,
-            route=[adapter] * len(tasks),
-            hints=hints(self.lab, tasks, self.settings),
-            by=by,
-        )
-        for trajectory in played:
-            check_turns(trajectory, adapter)
         return played
 
     def fetch(self, version: int, process: Process) -> None:
@@ -251,12 +204,10 @@ class _VerlTraining:
 
         steps = StepFiles(self.folder)
         self.wait(process, lambda: steps.saved() >= version or None)
-        checkpoints = self.folder / "checkpoints"
-        export(steps.checkpoint(version), target, lora(self.settings), self.spec.agent.model)
-        for old in sorted(self.adapters.glob("[0-9]*")):
-            if int(old.name) < version:
-                shutil.rmtree(old)
-        for old in checkpoints.glob("global_step_*"):  # verl needs only the last one
+        checkpoint = steps.checkpoint(version)
+        export(checkpoint, target, vars(self.settings), self.spec.agent.model)
+        remove_versions(self.adapters, version)
+        for old in checkpoint.parent.glob("global_step_*"):  # verl needs only the last one
             if step_of(old) < version:
                 shutil.rmtree(old)
 
@@ -326,8 +277,7 @@ def mismatch_of(verl: Mapping[str, Any]) -> Mismatch | None:
     return None if None in values else Mismatch(*map(float, values))  # type: ignore[arg-type]
 
 
-FIELDS = {"phase", "spent", "reward", "constant_share"}
-"""What the metrics of every iteration have."""
+FIELDS = {"phase", "spent", "reward", "constant_share"}  # what the metrics of every iteration have
 
 METRICS = {
     "loss": "actor/pg_loss",

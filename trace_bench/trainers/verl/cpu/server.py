@@ -4,12 +4,13 @@ tokens, with the adapter in full precision; and its training worker."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import queue
 import threading
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from trace_bench.policies.loading import load_model
 from trace_bench.policies.local import backend_of
 from trace_bench.trainers.verl.cpu.plugin import register_rollout
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, read_spec
+from trace_bench.trainers.verl.tokens import resolve
 
 _SLOTS = 128  # concurrent sequences; further ones wait
 
@@ -78,15 +80,6 @@ class CpuRollout(BaseRollout):
             await server.take.remote(adapter, scale, int(global_steps or 0))
 
 
-@dataclass(frozen=True)
-class _Request:
-    ids: list[int]
-    seed: int
-    temperature: float
-    max_tokens: int
-    answer: asyncio.Future[Sampled]
-
-
 class CpuServer:
     """A Ray actor. Requests arrive on its event loop; one thread runs the engine over all of them.
     A new adapter takes effect between requests."""
@@ -99,8 +92,9 @@ class CpuServer:
         self._engine = Scheduler(self._backend, _SLOTS, spec.context, tokenizer.eos_token_id)
         self._version = 0
         self._name: str | None = None
-        self._asked: queue.SimpleQueue[_Request] = queue.SimpleQueue()
-        self._live: dict[int, _Request] = {}
+        self._numbers = itertools.count(1)
+        self._asked: queue.SimpleQueue[tuple[Order, asyncio.Future[Sampled]]] = queue.SimpleQueue()
+        self._live: dict[int, asyncio.Future[Sampled]] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._work, name="engine", daemon=True).start()
 
@@ -113,15 +107,14 @@ class CpuServer:
         """Samples a turn. `sampling_params`: temperature, max_tokens, and the seed of the episode's
         random stream, in which the prompt's length is the position where this turn begins."""
         answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
-        self._asked.put(
-            _Request(
-                list(prompt_ids),
-                int(sampling_params.get("seed", 0)),
-                float(sampling_params["temperature"]),
-                int(sampling_params.get("max_tokens", self._spec.max_tokens)),
-                answer,
-            )
+        order = Order(
+            next(self._numbers),
+            list(prompt_ids),
+            seed=int(sampling_params.get("seed", 0)),
+            temperature=float(sampling_params["temperature"]),
+            max_tokens=int(sampling_params.get("max_tokens", self._spec.max_tokens)),
         )
+        self._asked.put((order, answer))
         sampled = await answer
         return TokenOutput(
             token_ids=list(sampled.ids),
@@ -160,51 +153,21 @@ class CpuServer:
             os._exit(1)
 
     def _serve(self) -> None:
-        number = 0
         while True:
             waiting = [self._asked.get()] if not self._live else []
             with self._lock:
                 while not self._asked.empty():
                     waiting.append(self._asked.get())
-                for request in waiting:
-                    number += 1
-                    self._live[number] = request
-                    self._submit(number, request)
+                for order, answer in waiting:
+                    try:
+                        self._engine.submit(replace(order, adapter=self._name))
+                        self._live[order.episode] = answer
+                    except ValueError as error:
+                        resolve(answer, error)
                 if self._live:
                     for sampled in self._engine.step():
-                        done = self._live.pop(sampled.episode)
                         self._engine.release(sampled.episode)
-                        _resolve(done.answer, sampled)
-
-    def _submit(self, number: int, request: _Request) -> None:
-        try:
-            self._engine.submit(
-                Order(
-                    number,
-                    request.ids,
-                    self._name,
-                    request.seed,
-                    request.temperature,
-                    request.max_tokens,
-                )
-            )
-        except ValueError as error:
-            del self._live[number]
-            _resolve(request.answer, error)
-
-
-def _resolve(answer: asyncio.Future[Sampled], what: Sampled | Exception) -> None:
-    """Passes a result to the event loop that waits for it."""
-
-    def hand() -> None:
-        if answer.done():
-            return
-        if isinstance(what, Exception):
-            answer.set_exception(what)
-        else:
-            answer.set_result(what)
-
-    answer.get_loop().call_soon_threadsafe(hand)
+                        resolve(self._live.pop(sampled.episode), sampled)
 
 
 class CpuWorker(ActorRolloutRefWorker):

@@ -1,0 +1,203 @@
+"""What `trainer=verl` needs of machines, and how long it takes, for a dry run: by
+`trainers.memory` and `trainers.pace`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext, Workload
+from trace_bench.trainers.memory import OVERHEAD, Shape, shape_of
+from trace_bench.trainers.pace import START, SWITCH, played, said, update_seconds
+from trace_bench.trainers.settings import VerlSettings, shared_evenly
+from trace_bench.trainers.verl import preflight
+
+PARSERS = (
+    (r"qwen3-coder|qwen3\.\d", "qwen3_coder"),
+    (r"llama-?3", "llama3_json"),
+    (r"mistral|devstral", "mistral"),
+)
+
+
+def machines(
+    settings: VerlSettings, run: RunContext, billions: float | None
+) -> tuple[list[str], list[str]]:
+    """(needs of hardware for a model of so many billion parameters, what is missing here)."""
+    s, missing = settings, []
+    for check in preflight.CHECKS:
+        try:
+            check(s)
+        except UserError as error:
+            missing.append(str(error))
+    ranks = s.gpus * s.nnodes
+    where = f"trainer=verl on {ranks} {'GPU(s)' if s.device == 'cuda' else 'processes'}{s.by}"
+    if billions is None:
+        return [f"{where}: the weights in float32, shared by all"], missing
+    each, served = 4 * billions / ranks, 2 * billions / s.tensor_parallel
+    rest = "in the machine's memory between uses" if s.offload else "all the time"
+    lines = [f"{where}: {each:.3g} GB of weights each ({rest}), {served:.3g} GB more for vLLM"]
+    if s.device == "cpu":
+        return lines, missing
+    if served > s.gpu_memory * s.gpu_gb:
+        missing.append(
+            f"vLLM needs {served:g} GB of each GPU for the weights and gets "
+            f"{s.gpu_memory * s.gpu_gb:g} of {s.gpu_gb:g}: raise trainer.tensor_parallel or "
+            "trainer.gpu_memory"
+        )
+    shape = shape_of(run.model)
+    if shape is not None and (unreached := shape.unreached(s.target_modules)):
+        missing.append(unreached)
+    if shape is not None and run.context is not None:
+        for found in (_training(s, shape, run.context), _serving(s, shape, run, run.context)):
+            lines += found[0]
+            missing += found[1]
+    return lines, missing
+
+
+def _parts(s: VerlSettings, shape: Shape, context: int, gpus: int) -> dict[str, float]:
+    """GB of one GPU while it trains, of so many on each machine."""
+    ranks, tokens = gpus * s.nnodes, max(s.batch_tokens, context)
+    ends = 2 * 2 * shape.vocab * shape.hidden  # embeddings and head, gathered in bf16
+    masks = 0 if s.flash_attention else 3 * tokens**2  # torch's attention with padding
+    parts = {
+        "weights": 4 * shape.parameters / ranks,
+        "adapter and its optimizer": 16 * shape.lora(s.rank, s.target_modules) / ranks,
+        "gathered layers": ends + 2 * 2 * shape.layer,
+        f"activations of {tokens} tokens": shape.activations(tokens, s.target_modules) + masks,
+        "logits": shape.logits(tokens),
+        "the rest": OVERHEAD,
+    }
+    return {name: size / 1e9 for name, size in parts.items()}
+
+
+def _training(s: VerlSettings, shape: Shape, context: int) -> tuple[list[str], list[str]]:
+    """Memory of training and its rollouts: GPUs, host and disk."""
+    parts, most = _parts(s, shape, context, s.gpus), s.gpu_gb * (1 - s.serving)
+    total, weights = sum(parts.values()), 2 * shape.parameters / 1e9
+    live = max(0, int(training_cache(s, shape) // (context * shape.kv_token)))
+    replicas = max(1, s.gpus // s.tensor_parallel) * weights
+    copies, load = (2 * weights / s.nnodes if s.offload else 0.0), 2 * weights
+    kept = 2 * 12 * shape.lora(s.rank, s.target_modules) / 1e9
+    lines = [
+        f"  a GPU in training: {total:.0f} GB ({_said(parts)})",
+        f"  a vLLM of {s.tensor_parallel} GPU(s) in training: {live} whole episodes of {context} "
+        f"tokens at once ({shape.kv_token / 1e3:.0f} kB a token)",
+        f"  host memory of a machine: {copies + replicas + load:.0f} GB (weights between uses "
+        f"{copies:.0f}, sleeping vLLM {replicas:.0f}, loading {load:.0f})",
+        f"  disk: {weights:.0f} GB for the model, {kept:.2g} for two checkpoints, and episodes",
+    ]
+    missing = []
+    if total > most:
+        doubled = (s.gpus * 2**k for k in range(1, 7))
+        fits = (n for n in doubled if sum(_parts(s, shape, context, n).values()) <= most)
+        more = next(fits, None)
+        hint = f"trainer.gpus={more} would fit" if more else "no number of GPUs would fit"
+        missing.append(
+            f"training needs {total:.0f} GB of each GPU and has {most:.0f} of {s.gpu_gb:g} "
+            f"({_said(parts)}): {hint}; or lower trainer.batch_tokens or policy.context"
+        )
+    if live < 1:
+        missing.append(
+            f"vLLM in training cannot hold one episode of {context} tokens: raise "
+            "trainer.gpu_memory or trainer.tensor_parallel, or lower policy.context"
+        )
+    return lines, missing
+
+
+def _said(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {size:.1f}" for name, size in parts.items())
+
+
+def training_cache(s: VerlSettings, shape: Shape) -> float:
+    """Bytes for keys and values of one vLLM in training."""
+    return s.tensor_parallel * s.gpu_memory * s.gpu_gb * 1e9 - 2 * shape.parameters - OVERHEAD
+
+
+def server_cache(s: VerlSettings, shape: Shape, gpus: int) -> float:
+    """Bytes for keys and values of the agent's server with so many GPUs."""
+    return gpus * ((s.serving or 0.9) * s.gpu_gb * 1e9 - OVERHEAD) - 2 * shape.parameters
+
+
+def server_gpus(s: VerlSettings, shape: Shape, context: int) -> tuple[int, int, int]:
+    """GPUs of one machine's server: how many it needs, are free and are used."""
+
+    def fits(gpus: int) -> bool:
+        enough = server_cache(s, shape, gpus) >= context * shape.kv_token
+        return enough and shape.heads % gpus == 0
+
+    least = next((n for n in (1, 2, 4, 8) if fits(n)), 8)
+    free = s.gpus if s.serving else (s.node_gpus or s.gpus + least) - s.gpus
+    usable = [n for n in (1, 2, 4, 8) if n <= free and shape.heads % n == 0]
+    return least, free, max(usable, default=0)
+
+
+def _serving(
+    s: VerlSettings, shape: Shape, run: RunContext, context: int
+) -> tuple[list[str], list[str]]:
+    """The agent's server on each machine: its GPUs, its episodes, its command."""
+    if not run.at_servers:
+        return [], []
+    share = s.serving or 0.9
+    least, free, gpus = server_gpus(s, shape, context)
+    if free < least:
+        total = s.node_gpus or s.gpus
+        fewer = range(total - least, 0, -1)
+        even = (
+            n
+            for n in fewer
+            if n * s.nnodes % s.tensor_parallel == 0 and shared_evenly(replace(s, gpus=n), s.groups)
+        )
+        return [], [
+            f"the agent's server needs {least} GPU(s) of a machine, and trainer.gpus={s.gpus} of "
+            f"trainer.node_gpus={total} leave {max(free, 0)}: lower trainer.gpus to "
+            f"{next(even, 1)}, or let both share them (trainer.serving)"
+        ]
+    live = int(server_cache(s, shape, gpus) // (context * shape.kv_token))
+    places = range(0 if s.serving else s.gpus, (0 if s.serving else s.gpus) + gpus)
+    shared = "the same GPUs" if s.serving else f"{gpus} more"
+    return [
+        f"  GPUs of a machine: {s.gpus} for training, {shared} for the server, which holds {live} "
+        f"whole episodes of {context} tokens at once (policy.batch={run.batch})",
+        "  a server: VLLM_ALLOW_RUNTIME_LORA_UPDATING=True CUDA_VISIBLE_DEVICES="
+        f"{','.join(map(str, places))} python -m vllm.entrypoints.openai.api_server --model "
+        f"{run.model} --served-model-name {run.served_model or run.model} --max-model-len "
+        f"{context} --tensor-parallel-size {gpus} --gpu-memory-utilization {share:g} --enable-lora "
+        f"--max-loras 8 --max-lora-rank {s.rank} --lora-target-modules "
+        f"{' '.join(s.served_modules)} --enable-auto-tool-choice --tool-call-parser "
+        f"{_parser(run.model)}",
+    ], []
+
+
+def _parser(model: str) -> str:
+    """vLLM's parser of what models of this name write (docs/models.md has the table)."""
+    name = model.rpartition("/")[2]
+    found = (parser for kind, parser in PARSERS if re.search(kind, name, re.IGNORECASE))
+    return next(found, "hermes")
+
+
+def hours(s: VerlSettings, run: RunContext, work: Workload) -> list[str]:
+    """How long a run takes, in lines; none for a model of unknown sizes, or without GPUs."""
+    shape, typical = shape_of(run.model), work.typical
+    if shape is None or run.context is None or s.device == "cpu":
+        return []
+    ranks, size = s.gpus * s.nnodes, s.groups * s.group_size
+    iterations = math.ceil(work.training / size)
+    replicas = max(1, ranks // s.tensor_parallel)
+    cache = training_cache(s, shape)
+    one = played(shape, size, typical, replicas, s.tensor_parallel, cache, size)
+    update = update_seconds(shape, size, typical, ranks, s.epochs)
+    parts = {
+        f"rollouts of {iterations} iterations, {one.live} live,": iterations * one.seconds,
+        "their updates": iterations * (update + SWITCH),
+        f"{work.trainings} start(s)": work.trainings * START,
+    }
+    gpus = 0
+    if run.at_servers:
+        gpus = server_gpus(s, shape, run.context)[2]
+        room = server_cache(s, shape, max(gpus, 1))
+        other = played(shape, work.others, typical, s.nnodes, max(gpus, 1), room, run.batch)
+        parts[f"{work.others} other rollouts, {other.live} live,"] = other.seconds
+    return said(parts, ranks + (0 if s.serving else gpus * s.nnodes))
