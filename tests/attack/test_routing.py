@@ -46,7 +46,7 @@ def test_a_module_that_fails_later_costs_only_its_examples() -> None:
     logged: list[str] = []
     lab = cast(Lab, SimpleNamespace(suite_of=lambda task: suite, log=logged.append))
     tasks = [suite.synthetic("", seed) for seed in range(6)]
-    job = SimpleNamespace(name="late", tasks=tasks)
+    job = SimpleNamespace(name="late", tasks=tasks, own=tasks)
     trained = Trained(cast(Any, job), AdapterRef("late@1", "path", "late"), 1, 1)
     analysis = cast(Any, SimpleNamespace(known=lambda names: []))
     router = Retrieval().router([trained], RouterData(lab, AgentSpec("m"), analysis))
