@@ -190,8 +190,8 @@ class SandboxSettings:
     boundary. `docker`: containers without network and privileges; `python -m
     trace_bench.sandbox.build` makes the images. `podman`: the same without a daemon. `bubblewrap`:
     namespaces on the files of an image, on machines without either; what it cannot limit there is
-    logged. `apptainer`: likewise by a cluster's Apptainer, tested with a stand-in only. `auto`:
-    Docker if an engine answers, else this process; the choice is logged."""
+    logged. `apptainer`: likewise by a cluster's Apptainer, tested with a stand-in only.
+    `auto`: Docker if an engine answers, else this process; the choice is logged."""
 
     name: Literal["inline", "auto", "process", "docker", "podman", "bubblewrap", "apptainer"]
     """inline, auto, process, docker, podman, bubblewrap or apptainer."""
