@@ -188,9 +188,9 @@ class SandboxSettings:
     `inline`: this process, without isolation; suitable for the project's own environments, not for
     code from elsewhere. `process`: child processes with this user's rights, which are no security
     boundary. `docker`: containers without network and privileges; `python -m
-    trace_bench.sandbox.build` makes the images. `podman`: the same without a daemon. `bubblewrap`:
-    namespaces on the files of an image, on machines without either; what it cannot limit there is
-    logged. `apptainer`: likewise by a cluster's Apptainer, tested with a stand-in only.
+    trace_bench.sandbox.build` makes the images. `podman`: the same without a daemon.
+    `bubblewrap`: namespaces on the files of an image, on machines without either; what it cannot
+    limit there is logged. `apptainer`: likewise by a cluster's program, tested with a stand-in.
     `auto`: Docker if an engine answers, else this process; the choice is logged."""
 
     name: Literal["inline", "auto", "process", "docker", "podman", "bubblewrap", "apptainer"]
