@@ -77,12 +77,16 @@ class Guided(LocalPolicy):
         super().submit(requests, held)
 
 
+KINDS: dict[str, type[LocalPolicy]] = {"free": LocalPolicy, "guided": Guided}
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True)
     parser.add_argument("--agent", type=Path)
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     given, settings = parser.parse_known_args(arguments)
     agent = AgentSpec(model=given.model)
     if given.agent is not None:
@@ -90,14 +94,14 @@ def main(arguments: list[str]) -> int:
     with world_of(compose(["method=base", *settings])) as world:
         tasks = tuple(tasks_of(world.suite, world.dev)[: given.tasks])
         print(HEAD)
-        for kind in (LocalPolicy, Guided):
-            policy = kind(given.model, batch=20, context=given.context)
+        for kind in given.kinds:
+            policy = KINDS[kind](given.model, batch=20, context=given.context)
             batch = EpisodeBatch(agent, tasks, tuple(range(len(tasks))), 0.0)
             began = time.monotonic()
             player = Player(policy, Suites(world.suite), world.max_turns, world.max_tokens)
             played: list[Trajectory] = player.play(batch)
             took = f"{time.monotonic() - began:.0f} s"
-            print(row(kind.__name__, took, played), flush=True)
+            print(row(kind, took, played), flush=True)
     return 0
 
 
