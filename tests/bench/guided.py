@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from calls import HEAD, row
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites, tasks_of
-from trace_bench.policies.engine.guide import BadSchema, Guide
+from trace_bench.policies.engine.guide import Guide
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.runner.beginning import read_beginning
 from trace_bench.settings.compose import compose
@@ -54,10 +55,7 @@ class Opened:
         self.ids.append(token)
         text = self.policy._tokenizer.decode(self.ids)
         if self.begin in text:
-            try:
-                guide = self.policy.guides.call(self.functions)
-            except BadSchema:
-                return
+            guide = self.policy.guides.call(self.functions)
             tail = text[text.index(self.begin) :]
             for read in self.policy._tokenizer.encode(tail, add_special_tokens=False):
                 guide.take(read)
@@ -67,14 +65,16 @@ class Opened:
 class Guided(LocalPolicy):
     """Every turn is guided once it opens a call."""
 
-    tools: dict[int, list[dict[str, Any]]]
-
     def submit(self, requests: Any, guides: Any = None) -> None:
-        held = {}
-        for request in requests:
-            functions = [tool["function"] for tool in request.tools]
-            held[request.episode] = Opened(self, functions)
+        for request in requests:  # only an episode's first has its tools
+            if request.tools:
+                self.functions[request.episode] = [tool["function"] for tool in request.tools]
+        held = {r.episode: Opened(self, self.functions[r.episode]) for r in requests}
         super().submit(requests, held)
+
+    @cached_property
+    def functions(self) -> dict[int, list[dict[str, Any]]]:
+        return {}
 
 
 KINDS: dict[str, type[LocalPolicy]] = {"free": LocalPolicy, "guided": Guided}
