@@ -139,6 +139,11 @@ def test_what_is_left_out_is_counted_and_nothing_left_is_an_error(
     (tmp_path / "other_tools.jsonl").write_text(json.dumps(TALK) + "\n")
     with pytest.raises(UserError, match=r"no demonstration that fits: 1 for a tool .* weather"):
         list(others(tmp_path, 9, lambda: WORLD, print))
+    bare = {"messages": TALK["messages"]}
+    (tmp_path / "other_tools.jsonl").write_text(json.dumps(bare) + "\n" + json.dumps(TALK) + "\n")
+    noted: list[str] = []
+    assert len(list(others(tmp_path, 9, lambda: WORLD, noted.append, own=True))) == 1
+    assert "1 left out: 1 for tools that the file does not define" in noted[0]
     (tmp_path / "b").mkdir()
     for number, path in enumerate(exported.rglob("*.json")):
         (tmp_path / "b" / f"{number}.json").write_bytes(path.read_bytes())

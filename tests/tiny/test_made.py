@@ -16,7 +16,7 @@ import trace_bench
 from trace_bench.__main__ import main as run_main
 from trace_bench.core.chat import call_message, make_tool, text_message
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Solves, Suite
+from trace_bench.core.protocols import Solves, Suite, Synthesizes
 from trace_bench.core.types import Message, Task
 from trace_bench.tiny import make
 from trace_bench.tiny.__main__ import main
@@ -67,6 +67,16 @@ class Solved(Sums):
 
     def reference(self, task: Task) -> Sequence[Message]:
         raise AssertionError("its program knows better")
+
+
+class Makes(Sums, Synthesizes):
+    """Makes what it also holds out."""
+
+    def capabilities(self) -> list[str]:
+        return ["adds"]
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        return self.task(f"test/{300 + seed}")
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
@@ -209,6 +219,7 @@ def write(folder: Path, tasks: dict[str, str]) -> None:
         (Sums(), {"size": 2}, r"`model.size` is 2; allowed: 0.3, 1, 4.3"),
         (Sums(), {"success": 7}, r"`model.success`"),
         (Sums(), {"made": True, **QUICKER}, r"toy/tests makes no tasks .* Set `made` to false"),
+        (Makes(), {"made": True, **QUICKER}, r"makes tasks of dev or test, such as test/300"),
         (Sums(), {"max_turns": 1, **QUICKER}, "no solution of 12 tasks .* within 1 turns"),
     ],
 )

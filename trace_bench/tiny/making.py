@@ -179,7 +179,7 @@ def _corpus(
     begun = last = time.monotonic()
     found: list[Demonstration] = []
     count = settings.demonstrations
-    shown_in_turn = to_demonstrate(world.suite, tasks, count, settings)
+    shown_in_turn = to_demonstrate(world, tasks, count, settings)
     playing = demonstrations(
         world.suite, shown_in_turn, count, seed=settings.seed, max_turns=world.max_turns
     )

@@ -103,10 +103,11 @@ def shown_tasks(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
 
 
 def to_demonstrate(
-    suite: Suite, tasks: Sequence[Task], count: int, settings: MadeSettings
+    world: World, tasks: Sequence[Task], count: int, settings: MadeSettings
 ) -> Sequence[Task]:
     """The tasks of `count` demonstrations, to be taken in turn: a split's, and with `made` one that
-    the suite makes after each. Raises UserError if it makes none."""
+    the suite makes after each. Raises UserError if it makes none, or one that is held out."""
+    suite = world.suite
     if not settings.made:
         return tasks
     makers = list[Callable[[int], Task]]()
@@ -116,7 +117,13 @@ def to_demonstrate(
         makers += [partial(suite.synthetic_in, name) for name in suite.domains()]
     if not makers:
         raise UserError(f"{name_of(suite)} makes no tasks (Synthesizes). Set `made` to false.")
-    made = (makers[n % len(makers)](n // len(makers)) for n in range((count + 1) // 2))
+    made = [makers[n % len(makers)](n // len(makers)) for n in range((count + 1) // 2)]
+    held_out = {content(t) for split in (world.dev, world.test) for t in tasks_of(suite, split)}
+    if shared := [task.id for task in made if content(task) in held_out]:
+        raise UserError(
+            f"{name_of(suite)} makes tasks of {world.dev} or {world.test}, such as {shared[0]}, "
+            "and no demonstration may be of a held-out task. Set `made` to false."
+        )
     return [task for pair in zip(cycle(tasks), made, strict=False) for task in pair]
 
 

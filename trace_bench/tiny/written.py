@@ -71,7 +71,7 @@ def write(world: World, settings: WrittenSettings, log: Log) -> None:
     """Writes the file, replacing one that is there. Raises UserError for a suite without solutions
     and for held-out tasks."""
     given = MadeSettings(split=settings.split, made=settings.made, seed=settings.seed)
-    tasks = to_demonstrate(world.suite, shown_tasks(world, given)[1], settings.count, given)
+    tasks = to_demonstrate(world, shown_tasks(world, given)[1], settings.count, given)
     names: dict[str, None] = {}
     lines: list[str] = []
     playing = demonstrations(

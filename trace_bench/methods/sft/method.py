@@ -219,8 +219,10 @@ def others(
     first: dict[str, str] = {}
     world: Fitting | None = None
     for found in read(place):
-        if found.general or own:
-            talk: Demonstration | str = _own(found)
+        if found.general:
+            talk: Demonstration | str = _whole(found.messages, found.tools or ())
+        elif own:
+            talk = _own(found)
         else:
             world = world or of()
             talk = world.fits(found)
@@ -243,6 +245,8 @@ def _own(found: Dialogue) -> Demonstration | str:
     """The conversation with its own tools; or why it is left out."""
     if why := found.unusable or _unfinished(found):
         return why
+    if found.tools is None and any(m.get("tool_calls") for m in found.messages):
+        return "tools that the file does not define"
     return _whole(found.messages, found.tools or (), found.skipped)
 
 
