@@ -66,7 +66,7 @@ def test_each_model_has_its_own_base_and_gain(tmp_path: Path) -> None:
     assert [r.split('"')[1] for r in found] == ["1,000,000", "1,000,000", "135,000,000"]
     assert all(",2,0.250," in r and r.endswith(",1.5,64") for r in found)
     assert "+0.250 [" in found[0] and "+0.000 [" in found[1] and "+0.500 [" in found[2]
-    text = (tmp_path / "out" / "sizes.md").read_text()
+    text = (tmp_path / "out" / "about_sizes.md").read_text()
     assert "also differ: model.name tiny, hf; trainer.learning_rate 0.003, 0.001." in text
     assert "began with the agent of sft" in text and "sft > grpo" not in text
     assert (tmp_path / "out" / "sizes.png").stat().st_size > 10_000
@@ -84,7 +84,7 @@ def test_a_method_with_two_settings_has_two_rows() -> None:
     other = [replace(r, method_settings={"split": "equal"}, fingerprint=f"{r.fingerprint}o")
              for r in EVERY[:2]]  # fmt: skip
     made = [replace(r, method_settings={"split": "progress"}) for r in EVERY[:2]]
-    table, _, _ = sizes.table(Found((*made, *other, *EVERY[2:]), ()))
+    table, *_ = sizes.table(Found((*made, *other, *EVERY[2:]), ()))
     named = {row[1] for row in table.rows}
     assert named == {"trace", "grpo, split equal", "grpo, split progress", "grpo"}
 

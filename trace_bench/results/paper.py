@@ -13,7 +13,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json
-from trace_bench.results.captions import describe
+from trace_bench.results.captions import describe, head
 from trace_bench.results.compare import Cells, cells, check_comparable
 from trace_bench.results.figures import doubling, finish, level, line, panels
 from trace_bench.results.places import Found
@@ -23,6 +23,7 @@ from trace_bench.results.table import OTHER, Table, estimate, style, write
 
 OURS = {"adp": "sft", "awm": "untargeted"}  # the paper's names for what we call otherwise
 NOT_RUN = "not run"
+PAGE = "about_paper"
 _LINES = ("grpo", "gepa", "trace")  # of the plots over the budget
 _SOURCE = (
     "As reported in arXiv 2604.05336 for Qwen3-30B-A3B, trained and reported on the same tasks, "
@@ -41,12 +42,13 @@ def paper_file() -> Path:
 def make_paper(found: Found, out: Path) -> list[Path]:
     """The tables and the paper's plots; another world and model belong on other axes."""
     data = read_json(paper_file())
-    written = write(paper_tables(found.records, found.skipped), out)
+    about = describe(found.records, found.skipped) if found.records else ""
+    written = write(paper_tables(found.records), out, PAGE if about else "", about)
     written += _draw_scaling(data["toolsandbox"]["rollouts"], out / "paper_rollout_scaling")
     return written + _draw_tau2(data["tau2"], 164, out / "paper_tau2")
 
 
-def paper_tables(records: Sequence[Record], skipped: Sequence[str] = ()) -> list[Table]:
+def paper_tables(records: Sequence[Record]) -> list[Table]:
     """The main tables of both benchmarks and the rollout scaling, measured cells beside them."""
     if records:
         check_comparable(records)
@@ -54,7 +56,7 @@ def paper_tables(records: Sequence[Record], skipped: Sequence[str] = ()) -> list
     largest = max((b for _, b in measured), default=0)
     note = "Ours: nothing was measured."
     if records:
-        note = f"Ours: {describe(records, skipped)} At {largest} rollouts."
+        note = f"Ours at {largest} rollouts: {head(records, PAGE)}"
     main = _toolsandbox(data["toolsandbox"]["main"], measured, largest, note)
     scaling = _scaling(data["toolsandbox"]["rollouts"], measured, note)
     return [main, scaling, *_tau2(data["tau2"]), _cm2(data["cm2"])]

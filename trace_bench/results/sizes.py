@@ -19,18 +19,19 @@ from trace_bench.results.table import Table, estimate, gap, style, write
 
 Sizes = Mapping[int, Mapping[str, Cell]]
 """The cells by the number of the model's parameters and by method, both in rising order."""
+PAGE = "about_sizes"
 SAME = ("held-out tasks", "rule", "protocol", "accounting", "env.name", "env.suite",
         "evaluation.split", "evaluation.trials", "env.train_split", "env.train_tasks")  # fmt: skip
 
 
 def make_sizes(found: Found, out: Path) -> list[Path]:
-    made, sizes, about = table(found)
-    return write([made], out) + draw(sizes, about, out / "sizes")
+    made, sizes, shown, about = table(found)
+    return write([made], out, PAGE, about) + draw(sizes, shown, out / "sizes")
 
 
-def table(found: Found) -> tuple[Table, Sizes, str]:
-    """The table, its cells, and what was run in words for the figure. Raises UserError for runs
-    that do not say how large their model is, or differ in what they are measured by."""
+def table(found: Found) -> tuple[Table, Sizes, str, str]:
+    """The table, its cells, and what was run in words for the figure and for the page. Raises
+    UserError for runs that do not say how large their model is, or are measured by other things."""
     if unknown := [r.fingerprint for r in found.records if r.parameters is None]:
         raise UserError(
             f"runs {', '.join(unknown[:4])} do not say how many parameters their model has (they "
@@ -47,14 +48,15 @@ def table(found: Found) -> tuple[Table, Sizes, str]:
     sizes = {s: {m: cell for (m, _), cell in cells(some).items()} for s, some in records.items()}
     text = (
         "What a method brings over the agent that it began with, by the size of the base model, "
-        "with 95 % intervals over tasks and seeds, differences paired by task; wall time of the "
-        "method and thousands of tokens in its rollouts, means over seeds. "
-        f"{_varying(records)}{' '.join(f'{_shown(s)}: {describe(r)}' for s, r in records.items())}"
+        "paired by task; wall time of the method and thousands of tokens in its rollouts, means "
+        f"over seeds. Intervals of 95 %. All about these runs: {PAGE}.md."
     )
+    about = [f"{_shown(s)}: {describe(r)}" for s, r in records.items()]
     rows = [row for size, found_cells in sizes.items() for row in _rows(size, found_cells)]
     header = ("parameters", "method", "runs", "base", "success", "gain", "minutes", "kilotokens")
     said = dict.fromkeys(map(readable, records.values()))  # several where the models differ in that
-    return Table("sizes", text, header, tuple(rows)), sizes, "; ".join(said)
+    page = "\n\n".join([*_varying(records), *about])
+    return Table("sizes", text, header, tuple(rows)), sizes, "; ".join(said), page
 
 
 def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
@@ -106,13 +108,13 @@ def minutes(cell: Cell) -> float:
     return cell.mean(lambda r: r.wall_s.get("method", 0.0)) / 60
 
 
-def _varying(records: Mapping[int, Sequence[Record]]) -> str:
+def _varying(records: Mapping[int, Sequence[Record]]) -> list[str]:
     """In which settings the runs of one model differ from those of another."""
     first = [some[0].settings for some in records.values()]
     keys = sorted({key for s in first for key in s} - {"model.sha256", "model.path"})
     values = {key: [str(s.get(key)) for s in first] for key in keys}
     shown = "; ".join(f"{k} {', '.join(v)}" for k, v in values.items() if len(set(v)) > 1)
-    return f"From the smallest to the largest model also differ: {shown}. " if shown else ""
+    return [f"From the smallest to the largest model also differ: {shown}."] if shown else []
 
 
 def _rows(size: int, found: Mapping[str, Cell]) -> Iterator[tuple[str, ...]]:
