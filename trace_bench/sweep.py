@@ -32,10 +32,11 @@ from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import Lines, read_bytes
+from trace_bench.core.summary import Summary, read_summary
 from trace_bench.results.captions import by_total
 from trace_bench.results.places import find
 from trace_bench.results.plan import smallest_of, varied
-from trace_bench.runner.folder import locate, stored_summary
+from trace_bench.runner.folder import locate
 from trace_bench.runner.progress import duration
 from trace_bench.settings.compose import compose_all, launch
 from trace_bench.settings.identity import parts_of
@@ -66,10 +67,10 @@ class SweepRun:
         return " ".join(self.overrides)
 
     @property
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> Summary | None:
         """The run's summary; None if there is none or it cannot be read (running says why)."""
         try:
-            return stored_summary(self.folder)
+            return read_summary(self.folder)
         except UserError:
             return None
 
@@ -184,7 +185,7 @@ def sweep(
     skipped = [m for m in runs if m.summary is None and str(m.folder) in failed and not retry]
     left = [m for m in runs if m not in finished and m not in skipped]
     print(f"{len(runs)} runs: {len(finished)} finished, {len(left)} to run", flush=True)
-    unscored = [m for m in finished if m.summary and m.summary["score"]["n"] == 0]
+    unscored = [m for m in finished if m.summary and m.summary.score.n == 0]
     for member in unscored:
         print(f"no held-out episode has a score: {member.name} ({member.folder})", flush=True)
     for member in skipped:
@@ -286,7 +287,7 @@ def _outcome(member: SweepRun, code: int, error: str) -> str:
     summary = member.summary
     if code != 0 or summary is None:
         return f"failed with exit code {code}: {error}"
-    success = summary["score"]["success"]
+    success = summary.score.success
     return "no episode has a score" if success is None else f"success {success:.3f}"
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite
+from trace_bench.core.summary import Summary
 from trace_bench.envs.recorded.data import Record
 from trace_bench.llm.roles import cost_per_item
 from trace_bench.play.suites import chosen_of, splits_of, tasks_of
@@ -90,24 +91,24 @@ def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> d
     summary = dialogues.summary_of(source)
     settings = compose(["method=base", *_environment(summary)])
     with closing(_suite(settings)) as suite:
-        against = {str(summary["dev_split"]), str(summary["split"])}
+        against = {summary.dev_split, summary.split}
         made_by = {
             "command": "run", "suite": f"{suite.name}/{suite.variant}",
-            "run": summary["fingerprint"], "count": count, "turns": least,
+            "run": summary.fingerprint, "count": count, "turns": least,
         }  # fmt: skip
         folder = Folder(out, made_by, dialogues.held_out(suite, sorted(against)))
         return _write(folder, dialogues.of_run(source), count, least)
 
 
-def _environment(summary: dict[str, Any]) -> list[str]:
+def _environment(summary: Summary) -> list[str]:
     """The settings of a run's suite. Raises UserError for one that a name does not identify."""
-    if summary.get("origins", {}).get("env"):
+    if summary.origins.get("env"):
         raise UserError(
-            f"the run's environment {summary['env']} is not this package's own. Record it with "
+            f"the run's environment {summary.env} is not this package's own. Record it with "
             "`python -m trace_bench.record suite env.factory=...`."
         )
-    suite = [f"env.suite={summary['suite']}"] if summary["suite"] else []
-    return [f"env={summary['env']}", *suite]
+    suite = [f"env.suite={summary.suite}"] if summary.suite else []
+    return [f"env={summary.env}", *suite]
 
 
 def _annotated(arguments: list[str], out: Path) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from typing import Any
 
 from trace_bench.core import store
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import CONFIG, ELSEWHERE, REPAIRS, SUMMARY
+from trace_bench.core.run_files import CONFIG, ELSEWHERE
 from trace_bench.core.yaml_file import read_settings
-from trace_bench.runner import report
 from trace_bench.settings.identity import differences, identity, plain
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -69,31 +68,6 @@ def locate(settings: Settings, parts: Mapping[str, Part]) -> Place:
     names = [re.sub(r"[^\w.+-]+", "_", parts[group].label) for group in ("env", "method")]
     default = Path(settings.runs_root, *names, digest)
     return Place(Path(settings.run_dir) if settings.run_dir else default, found, digest)
-
-
-def stored_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary of a finished run, else None. Raises UserError for a damaged one."""
-    path = folder / SUMMARY
-    if not path.exists():
-        return None
-    summary = store.read_object(path)
-    if not summary.get("complete"):
-        return None
-    try:
-        report.closing(summary)
-        report.beside("", summary)
-        lost_of(summary)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path} is damaged ({type(error).__name__}: {error}). {REPAIRS[SUMMARY]}"
-        ) from error
-    return summary
-
-
-def lost_of(summary: Mapping[str, Any]) -> int:
-    """How many held-out episodes of a finished run were lost; 0 for summaries without a health."""
-    health = summary.get("health")
-    return 0 if health is None else sum(health["evaluation"]["lost"].values())
 
 
 LOCK = ".lock"

@@ -127,9 +127,9 @@ def _card(source: FinishedRun, sizes: Mapping[str, int]) -> str:
     columns = "\n".join(f"| {name} | {about} |" for name, about in COLUMNS.items())
     return (
         f"---\nconfigs:\n{configs}tags:\n- agent-traces\n- trace_bench\n---\n"
-        f"# {s['method']} on {source.suite}\n\n"
-        f"Episodes of one run of trace_bench: method {s['method']}, model {s['model']}, budget "
-        f"{s['budget']} rollouts, seed {s['seed']}, held-out split {s['split']}, fingerprint "
-        f"{s['fingerprint']}; {counts}. Lost episodes are rows without a score: leave them out of "
+        f"# {s.method} on {source.suite}\n\n"
+        f"Episodes of one run of trace_bench: method {s.method}, model {s.model}, budget "
+        f"{s.budget} rollouts, seed {s.seed}, held-out split {s.split}, fingerprint "
+        f"{s.fingerprint}; {counts}. Lost episodes are rows without a score: leave them out of "
         f"means, do not count them as failures.\n\n| column | what |\n|---|---|\n{columns}\n"
     )
