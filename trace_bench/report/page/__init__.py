@@ -18,7 +18,6 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Stored
 from trace_bench.core.store import each_line, read_bytes
@@ -28,6 +27,7 @@ from trace_bench.report import runs
 from trace_bench.report.runs import Run, Runs
 from trace_bench.results.compare import environment_code
 from trace_bench.results.records import DAMAGE
+from trace_bench.results.rules import same_agents
 
 MODULES = (
     "dom", "data", "charts", "table", "curves", "overview", "run", "tasks", "conversation", "main",
