@@ -70,7 +70,7 @@ def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> 
         trial=trial,
         score=None if score is None else Figures(score.success, score.similarity),
         stop=trajectory.stop,
-        error=None if failure is None else f"{failure.boundary.value}: {failure.error}",
+        error=None if failure is None else str(failure),
         tokens=trajectory.tokens,
         attempt=attempt,
         turns=len(trajectory.turns),

@@ -74,7 +74,7 @@ def _row(played: Exported, source: FinishedRun) -> dict[str, Any]:
         "success": None if t.score is None else t.score.success,
         "similarity": None if t.score is None else t.score.similarity,
         "stop": t.stop.value,
-        "error": None if t.failure is None else f"{t.failure.boundary.value}: {t.failure.error}",
+        "error": None if t.failure is None else str(t.failure),
         "adapter": t.adapter,
         "tokens": t.tokens,
         "needs": source.tags.get(t.task, []),

@@ -144,7 +144,7 @@ def _usage(read: int, written: int, total: int) -> dict[str, Any]:
 
 def _result(t: Trajectory) -> dict[str, Any]:
     if t.failure is not None:
-        return _error(f"{t.failure.boundary.value}: {t.failure.error}")
+        return _error(str(t.failure))
     if t.score is None:
         return {}
     parts = [
