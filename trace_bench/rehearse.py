@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from trace_bench.core.command import command
+from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json, write_json
 from trace_bench.core.summary import read_summary
@@ -67,8 +67,7 @@ def main(argv: Sequence[str]) -> int:
         from trace_bench.runner.pipeline import run
 
         return run(parse(read_json(Path(words[1]))))
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
+    if told(words, __doc__):
         return 0
     more = take(words, "--config-dir") or take(words, "-cd")
     settings = compose(words, Path(more) if more else None)

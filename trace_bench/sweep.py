@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from trace_bench.core.command import command
+from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import Lines, read_bytes
@@ -155,8 +155,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs-root", default="runs", help="where run folders lie (default runs)")
     parser.add_argument("--config-dir", type=Path, help="a folder with settings files of your own")
     given = parser.parse_args(arguments)
-    if given.jobs < 1:
-        raise UserError(f"--jobs {given.jobs}; allowed: 1 or more.")
+    whole_number("--jobs", given.jobs)
     extra = () if given.runs_root == "runs" else (f"runs_root={given.runs_root}",)
     runs = members(given.file, extra, given.config_dir)
     if given.list:

@@ -21,7 +21,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.command import command, told
+from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite
 from trace_bench.core.summary import Summary
@@ -57,7 +57,7 @@ def _carry_out(command: str, arguments: list[str]) -> dict[str, Any]:
         raise UserError("`out` is missing: the folder of the recordings, such as out=recordings/a.")
     if command == "annotate":
         return _annotated(arguments, Path(out))
-    count, least = _number(arguments, "count", None), _number(arguments, "turns", 2) or 1
+    count, least = _number(arguments, "count"), _number(arguments, "turns") or 2
     if command == "run":
         return _of_run(arguments, Path(out), count, least)
     return _of_suite(arguments, Path(out), count, least)
@@ -112,7 +112,7 @@ def _environment(summary: Summary) -> list[str]:
 
 
 def _annotated(arguments: list[str], out: Path) -> dict[str, Any]:
-    variants = _number(arguments, "variants", 1) or 1
+    variants = _number(arguments, "variants") or 1
     if not arguments or "=" in arguments[0]:
         raise UserError("`annotate` needs a folder of recordings as its first argument.")
     source = Path(arguments.pop(0))
@@ -158,13 +158,9 @@ def _against(settings: Settings, suite: Suite) -> list[str]:
     return [split for split in named if split in splits_of(suite)]
 
 
-def _number(arguments: list[str], key: str, default: int | None) -> int | None:
+def _number(arguments: list[str], key: str) -> int | None:
     text = take(arguments, key)
-    if text is None:
-        return default
-    if not text.isdigit() or int(text) < 1:
-        raise UserError(f"{key}={text!r} is not allowed; allowed: a number from 1. Change `{key}`.")
-    return int(text)
+    return None if text is None else whole_number(key, text)
 
 
 if __name__ == "__main__":
