@@ -39,10 +39,8 @@ def main(arguments: Sequence[str]) -> int:
 @outlasting()
 def _check(arguments: list[str]) -> int:
     config_dir = take(arguments, "--config-dir")
-    split, limit = (
-        take(arguments, "split"),
-        whole_number("limit", take(arguments, "limit") or LIMIT),
-    )
+    split = take(arguments, "split")
+    limit = whole_number("limit", take(arguments, "limit") or LIMIT)
     settings = compose(["method=base", *arguments], Path(config_dir) if config_dir else None)
     parts = parts_of(settings)
     with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:

@@ -232,6 +232,7 @@ def _started(member: SweepRun, errors: IO[str], become: Callable[[SweepRun], int
     """The process of a run that has begun, its stderr in a file. On Linux it ends with this
     process, or the same command would find its folder locked by an orphaned run."""
     sys.stdout.flush()
+    parent = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # or it would end half a fork
     if pid := os.fork():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -241,6 +242,8 @@ def _started(member: SweepRun, errors: IO[str], become: Callable[[SweepRun], int
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if sys.platform.startswith("linux"):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # it ended before it was asked for
+                os._exit(code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(errors.fileno(), 2)
         code = become(member)
