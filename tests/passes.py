@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from models import save_model
 
-from trace_bench.trainers.memory import Shape, shape_of
+from trace_bench.trainers.memory import Sizes, shape_of
 
 VOCAB, RANK = 600, 8
 
 
-def plain_model(folder: Path, device: str = "cpu", **sizes: Any) -> tuple[Shape, Any]:
+def plain_model(folder: Path, device: str = "cpu", **sizes: Any) -> tuple[Sizes, Any]:
     """A random Qwen3 of these sizes in bf16, and its shape as its config.json says it."""
     from transformers import AutoModelForCausalLM
 
@@ -22,7 +22,7 @@ def plain_model(folder: Path, device: str = "cpu", **sizes: Any) -> tuple[Shape,
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     model = model.to(device)
     shape = shape_of(str(folder))
-    assert isinstance(shape, Shape)
+    assert isinstance(shape, Sizes)
     return shape, model
 
 
@@ -49,7 +49,7 @@ def lora_pass(
     return lora, work
 
 
-def needed(shape: Shape, targets: Sequence[str], tokens: int) -> int:
+def needed(shape: Sizes, targets: Sequence[str], tokens: int) -> int:
     """What such a pass allocates, by the forecast."""
     return shape.activations(tokens, targets) + 2 * shape.lora(RANK, targets)
 

@@ -1,14 +1,15 @@
-"""Plays a few episodes in one call, with a player of their own."""
+"""Plays a few episodes in one call, with a player of their own, and a policy that is a function."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from trace_bench.core.protocols import OnEpisode, Policy, Suite
-from trace_bench.core.types import AgentSpec, Task, Trajectory
+from trace_bench.core.protocols import OnEpisode, Policy, Suite, TurnRequest
+from trace_bench.core.types import AgentSpec, Message, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
+from trace_bench.policies.scripted import ScriptedPolicy
 
 
 def play(
@@ -30,3 +31,14 @@ def play(
     told = None if hints is None else tuple(hints)
     batch = EpisodeBatch(agent, tuple(tasks), tuple(seeds), temperature, way, told)
     return Player(policy, suites, **limits).play(batch, on_episode)
+
+
+class FunctionPolicy(ScriptedPolicy):
+    """Answers with the result of a function of the request."""
+
+    def __init__(self, function: Callable[[TurnRequest], Message]) -> None:
+        super().__init__()
+        self._function = function
+
+    def reply(self, request: TurnRequest) -> Message:
+        return self._function(request)

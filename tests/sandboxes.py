@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.protocols import Ask, RunContext, Suite
-from trace_bench.sandbox.choose import Where, suite_in
+from trace_bench.sandbox.choose import Where, remote, source_pool, suite_in
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import EnvSettings
@@ -40,3 +40,8 @@ def in_sandbox(
     """The suite with its episodes in that sandbox."""
     made: Suite = suite_in(part, RunContext(ask=ask), sandbox, Where(python), log)
     return made
+
+
+def untrusted_suite(source: str, sandbox: Sandbox, log: Callable[[str], None]) -> Suite:
+    """The suite of a source text that defines `suite()`."""
+    return remote(source_pool({"source": source}, {"kind": "source"}, sandbox, log))

@@ -10,12 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import running
 from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose_all
 from trace_bench.settings.identity import identity, parts_of
@@ -263,3 +265,36 @@ def test_bad_sweep_files_are_named(place: Path, changes: dict, message: str) -> 
 def test_a_missing_file_is_named(place: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere.yaml cannot be read"):
         read_sweep(place / "nowhere.yaml")
+
+
+ORPHANED = """
+import os, sys, tempfile, time
+from pathlib import Path
+from trace_bench import sweep
+
+fork = os.fork
+
+def late():
+    before = os.getpid()
+    pid = fork()
+    while pid == 0 and os.getppid() == before:
+        time.sleep(0.01)
+    return pid
+
+os.fork = late
+member = sweep.SweepRun((), Path("."))
+print(sweep._started(member, tempfile.TemporaryFile("w+"), lambda _: Path("ran").touch()))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_run_whose_sweep_has_ended_before_it_begins_does_not_begin(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHANED], cwd=tmp_path, text=True, capture_output=True, check=True
+    )
+    until = time.monotonic() + 60
+    while running(int(done.stdout)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not running(int(done.stdout)) and not (tmp_path / "ran").exists()

@@ -18,8 +18,8 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from trace_bench.core.command import command, told
-from trace_bench.core.errors import UserError, outlasting
+from trace_bench.core.command import command, told, whole_number
+from trace_bench.core.errors import outlasting
 from trace_bench.core.protocols import Suite
 from trace_bench.envs.check import Checked, check
 from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tasks_of
@@ -39,14 +39,13 @@ def main(arguments: Sequence[str]) -> int:
 @outlasting()
 def _check(arguments: list[str]) -> int:
     config_dir = take(arguments, "--config-dir")
-    split, limit = take(arguments, "split"), take(arguments, "limit") or str(LIMIT)
-    if not limit.isdigit() or int(limit) < 1:
-        raise UserError(f"limit={limit} is no number of tasks; allowed: 1 or more. Change `limit`.")
+    split = take(arguments, "split")
+    limit = whole_number("limit", take(arguments, "limit") or LIMIT)
     settings = compose(["method=base", *arguments], Path(config_dir) if config_dir else None)
     parts = parts_of(settings)
     with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:
         chosen = chosen_of(suite, split or settings.env.train_split)
-        tasks = tasks_of(suite, chosen)[: int(limit)]
+        tasks = tasks_of(suite, chosen)[:limit]
         report = check(suite, tasks)
         if settings.protocol == "held_out":
             report = replace(report, lines=[*report.lines, _apart(suite, settings)])

@@ -23,9 +23,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from trace_bench.core.command import command
+from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import read_if_there, read_json, write_json
+from trace_bench.core.store import read_json, write_json
+from trace_bench.core.summary import read_summary
 from trace_bench.results.runs import read_run
 from trace_bench.runner.build import models_in_roles
 from trace_bench.runner.cut import Cut, small
@@ -66,8 +67,7 @@ def main(argv: Sequence[str]) -> int:
         from trace_bench.runner.pipeline import run
 
         return run(parse(read_json(Path(words[1]))))
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
+    if told(words, __doc__):
         return 0
     more = take(words, "--config-dir") or take(words, "-cd")
     settings = compose(words, Path(more) if more else None)
@@ -228,17 +228,17 @@ def _lines(path: Path) -> list[bytes]:
 
 def _phases(settings: Settings, report: Report, run: Path, code: int, killed: int | None) -> None:
     log = (run.parent / "log.txt").read_text(errors="replace").splitlines()
-    if code or not (run / "summary.json").is_file():
+    summary = read_summary(run)
+    if code or summary is None:
         report.say(f"the run ended with exit code {code}: {log[-1] if log else 'it said nothing'}",
                    False)  # fmt: skip
         return
-    summary = read_json(run / "summary.json")
     ledger = [json.loads(line) for line in _lines(run / "ledger.jsonl")]
     spent = Counter(line["purpose"] for line in ledger)
     for purpose, count in spent.items():
         report.say(f"{purpose}: {count} rollouts")
-    lost = sum(summary["health"]["evaluation"]["lost"].values())
-    report.say(f"evaluation: {summary['rollouts']['evaluation']} episodes, {lost} lost", not lost)
+    lost = summary.lost
+    report.say(f"evaluation: {summary.rollouts['evaluation']} episodes, {lost} lost", not lost)
     report.say(f"the environments in sandbox={settings.sandbox.name}")
     trained = [m for m in map(json.loads, _lines(run / "metrics.jsonl"))
                if m.get("phase") == "training" and m.get("steps")]  # fmt: skip
@@ -246,16 +246,16 @@ def _phases(settings: Settings, report: Report, run: Path, code: int, killed: in
     if spent.get("training"):
         report.say(
             f"trainer={label}: {sum(m['steps'] for m in trained)} optimizer steps, adapters "
-            f"{', '.join(summary['adapters']) or 'none'}",
-            bool(trained) and bool(summary["adapters"]),
+            f"{', '.join(summary.adapters) or 'none'}",
+            bool(trained) and bool(summary.adapters),
         )
     else:
         report.say(f"training with trainer={label}: the method ran none", None)
-    if summary["curve"]:
-        report.say(f"the curve: {len(summary['curve'])} points on the development tasks")
-    if summary["routing_dev"] is not None:
+    if summary.curve:
+        report.say(f"the curve: {len(summary.curve)} points on the development tasks")
+    if summary.routing_dev is not None:
         report.say("the router beside the best choice for each development task")
-    report.say("the closing table: " + ", ".join(row["name"] for row in summary["table"]))
+    report.say("the closing table: " + ", ".join(row.name for row in summary.table))
     if killed is None:
         report.say("kill and resume: it ended before it could be killed", None)
     else:
@@ -271,8 +271,8 @@ def _phases(settings: Settings, report: Report, run: Path, code: int, killed: in
 
 
 def _adapters(report: Report, run: Path, loaded: Sequence[str]) -> None:
-    wanted = read_if_there(run / "summary.json").get("adapters") or ()
-    if wanted:
+    summary = read_summary(run)
+    if summary is not None and (wanted := summary.adapters):
         there = {name.partition("+")[0] for name in loaded}
         report.say(f"adapters loaded into the agent's server: {', '.join(wanted)}",
                    set(wanted) <= there)  # fmt: skip

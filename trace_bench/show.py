@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.alike import same_agents
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
@@ -29,6 +28,7 @@ from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines, reason, shown
 from trace_bench.core.text import visible
 from trace_bench.core.types import Message, Milestone, Trajectory
+from trace_bench.results.rules import same_agents
 
 CAPABILITIES = "capabilities.json"
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")

@@ -28,14 +28,15 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from trace_bench.core.command import command
+from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import Lines, read_bytes
+from trace_bench.core.summary import Summary, read_summary
 from trace_bench.results.captions import by_total
 from trace_bench.results.places import find
 from trace_bench.results.plan import smallest_of, varied
-from trace_bench.runner.folder import locate, stored_summary
+from trace_bench.runner.folder import locate
 from trace_bench.runner.progress import duration
 from trace_bench.settings.compose import compose_all, launch
 from trace_bench.settings.identity import parts_of
@@ -66,10 +67,10 @@ class SweepRun:
         return " ".join(self.overrides)
 
     @property
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> Summary | None:
         """The run's summary; None if there is none or it cannot be read (running says why)."""
         try:
-            return stored_summary(self.folder)
+            return read_summary(self.folder)
         except UserError:
             return None
 
@@ -154,8 +155,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs-root", default="runs", help="where run folders lie (default runs)")
     parser.add_argument("--config-dir", type=Path, help="a folder with settings files of your own")
     given = parser.parse_args(arguments)
-    if given.jobs < 1:
-        raise UserError(f"--jobs {given.jobs}; allowed: 1 or more.")
+    whole_number("--jobs", given.jobs)
     extra = () if given.runs_root == "runs" else (f"runs_root={given.runs_root}",)
     runs = members(given.file, extra, given.config_dir)
     if given.list:
@@ -184,7 +184,7 @@ def sweep(
     skipped = [m for m in runs if m.summary is None and str(m.folder) in failed and not retry]
     left = [m for m in runs if m not in finished and m not in skipped]
     print(f"{len(runs)} runs: {len(finished)} finished, {len(left)} to run", flush=True)
-    unscored = [m for m in finished if m.summary and m.summary["score"]["n"] == 0]
+    unscored = [m for m in finished if m.summary and m.summary.score.n == 0]
     for member in unscored:
         print(f"no held-out episode has a score: {member.name} ({member.folder})", flush=True)
     for member in skipped:
@@ -232,6 +232,7 @@ def _started(member: SweepRun, errors: IO[str], become: Callable[[SweepRun], int
     """The process of a run that has begun, its stderr in a file. On Linux it ends with this
     process, or the same command would find its folder locked by an orphaned run."""
     sys.stdout.flush()
+    parent = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # or it would end half a fork
     if pid := os.fork():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -241,6 +242,8 @@ def _started(member: SweepRun, errors: IO[str], become: Callable[[SweepRun], int
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if sys.platform.startswith("linux"):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # it ended before it was asked for
+                os._exit(code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(errors.fileno(), 2)
         code = become(member)
@@ -286,7 +289,7 @@ def _outcome(member: SweepRun, code: int, error: str) -> str:
     summary = member.summary
     if code != 0 or summary is None:
         return f"failed with exit code {code}: {error}"
-    success = summary["score"]["success"]
+    success = summary.score.success
     return "no episode has a score" if success is None else f"success {success:.3f}"
 
 

@@ -3,11 +3,11 @@ adapters with which a run begins."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import summaries
 import torch
 from safetensors.torch import save_file
 from test_line_readers import PLAYED
@@ -39,11 +39,7 @@ HOSTILE = {
     "backslashes": "..\\..\\outside",
     "nothing": "",
 }
-SUMMARY = {
-    **{"method": "../m", "fingerprint": "f" * 12, "model": "tiny", "env": "e", "suite": None},
-    **{"split": "test", "train_split": "train", "budget": 1, "seed": 0, "accounting": "strict"},
-    **{"protocol": "held_out", "versions": {}},
-}
+SUMMARY = replace(summaries.SUMMARY, method="../m")
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -55,7 +51,7 @@ def test_no_name_in_a_file_leads_out_of_the_export(name: str, kind: str, tmp_pat
     run, out = tmp_path / "run", tmp_path / "deep" / "er" / "out"
     for folder in (run, out):
         folder.mkdir(parents=True)
-    (run / "summary.json").write_text(json.dumps(SUMMARY))
+    write_json(run / "summary.json", SUMMARY)
     played = replace(PLAYED, task=name or "x")
     for file, call in (
         ("trajectories.jsonl", name),

@@ -268,7 +268,7 @@ OTHERS: dict[str, tuple[str, Sequence[str]]] = {
     "a random sweep": ("sweep random.yaml", ["method='random'", "grid"]),
     "a sweep with one value": ("sweep one_value.yaml", ["parameters.seed", "values: [x, ...]"]),
     "a sweep with a wrong value": ("sweep wrong_value.yaml", ["budget='x'", "`budget`"]),
-    "a sweep without jobs": ("sweep fine.yaml --jobs 0", ["--jobs 0", "1 or more"]),
+    "a sweep without jobs": ("sweep fine.yaml --jobs 0", ["--jobs 0", "from 1 to"]),
     "a sweep below a file": ("sweep fine.yaml --runs-root plain.txt", ["plain.txt", "could not"]),
     "a check of no environment": ("check env=nope", ["'nope'", "toolsandbox", "`env`"]),
     "a check of no number": ("check limit=x", ["limit=x", "`limit`"]),

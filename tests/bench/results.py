@@ -30,6 +30,7 @@ METHODS = ("base", "grpo", "gepa", "trace", "prompt_only", "untargeted", "single
 BUDGETS = 5
 HASHED = ("ledger.jsonl", "evaluation.jsonl", "metrics.jsonl", "capabilities.json")
 AGENTS = ("base", "idle", "random", "reference", "final", *(f"adapter:a{n}" for n in range(6)))
+NOTHING = {"success": None, "similarity": None, "n": 0, "interval": None, "failures": 0}
 TASKS = [f"toolsandbox/embedded/test/{n:04d}" for n in range(387)]
 
 
@@ -73,6 +74,16 @@ def generate(folder: Path, method: str, seed: int, lines: int) -> None:
     summary = {
         "complete": True,
         "method": method,
+        "learns": True,
+        "env": "toolsandbox",
+        "suite": "embedded",
+        "split": "test",
+        "protocol": "held_out",
+        "score": NOTHING,
+        "base_score": NOTHING,
+        "difference": None,
+        "table": [],
+        "curve_caveat": None,
         "budget": lines,
         "seed": seed,
         "accounting": "strict",

@@ -197,11 +197,17 @@ def bench_local(args: argparse.Namespace, path: Path, suite: Any, tasks: list[An
     options = {"max_tokens": args.max_tokens}
     timed(policy, suite, tasks[: args.batch], 0, **options)
     engine = policy._engine
-    before, rows_before = engine.computed, engine.predicted
+    before, forward, rows_of_logits = engine.computed, engine.backend.forward, [0]
+
+    def counted(rows: Any) -> Any:
+        rows_of_logits[0] += len(rows.slots)
+        return forward(rows)
+
+    engine.backend.forward = counted  # type: ignore[method-assign]
     runs = [timed(policy, suite, tasks, 1000, **options) for _ in range(args.repeat)]
     seconds, played = min(runs, key=lambda run: run[0])
     computed = (engine.computed - before) // args.repeat
-    predicted = (engine.predicted - rows_before) // args.repeat
+    predicted = rows_of_logits[0] // args.repeat
     total = sum(t.tokens for t in played)
     sampled = sum(len(u.token_ids) for t in played for u in t.turns)
     turns = sum(len(t.turns) for t in played)

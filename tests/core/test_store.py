@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 import subprocess
 import sys
 from types import MappingProxyType
@@ -176,3 +177,17 @@ def test_what_a_disk_refuses_becomes_a_user_error(tmp_path):
     with pytest.raises(UserError, match="cannot be read: Too many levels"):
         (tmp_path / "circle").symlink_to(tmp_path / "circle")
         store.read_bytes(tmp_path / "circle")
+
+
+def test_what_a_killed_program_left_goes_though_nobody_has_waited_for_it(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    left = tmp_path / f".a.{child.pid}.tmp"
+    left.write_text("half")
+    store.remove_leftovers([left])
+    assert store.running(child.pid) and left.exists()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+    assert store.process(child.pid)[0] == "Z" and not store.running(child.pid)
+    store.remove_leftovers([left])
+    assert not left.exists()
+    child.communicate()

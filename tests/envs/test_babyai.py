@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("minigrid", reason="the extra babyai is not installed")
 
-from playing import play
+from playing import FunctionPolicy, play
 from sandboxes import chosen, in_sandbox
 
 from trace_bench.check import main as check_command
@@ -22,7 +22,6 @@ from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.evidence import facts_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.policies.scripted import (
-    FunctionPolicy,
     IdlePolicy,
     RandomPolicy,
     ReferencePolicy,

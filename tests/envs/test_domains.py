@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from sandboxes import untrusted_suite
 
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import EpisodeError, UserError
@@ -18,7 +19,6 @@ from trace_bench.envs.domains.tasks import tables
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.methods.making import self_test
-from trace_bench.sandbox.choose import untrusted_suite
 from trace_bench.sandbox.engine import Sandbox
 
 SUITE = EmbeddedSuite()

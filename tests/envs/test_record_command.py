@@ -100,7 +100,7 @@ def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None
     for arguments, said in (
         (["suit", "out=x"], "unknown command 'suit'; allowed: suite, run, annotate"),
         (["suite", "env=toolsandbox"], "`out` is missing"),
-        ([*COMMAND, f"out={tmp_path}/a", "count=0"], "count='0' is not allowed"),
+        ([*COMMAND, f"out={tmp_path}/a", "count=0"], "count=0 is not allowed"),
         ([*COMMAND[:2], "split=dev", f"out={tmp_path}/a"], "split=dev is held out"),
         ([*COMMAND[:2], "split=trian", f"out={tmp_path}/a"], "unknown split 'trian'"),
         ([*COMMAND, f"out={whole}", "count=3"], "holds recordings of another command"),

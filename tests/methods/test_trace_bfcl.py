@@ -12,7 +12,7 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/bfcl.m
 pytest.importorskip("mpmath", reason="mpmath is not installed (docs/bfcl.md says how)")
 
 from bfcl_play import changed, messages
-from playing import play
+from playing import FunctionPolicy, play
 from sandboxes import in_process
 from trace_lab import BASE, MemoryLab
 
@@ -22,7 +22,6 @@ from trace_bench.core.types import Task, Trajectory
 from trace_bench.envs.bfcl.suite import BfclSuite
 from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.policies.scripted import FunctionPolicy
 
 
 class Careless(MemoryLab):

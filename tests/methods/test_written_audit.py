@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import play
+from playing import FunctionPolicy, play
 from servers.scripted import serve
 from test_written import load
 from toy import ToyEnv, ToySuite
@@ -45,7 +45,6 @@ from trace_bench.methods.trace.settings import SynthesisSettings, TraceSettings
 from trace_bench.methods.trace.training import Job, Trained, assemble, train
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
-from trace_bench.policies.scripted import FunctionPolicy
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from playing import play
+from playing import FunctionPolicy, play
 from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench.core.chat import call_message, text_message
@@ -26,7 +26,6 @@ from trace_bench.core.types import (
 from trace_bench.play import rollouts
 from trace_bench.play.steps import step_one, with_guidance
 from trace_bench.policies.scripted import (
-    FunctionPolicy,
     IdlePolicy,
     RandomPolicy,
     ReferencePolicy,

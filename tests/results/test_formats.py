@@ -17,6 +17,7 @@ from trace_bench.core.types import Trajectory, to_json
 from trace_bench.results.__main__ import main
 from trace_bench.results.formats.episodes import FinishedRun
 from trace_bench.results.formats.inspect import _figures, _sample, read_arguments
+from trace_bench.results.runs import finished
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +187,7 @@ def test_an_edited_run_is_refused(
 
 
 def _source(run: Path) -> Any:
-    return FinishedRun(run, json.loads((run / "summary.json").read_text()))
+    return FinishedRun(run, finished(run))
 
 
 def _changed(played: Any, **changes: Any) -> Any:

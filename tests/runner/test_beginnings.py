@@ -12,6 +12,7 @@ import pytest
 from trace_bench.core.beginning import read_beginning, renamed
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines, write_json
+from trace_bench.core.summary import read_summary
 from trace_bench.core.types import AdapterRef, AgentSpec, to_json
 from trace_bench.policies.routing.router import KINDS
 from trace_bench.runner.pipeline import carry_out
@@ -25,7 +26,9 @@ SMALL = (
 
 
 def run(folder: Path, *overrides: str) -> dict[str, Any]:
-    return carry_out(compose([*SMALL, *overrides, f"run_dir={folder}"])).summary
+    done = carry_out(compose([*SMALL, *overrides, f"run_dir={folder}"]))
+    found: dict[str, Any] = to_json(done.summary)
+    return found
 
 
 def agent_of(folder: Path) -> dict[str, Any]:
@@ -85,7 +88,9 @@ def test_a_chain_counts_every_rollout_and_names_the_demonstrations(place: Path) 
 def test_the_closing_table_shows_both_numbers(place: Path) -> None:
     from trace_bench.runner.report import closing
 
-    text = closing(json.loads((place / "grpo" / "summary.json").read_text()))
+    summary = read_summary(place / "grpo")
+    assert summary is not None
+    text = closing(summary)
     assert (
         "began with the agent of sft (0 rollouts, 16 demonstrations), 0 + 16 = 16 rollouts in all"
         in text

@@ -51,22 +51,26 @@ def test_the_oracle_takes_the_best_choice_per_task() -> None:
     result = routing({None: BASE, "a-1": ONE, "b-1": TWO}, final)
     assert [o.similarity for o in result.oracle] == [1.0, 1.0, 0.3, 0.5]
     assert [o.adapter for o in result.oracle] == [None, "a-1", "b-1", None]
-    assert result.single == "a-1"
+    assert result.figures.single == "a-1"
     # On task 0 the router's adapter ties with the base model; only on task 1 it errs.
-    assert result.agreement == 0.75
-    assert (result.decisive, result.agreement_decisive) == (4, 0.75)
+    found = result.figures
+    assert found.agreement == 0.75
+    assert (found.decisive, found.agreement_decisive) == (4, 0.75)
 
 
 def test_a_sum_that_beats_every_adapter_is_as_good_as_the_oracle() -> None:
     total = outcomes("final", "a-1*1+b-1*0.35", [1.0, 0.9, 0.5, 0.5])
     result = routing({None: BASE, "a-1": ONE, "b-1": TWO}, total)
-    assert result.agreement == 0.75, "on task 1 an adapter alone is better, on task 2 the sum"
+    assert result.figures.agreement == 0.75, (
+        "on task 1 an adapter alone is better, on task 2 the sum"
+    )
 
 
 def test_a_choice_that_does_not_matter_is_no_merit() -> None:
     same = outcomes("adapter:a-1", "a-1", [1.0, 0.2, 0.0, 0.5])
     result = routing({None: BASE, "a-1": same}, same)
-    assert (result.agreement, result.decisive, result.agreement_decisive) == (1.0, 0, None)
+    found = result.figures
+    assert (found.agreement, found.decisive, found.agreement_decisive) == (1.0, 0, None)
     assert all(o.adapter is None for o in result.oracle)
 
 
@@ -81,12 +85,12 @@ def test_only_keeps_one_adapter_and_no_router() -> None:
 def test_lost_episodes_are_shown_and_never_scored() -> None:
     lost = outcomes("final", None, [1.0, None, 1.0, 1.0])
     figures = figures_of.score(lost)
-    assert (figures["success"], figures["n"], figures["failures"]) == (1.0, 3, 1)
+    assert (figures.success, figures.n, figures.failures) == (1.0, 3, 1)
     difference = figures_of.difference(lost, BASE)
     assert difference is not None
-    assert (difference["n"], difference["value"]) == (3, pytest.approx(2 / 3))
+    assert (difference.n, difference.value) == (3, pytest.approx(2 / 3))
     nothing = figures_of.score(outcomes("final", None, [None, None]))
-    assert (nothing["success"], nothing["n"], nothing["failures"]) == (None, 0, 2)
+    assert (nothing.success, nothing.n, nothing.failures) == (None, 0, 2)
     row = figures_of.row("trace", lost, BASE)
     assert row is not None
     assert "(1 lost)" in report.table([row], "title")

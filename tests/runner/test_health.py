@@ -13,14 +13,10 @@ from toy import ToyEnv
 import trace_bench
 from trace_bench.__main__ import main
 from trace_bench.core.lines import Figures, Outcome
+from trace_bench.core.summary import EpisodeCounts, Health, TrainingCounts
 from trace_bench.core.types import Boundary, Check, Failure, Score, StopReason, Trajectory, Turn
 from trace_bench.runner import report
-from trace_bench.runner.outcomes import (
-    EpisodeCounts,
-    TrainingCounts,
-    equal_trials,
-    outcome_of,
-)
+from trace_bench.runner.outcomes import equal_trials, outcome_of
 
 REPLY = {"role": "assistant", "content": ""}
 TURN = Turn((), REPLY)
@@ -33,7 +29,7 @@ PLAYED = (
     replace(FINE, stop=StopReason.TURN_LIMIT, score=Score(0.5, False, checks=CHECKS)),
     replace(FINE, stop=StopReason.ERROR, score=None, failure=Failure(Boundary.USER, "user: gone")),
 )
-COUNTED = {
+COUNTED: Any = {
     "episodes": 5, "lost": {"user": 1}, "context": 1, "turn_limit": 1, "turns": 5, "malformed": 1,
     "items": 2,
 }  # fmt: skip
@@ -42,7 +38,7 @@ COUNTED = {
 def test_episodes_are_counted() -> None:
     found = EpisodeCounts()
     found.add(outcome_of("base", 0, t, 0) for t in PLAYED)
-    assert found.data() == COUNTED
+    assert vars(found) == COUNTED
 
 
 def test_training_is_summed_over_its_iterations() -> None:
@@ -65,11 +61,10 @@ def test_training_is_summed_over_its_iterations() -> None:
 
 
 def test_the_lines_say_what_there_is() -> None:
-    still = EpisodeCounts(episodes=8).data()
-    training = {"groups": 7, "constant": 4, "steps": 2}
-    assert report.health_lines(
-        {"method": COUNTED, "evaluation": still, **training, "equal_trials": 3}
-    ) == [
+    counted, still = EpisodeCounts(**COUNTED), EpisodeCounts(episodes=8)
+    training = TrainingCounts(groups=7, constant=4, steps=2)
+    found = Health(**vars(training), method=counted, evaluation=still, equal_trials=3)
+    assert report.health_lines(found) == [
         "health, method: 5 episodes, 1 lost (1 user), 1 cut off by the context, 1 by the limit of "
         "turns, 1 of 5 turns with an unreadable tool call; 4 of 7 groups without an advantage; 2 "
         "optimizer steps",
@@ -80,14 +75,13 @@ def test_the_lines_say_what_there_is() -> None:
 
 
 def test_a_sampler_that_is_not_the_trained_policy_is_in_the_lines() -> None:
-    still = EpisodeCounts(episodes=8).data()
-    training = {"groups": None, "constant": None, "steps": 2, "apart": 0.125, "alarms": 3}
-    found = {"method": still, "evaluation": still, **training, "equal_trials": None}
+    still, training = EpisodeCounts(episodes=8), TrainingCounts(steps=2, apart=0.125, alarms=3)
+    found = Health(**vars(training), method=still, evaluation=still)
     assert report.health_lines(found)[0].endswith(
         "; 2 optimizer steps; sampler and trainer too far apart in 3 iterations (by up to 0.125 in "
         "log-probability on average, trainer.mismatch)"
     )
-    assert report.health_lines(found | {"alarms": 0})[0].endswith("; 2 optimizer steps")
+    assert report.health_lines(replace(found, alarms=0))[0].endswith("; 2 optimizer steps")
 
 
 def outcome(trial: int, tokens: int = 3) -> Outcome:

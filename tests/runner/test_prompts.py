@@ -134,4 +134,4 @@ def test_controls_that_nobody_trained_are_no_capabilities(tmp_path: Path) -> Non
     ]
     report = {"candidates": candidates, "outcome": {"trained": ["d"]}}
     write_json(tmp_path / "capabilities.json", report)
-    assert selected_capabilities(tmp_path) == ["a", "d"]
+    assert selected_capabilities(tmp_path) == ("a", "d")

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import play
+from playing import FunctionPolicy, play
 from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench.__main__ import main
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task, Trajectory
-from trace_bench.policies.scripted import FunctionPolicy, ReferencePolicy
+from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.runner.evaluation import unable
 
 

@@ -6,11 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sandboxes import ROOTS
+from sandboxes import ROOTS, untrusted_suite
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Message, Step, Task
-from trace_bench.sandbox.choose import untrusted_suite
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite
 

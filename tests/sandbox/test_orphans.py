@@ -25,10 +25,9 @@ PATIENCE = 60.0  # seconds until a worker must be gone; a machine may be busy
 
 PROGRAM = '''
 import os, sys, time
-from sandboxes import ROOTS
+from sandboxes import ROOTS, untrusted_suite
 from trace_bench.core.types import Task
 from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.choose import untrusted_suite
 
 SOURCE = """
 import os, subprocess, sys

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 from playing import play
-from sandboxes import ROOTS, chosen, in_process, in_sandbox
+from sandboxes import ROOTS, chosen, in_process, in_sandbox, untrusted_suite
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
@@ -32,7 +32,7 @@ from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
-from trace_bench.sandbox.choose import generated_suite, untrusted_suite
+from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.owners import LABEL

@@ -103,7 +103,7 @@ def test_what_is_served_comes_in_again_as_a_suite(monkeypatch: pytest.MonkeyPatc
 def test_what_cannot_be_served_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, says in (
         (["gym"], "unknown standard 'gym'; allowed: openenv"),
-        (["openenv", "port=high"], "port=high is no port"),
+        (["openenv", "port=high"], "port=high is not allowed"),
         (["openenv", "sandbox=process"], "allowed: sandbox=inline"),
     ):
         assert main(arguments) == 2

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.decode import convert, shaped
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, REPAIRS, SUMMARY
 from trace_bench.core.store import fingerprint, plain_file, read_json, read_object
+from trace_bench.core.summary import EarlierRun, read_summary
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec, Amount, Name, charged, to_json
+from trace_bench.core.types import AdapterRef, AgentSpec, charged, to_json
 from trace_bench.core.yaml_file import read_settings
 
 WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
@@ -28,30 +29,14 @@ WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
 PROMPT = Limits(2**18)
 """Of an agent's prompt: more than any context holds."""
 
-Runs = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class EarlierRun:
-    """What is kept of a run that made an agent; `rollouts` by purpose, None where unknown."""
-
-    method: Name
-    env: str
-    seed: Amount
-    budget: Amount
-    fingerprint: Name
-    rollouts: Mapping[Name, Amount] | None
-    demonstrations: Amount
-    marks: tuple[Name, ...] = ()
-
 
 @dataclass(frozen=True)
 class Beginning:
     """`agent`: each adapter's name holds a hash of its files. `runs`: those that made it, the
-    first one first, each with the fields of `EarlierRun`. `weights`: the base model's hash."""
+    first one first. `weights`: the base model's hash."""
 
     agent: AgentSpec
-    runs: Runs
+    runs: tuple[EarlierRun, ...]
     weights: str | None = None
 
     @property
@@ -63,17 +48,18 @@ class Beginning:
 
     def identity(self, accounting: str) -> dict[str, Any]:
         """What of it belongs to the identity of the run that begins here."""
-        return {"sha256": self.sha256, **totals(self.runs, accounting)}
+        rollouts, demonstrations = totals(self.runs, accounting)
+        return {"sha256": self.sha256, "rollouts": rollouts, "demonstrations": demonstrations}
 
 
-def totals(runs: Runs, accounting: str) -> dict[str, int | None]:
-    """{rollouts charged in all of these runs (None if one is unknown), demonstrations}."""
-    spent = [None if r["rollouts"] is None else charged(r["rollouts"], accounting) for r in runs]
+def totals(runs: Sequence[EarlierRun], accounting: str) -> tuple[int | None, int]:
+    """(rollouts charged in all of these runs, None if one is unknown; demonstrations)."""
+    spent = [None if r.rollouts is None else charged(r.rollouts, accounting) for r in runs]
     known = [n for n in spent if n is not None]
-    return {
-        "rollouts": sum(known) if len(known) == len(spent) else None,
-        "demonstrations": sum(r["demonstrations"] for r in runs),
-    }
+    return (
+        sum(known) if len(known) == len(spent) else None,
+        sum(r.demonstrations for r in runs),
+    )
 
 
 def read_beginning(given: str) -> Beginning:
@@ -86,7 +72,6 @@ def read_beginning(given: str) -> Beginning:
         else:
             agent = _named(_plain(read_agent(path)))
             found = Beginning(agent, _runs(path.parent), _weights(path.parent))
-        shaped(found.runs, EarlierRun, "runs")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise UserError(
             f"agent={given}: {path} or the summary beside it is damaged "
@@ -158,7 +143,7 @@ def _place(given: str) -> Path:
 def _kept(path: Path) -> Beginning:
     data = read_object(path)
     agent = placed(convert(data["agent"], AgentSpec), path.parent)
-    return Beginning(_named(agent), tuple(data["runs"]), data["weights"])
+    return Beginning(_named(agent), convert(data["runs"], tuple[EarlierRun, ...]), data["weights"])
 
 
 def _plain(agent: AgentSpec) -> AgentSpec:
@@ -184,30 +169,22 @@ def _named(agent: AgentSpec) -> AgentSpec:
     return replace(agent, adapters=adapters, router=renamed(agent.router, names.__getitem__))
 
 
-def _runs(folder: Path) -> Runs:
+def _runs(folder: Path) -> tuple[EarlierRun, ...]:
     """The run of a folder after those that it began with. A folder that only holds an agent does
     not say what was spent. Raises UserError for a run that is not finished."""
     if not (folder / CONFIG).exists() and not (folder / SUMMARY).exists():
-        unknown = {"method": "unknown", "env": "", "seed": 0, "budget": 0, "fingerprint": ""}
-        return ({**unknown, "rollouts": None, "demonstrations": 0, "marks": []},)
-    summary = read_object(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
-    if not summary.get("complete"):
+        return (EarlierRun("unknown", "", 0, 0, "", None, 0),)
+    if (summary := read_summary(folder)) is None:
         raise UserError(
             f"the run in {folder} is not finished, so nothing can begin with its agent. Run its "
             "command again, or change `agent`."
         )
-    before = (summary.get("beginning") or {}).get("runs", ())
-    rollouts = {k: v for k, v in summary["rollouts"].items() if k != "evaluation"}
-    own = {
-        "method": summary["method"],
-        "env": "/".join(name for name in (summary["env"], summary["suite"]) if name),
-        **{name: summary[name] for name in ("seed", "budget", "fingerprint")},
-        "rollouts": rollouts,
-        "demonstrations": summary.get("demonstrations", 0),
-        "marks": list(summary.get("marks", ())),
-    }
-    learned = bool(summary["learns"]) or any(rollouts.values())
-    return (*before, own) if learned else tuple(before)
+    s, rollouts = summary, summary.own_rollouts
+    own = EarlierRun(
+        s.method, s.world, s.seed, s.budget, s.fingerprint, rollouts, s.demonstrations, s.marks
+    )
+    before = () if s.beginning is None else s.beginning.runs
+    return (*before, own) if s.learns or any(rollouts.values()) else before
 
 
 def _weights(folder: Path) -> str | None:

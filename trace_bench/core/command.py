@@ -79,3 +79,14 @@ def told(arguments: Sequence[str], about: str | None) -> bool:
     else:
         return False
     return True
+
+
+def whole_number(name: str, given: str | int, low: int = 1, high: int = 10**9) -> int:
+    """The whole number that was given for an option. Raises UserError for any other text."""
+    text = str(given)
+    if not text.isdecimal() or len(text) > 10 or not low <= int(text) <= high:
+        raise UserError(
+            f"{name}{' ' if name.startswith('-') else '='}{text} is not allowed; allowed: a whole "
+            f"number from {low} to {high}. Change `{name}`."
+        )
+    return int(text)

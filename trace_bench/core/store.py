@@ -110,13 +110,48 @@ def remove_leftovers(files: Iterable[Path]) -> None:
 
 
 def running(pid: int) -> bool:
-    """Whether a process of this machine has the number."""
+    """Whether a process of this machine has the number and has not ended, as one has that was
+    killed and that its parent never waits for."""
     try:
         with suppress(PermissionError):  # that of another user
             os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    return True
+    return process(pid)[:1] not in (["Z"], ["X"])
+
+
+def process(pid: int) -> list[str]:
+    """What /proc says of a process from its state on (see proc(5), `stat`); [] for nothing."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(folder: Path, refusal: str = "") -> Iterator[None]:
+    """Holds the lock of a folder, which ends with the process. While another one holds it, raises
+    UserError with the text of the refusal, or waits if there is none."""
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("w")
+    with file:
+        try:
+            import fcntl
+        except ImportError:  # no such lock on Windows; the folder is then unguarded
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if refusal else 0))
+        except OSError as error:
+            raise UserError(refusal) from error
+        with disk_errors(folder / LOCK):
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        yield
 
 
 @contextmanager

@@ -197,6 +197,9 @@ class Failure:
     boundary: Boundary
     error: str
 
+    def __str__(self) -> str:
+        return f"{self.boundary.value}: {self.error}"
+
 
 @dataclass(frozen=True)
 class Trajectory:

@@ -23,11 +23,9 @@ from typing import TYPE_CHECKING
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
-    FineTunes,
     Lab,
     Method,
     MethodPlan,
-    Need,
     Phase,
     PlannedRun,
     RunContext,
@@ -36,7 +34,7 @@ from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.prompt_only import PromptOnlySettings
-from trace_bench.methods.tuning import HERE, PAGE, Tuning, TuningSettings, tuner
+from trace_bench.methods.tuning import HERE, Tuning, TuningSettings, tuner
 from trace_bench.play.steps import without_guidance
 from trace_bench.trainers.record import exact
 
@@ -101,7 +99,7 @@ class Rft(Method):
             )
         return MethodPlan(
             phases=(Phase("training", run.budget),),
-            needs=(Need("trainer", FineTunes, PAGE, HERE),),
+            needs=(HERE,),
             adapters=self.settings.rounds,
             trains=True,
             caveat="its rounds are shares of the whole budget",
@@ -202,7 +200,7 @@ class Distill(Method):
             )
         tuning = MethodPlan(
             phases=(Phase("training", run.budget - looks, most=True),),
-            needs=(Need("trainer", FineTunes, PAGE, HERE),),
+            needs=(HERE,),
             adapters=1,
             trains=True,
             caveat="its phases are shares of the whole budget",

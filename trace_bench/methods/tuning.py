@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, Lab
+from trace_bench.core.protocols import FineTunes, Lab, Need
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AdapterRef, AgentSpec
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from trace_bench.trainers.model import Learner
     from trace_bench.trainers.tree import Tokens
 
-PAGE = "docs/trainers.md"
-HERE = "This method fine-tunes in this process. Set `trainer` to local."
+WHY = "This method fine-tunes in this process. Set `trainer` to local."
+HERE = Need("trainer", FineTunes, "docs/trainers.md", WHY)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TuningSettings:
 
 def tuner(lab: Lab) -> FineTunes:
     if not isinstance(lab.trainer, FineTunes):
-        raise UserError(HERE)
+        raise UserError(WHY)
     return lab.trainer
 
 
@@ -89,10 +89,8 @@ class Tuning:
                 state.iteration = step + 1
                 state.finished = state.iteration == len(batches)
                 if state.finished:
-                    s = self.trainer
-                    lora = {"rank": s.rank, "alpha": s.alpha, "target_modules": s.target_modules}
-                    version = self.folder / f"{state.iteration:04d}"
-                    write_adapter(version, self.learner.layers, lora, self.base.model)
+                    version, how = self.folder / f"{state.iteration:04d}", vars(self.trainer)
+                    write_adapter(version, self.learner.layers, how, self.base.model)
                 state.save(self.folder, self.learner, optimizer)
                 self.lab.metric(phase="fine-tuning", step=step, **state.records[step])
         tokens = sum(r["tokens"] for r in state.records)

@@ -15,7 +15,7 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_object
 from trace_bench.tiny import MODEL_FOLDER
-from trace_bench.trainers.memory import SHAPES, Shape, shape_of
+from trace_bench.trainers.memory import SHAPES, Sizes, shape_of
 
 HEADS, HEAD_DIM, HIDDEN, INNER, LAYERS = 4, 32, 64, 96, 2  # vLLM on a CPU takes no smaller heads
 EXPERTS, ACTIVE = 4, 2
@@ -31,7 +31,7 @@ class Miniature:
     not, each in words."""
 
     folder: Path
-    shape: Shape
+    shape: Sizes
     same: tuple[str, ...]
     other: tuple[str, ...]
 
@@ -72,13 +72,13 @@ def make(model: str, folder: Path, context: int, seed: int = 0) -> Miniature:
     return Miniature(folder, shape, *_said(config, at_hand, tokens, model))
 
 
-def _kind(model: str, shape: Shape) -> str:
+def _kind(model: str, shape: Sizes) -> str:
     name = model.rpartition("/")[2]
     kind = next(k for begin, k in KINDS.items() if name.lower().startswith(begin.lower()))
     return f"{kind}_moe" if shape.experts else kind
 
 
-def _small(shape: Shape, given: dict[str, Any]) -> dict[str, Any]:
+def _small(shape: Sizes, given: dict[str, Any]) -> dict[str, Any]:
     """The sizes, in the same relations where they matter: shared keys and values, tied ends."""
     sizes = {
         "hidden_size": HIDDEN,

@@ -1,8 +1,8 @@
-"""Policies without a model: lower and upper bounds for scores, and policies for tests."""
+"""Policies without a model: lower and upper bounds for scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -59,17 +59,6 @@ class IdlePolicy(ScriptedPolicy):
 
     def reply(self, request: TurnRequest) -> Message:
         return text_message("")
-
-
-class FunctionPolicy(ScriptedPolicy):
-    """Answers with the result of a function of the request."""
-
-    def __init__(self, function: Callable[[TurnRequest], Message]) -> None:
-        super().__init__()
-        self._function = function
-
-    def reply(self, request: TurnRequest) -> Message:
-        return self._function(request)
 
 
 class ReferencePolicy(ScriptedPolicy):

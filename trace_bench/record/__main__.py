@@ -21,9 +21,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.command import command, told
+from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite
+from trace_bench.core.summary import Summary
 from trace_bench.envs.recorded.data import Record
 from trace_bench.llm.roles import cost_per_item
 from trace_bench.play.suites import chosen_of, splits_of, tasks_of
@@ -56,7 +57,7 @@ def _carry_out(command: str, arguments: list[str]) -> dict[str, Any]:
         raise UserError("`out` is missing: the folder of the recordings, such as out=recordings/a.")
     if command == "annotate":
         return _annotated(arguments, Path(out))
-    count, least = _number(arguments, "count", None), _number(arguments, "turns", 2) or 1
+    count, least = _number(arguments, "count"), _number(arguments, "turns") or 2
     if command == "run":
         return _of_run(arguments, Path(out), count, least)
     return _of_suite(arguments, Path(out), count, least)
@@ -90,28 +91,28 @@ def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> d
     summary = dialogues.summary_of(source)
     settings = compose(["method=base", *_environment(summary)])
     with closing(_suite(settings)) as suite:
-        against = {str(summary["dev_split"]), str(summary["split"])}
+        against = {summary.dev_split, summary.split}
         made_by = {
             "command": "run", "suite": f"{suite.name}/{suite.variant}",
-            "run": summary["fingerprint"], "count": count, "turns": least,
+            "run": summary.fingerprint, "count": count, "turns": least,
         }  # fmt: skip
         folder = Folder(out, made_by, dialogues.held_out(suite, sorted(against)))
         return _write(folder, dialogues.of_run(source), count, least)
 
 
-def _environment(summary: dict[str, Any]) -> list[str]:
+def _environment(summary: Summary) -> list[str]:
     """The settings of a run's suite. Raises UserError for one that a name does not identify."""
-    if summary.get("origins", {}).get("env"):
+    if summary.origins.get("env"):
         raise UserError(
-            f"the run's environment {summary['env']} is not this package's own. Record it with "
+            f"the run's environment {summary.env} is not this package's own. Record it with "
             "`python -m trace_bench.record suite env.factory=...`."
         )
-    suite = [f"env.suite={summary['suite']}"] if summary["suite"] else []
-    return [f"env={summary['env']}", *suite]
+    suite = [f"env.suite={summary.suite}"] if summary.suite else []
+    return [f"env={summary.env}", *suite]
 
 
 def _annotated(arguments: list[str], out: Path) -> dict[str, Any]:
-    variants = _number(arguments, "variants", 1) or 1
+    variants = _number(arguments, "variants") or 1
     if not arguments or "=" in arguments[0]:
         raise UserError("`annotate` needs a folder of recordings as its first argument.")
     source = Path(arguments.pop(0))
@@ -157,13 +158,9 @@ def _against(settings: Settings, suite: Suite) -> list[str]:
     return [split for split in named if split in splits_of(suite)]
 
 
-def _number(arguments: list[str], key: str, default: int | None) -> int | None:
+def _number(arguments: list[str], key: str) -> int | None:
     text = take(arguments, key)
-    if text is None:
-        return default
-    if not text.isdigit() or int(text) < 1:
-        raise UserError(f"{key}={text!r} is not allowed; allowed: a number from 1. Change `{key}`.")
-    return int(text)
+    return None if text is None else whole_number(key, text)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from trace_bench.checklists.items import Checklist, read_checklist, to_json
 from trace_bench.checklists.sources import of_reference, rewarded_in, spread
@@ -22,7 +21,7 @@ from trace_bench.core.protocols import (
     performed,
 )
 from trace_bench.core.run_files import SUMMARY
-from trace_bench.core.store import read_object
+from trace_bench.core.summary import Summary, read_summary
 from trace_bench.core.types import Milestone, Task, Trajectory
 from trace_bench.envs.recorded.data import Record
 from trace_bench.record.folder import scenario_of
@@ -90,14 +89,14 @@ def by_milestones(
     return of_reference(turns, rewarded_in(turns, first, milestones) if placed else None)
 
 
-def summary_of(folder: Path) -> dict[str, Any]:
+def summary_of(folder: Path) -> Summary:
     """The summary of a finished run on tasks that it does not report on. Raises UserError."""
-    if not (folder / SUMMARY).exists():
+    summary = read_summary(folder)
+    if summary is None:
         raise UserError(f"{folder} is no finished run: it has no {SUMMARY}. Name another folder.")
-    summary = read_object(folder / SUMMARY)
-    if summary.get("protocol") != "held_out":
+    if summary.protocol != "held_out":
         raise UserError(
-            f"{folder} trained on the tasks that it reports (protocol={summary.get('protocol')}), "
+            f"{folder} trained on the tasks that it reports (protocol={summary.protocol}), "
             "and recordings may hold none of those. Name a run with protocol=held_out."
         )
     return summary
@@ -107,12 +106,11 @@ def of_run(folder: Path) -> Iterator[tuple[str, Record | None]]:
     """(uuid, the dialogue) of each rollout that was spent; None for one without success, or with a
     call that could not be read."""
     summary = summary_of(folder)
-    suite = "/".join(filter(None, (str(summary["env"]), str(summary["suite"]))))
     for episode in FinishedRun(folder, summary).episodes():
         if episode.held_out or episode.purpose == "evaluation":
             continue
-        identity = f"{summary['fingerprint']}/{episode.group}/{episode.index:05d}"
-        yield identity, _of_rollout(identity, suite, episode.trajectory)
+        identity = f"{summary.fingerprint}/{episode.group}/{episode.index:05d}"
+        yield identity, _of_rollout(identity, summary.world, episode.trajectory)
 
 
 def _of_rollout(identity: str, suite: str, t: Trajectory) -> Record | None:

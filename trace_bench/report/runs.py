@@ -12,14 +12,16 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
-from trace_bench.core.run_files import SUMMARY, TASKS
+from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines, read_object
+from trace_bench.core.summary import Summary
 from trace_bench.core.types import to_json
 from trace_bench.results import captions
 from trace_bench.results.compare import DEFAULTS, Cell, difference, other_data, other_environment
 from trace_bench.results.places import find as records_in
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.rules import DEFAULT, counted
+from trace_bench.results.runs import finished
 
 Row = Mapping[str, Any]
 MOST = 60
@@ -34,7 +36,7 @@ class Run:
     folder: Path
     name: str
     record: Record
-    summary: Mapping[str, Any]
+    summary: Summary
     settings: Mapping[str, Any]
 
 
@@ -63,7 +65,7 @@ def _run(folder: Path, record: Record) -> Run:
     if began := captions.began_with(record):
         own["begins with"] = began
     settings = {**own, **flat_settings(record)}
-    return Run(folder, name, record, read_object(folder / SUMMARY), settings)
+    return Run(folder, name, record, finished(folder), settings)
 
 
 def _told_apart(runs: Sequence[Run]) -> Iterator[Run]:

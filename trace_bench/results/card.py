@@ -18,9 +18,10 @@ from typing import Any
 from trace_bench.core import store
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Entry, Outcome
+from trace_bench.core.types import to_json
 from trace_bench.results.records import DAMAGE
 from trace_bench.results.rules import DEFAULT, RULES, counted, drops
-from trace_bench.results.runs import read_run
+from trace_bench.results.runs import finished, read_run
 from trace_bench.results.statistics import mean, task_means
 
 FORMAT = 1
@@ -69,7 +70,7 @@ def _checked(folder: Path) -> list[str]:
             raise UserError(f"{folder}: {name} is a link to a place outside of the folder")
         if not (folder / name).is_file():
             raise UserError(f"{folder}: {name} is no plain file")
-    for name, digest in store.read_json(folder / "summary.json")["hashes"].items():
+    for name, digest in finished(folder).hashes.items():
         if (store.file_hash(folder / name) if name in kept else None) != digest:
             shown = store.shown(Path(name))
             raise UserError(f"{folder}: {shown} is not the file that the summary was made from")
@@ -88,13 +89,13 @@ def _fill(building: Path, folder: Path, kept: list[str]) -> None:
 
 
 def _card(building: Path, kept: list[str], lines: list[Outcome]) -> dict[str, Any]:
-    summary = store.read_json(building / "record" / "summary.json")
+    summary = to_json(finished(building / "record"))
     agents = dict.fromkeys(line.agent for line in lines)
     hashes = {f"record/{name}": store.file_hash(building / "record" / name) for name in kept}
     return {
         "format": FORMAT,
         "standard": STANDARD,
-        "run": {key: summary.get(key) for key in SUMMARY_KEYS},
+        "run": {key: summary[key] for key in SUMMARY_KEYS},
         "record": {name: {"sha256": digest} for name, digest in hashes.items()},
         "drops_manifest": {"drops.jsonl": {"sha256": store.file_hash(building / "drops.jsonl")}},
         "reporting_rules": {"default": DEFAULT, "rules": RULES},

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.summary import Interval
 from trace_bench.results.records import TRAINING, Record, own_settings
 from trace_bench.results.statistics import (
     ASSUMED,
-    Interval,
     Repeats,
     Uncertainty,
     many,

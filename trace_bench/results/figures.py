@@ -15,10 +15,11 @@ import numpy as np
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_bytes
+from trace_bench.core.summary import Interval
 from trace_bench.results.captions import began_alike
 from trace_bench.results.compare import Cell, Cells, base_of
 from trace_bench.results.records import Record
-from trace_bench.results.statistics import Interval, many
+from trace_bench.results.statistics import many
 from trace_bench.results.table import Look, style
 
 Points = Sequence[tuple[float, Interval]]

@@ -13,12 +13,13 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json
+from trace_bench.core.summary import Interval
 from trace_bench.results.captions import describe, head
 from trace_bench.results.compare import Cells, cells, check_comparable
 from trace_bench.results.figures import doubling, finish, level, line, panels
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record
-from trace_bench.results.statistics import Interval, wilson_interval
+from trace_bench.results.statistics import wilson_interval
 from trace_bench.results.table import OTHER, Table, estimate, style, write
 
 OURS = {"adp": "sft", "awm": "untargeted"}  # the paper's names for what we call otherwise

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from trace_bench.core.beginning import EarlierRun
 from trace_bench.core.decode import convert, shaped, shown
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import read_lines
+from trace_bench.core.summary import Began, Commit, Routing
 from trace_bench.core.types import CHARGED, Amount, Figure, Meta, Name, Share, charged
 from trace_bench.results.rules import RULES
 
@@ -233,7 +233,7 @@ def record_of(data: Mapping[str, Any]) -> Record:
     json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
     shaped(record.training, _Point, "training")
     shaped([record.drops], dict[str, Amount | dict[Name, Amount]], "drops")
-    for name, kind in (("beginning", _Beginning), ("routing", _Routing), ("git", _Commit)):
+    for name, kind in (("beginning", Began), ("routing", Routing), ("git", Commit)):
         if (value := data.get(name)) is not None:
             shaped([value], kind, name)
     own, tasks = record.settings, len(record.success)
@@ -278,33 +278,6 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
         if isinstance(value, Mapping):
             yield from _texts(list(value.values()))
-
-
-@dataclass(frozen=True)
-class _Beginning:
-    sha256: Name
-    demonstrations: Amount
-    rollouts: Amount | None
-    runs: tuple[EarlierRun, ...]
-
-
-@dataclass(frozen=True)
-class _Success:
-    success: Figure | None
-
-
-@dataclass(frozen=True)
-class _Routing:
-    agreement: Figure
-    agreement_decisive: Figure | None
-    oracle_score: _Success
-    single_score: _Success
-
-
-@dataclass(frozen=True)
-class _Commit:
-    commit: Name
-    changed: Any
 
 
 _Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]

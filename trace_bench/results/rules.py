@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import unknown
 from trace_bench.core.lines import Figures, Outcome
+from trace_bench.core.store import read_lines
 
 DEFAULT = "retry"
 RULES = {
@@ -55,3 +57,19 @@ def drops(lines: Sequence[Outcome], rule: str) -> dict[str, Any]:
         "zeroed": without if rule == "zero" else 0,
         "limits": dict(Counter(o.stop.value for o in chosen if o.stop.endswith("_limit"))),
     }
+
+
+def same_agents(folder: Path) -> dict[str, str]:
+    """{agent: the one before it in evaluation.jsonl that has the same version, as the final one is
+    the base agent when nothing was trained}; {} without one. Outcomes of such agents are copied,
+    their conversations are kept once."""
+    path = folder / "evaluation.jsonl"
+    if not path.exists():
+        return {}
+    first: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for line in read_lines(path, Outcome):
+        known = first.setdefault(line.version, line.agent)
+        if known != line.agent:
+            found[line.agent] = known
+    return found

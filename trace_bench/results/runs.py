@@ -13,9 +13,10 @@ from typing import Any
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
-from trace_bench.core.run_files import ELSEWHERE, FLOORS, TASKS
-from trace_bench.core.store import fingerprint, read_bytes, read_if_there, read_object
-from trace_bench.core.types import Boundary, Purpose, charged
+from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
+from trace_bench.core.store import fingerprint, read_bytes, read_if_there
+from trace_bench.core.summary import Borrowed, Costs, Summary, read_summary
+from trace_bench.core.types import Boundary, Purpose, to_json
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.results.records import Record, record_of
 from trace_bench.results.rules import DEFAULT, counted, drops
@@ -30,6 +31,7 @@ FREE = (
 CHECKED = ("metrics.jsonl", "capabilities.json", TASKS)  # older runs have no hash of them
 AS_THEY_ARE = (
     "method", "budget", "seed", "rollouts", "curve", "wall_s", "versions", "git", "fingerprint",
+    "marks", "adapters", "beginning", "parameters", "machine",
 )  # fmt: skip
 """What a record has from the summary unchanged."""
 TOKENS = ("prompt_tokens", "completion_tokens")
@@ -39,26 +41,25 @@ _FEW = 200  # points of a training curve that are kept
 
 def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     """The record of one run folder. Raises UserError, and others for damaged files (`DAMAGE`)."""
-    summary = _summary(folder)
+    summary = finished(folder)
     config = _config(folder, summary)
     for name in CHECKED:
-        if name in summary["hashes"]:
+        if name in summary.hashes:
             _checked_bytes(folder, name, summary)
     ledger = _checked_bytes(folder, "ledger.jsonl", summary)
     evaluation = _checked_bytes(folder, "evaluation.jsonl", summary)
     _check_ledger(folder, ledger, summary)
-    settings, source = _sources(dict(_shared(config)), summary.get("borrowed"))
+    settings, source = _sources(dict(_shared(config)), summary.borrowed)
     lines = _by_agent(evaluation, ("final", "base", *FLOORS))
     final = counted(lines["final"], rule)
     tasks = sorted({o.task for o in final})
     trials = int(config["evaluation"]["trials"])
-    marks = summary.get("marks", ())  # remarks that every table must show
+    told, llm = to_json(summary), summary.llm or Costs()
     # Only where an episode was lost do the reporting rules differ; the summary's figures of routing
     # hold for the default rule only.
     alike = rule == DEFAULT or b'"score":null' not in evaluation
     data = {
-        **{name: summary[name] for name in AS_THEY_ARE},
-        "marks": tuple(marks),
+        **{name: told[name] for name in AS_THEY_ARE},
         "settings": settings,
         "source": source,
         "method_settings": {k: v for k, v in config["method"].items() if k != "name"},
@@ -70,20 +71,16 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         "rule": rule,
         "drops": {**drops(lines["final"], rule), "rollouts_lost": _lost(ledger)},
         "passes": _passes(final, tasks) if trials > 1 else [],
-        "routing": summary["routing"] if alike else None,
-        "capabilities": tuple(summary["capabilities"] or ()),
+        "routing": told["routing"] if alike else None,
+        "capabilities": summary.capabilities or (),
         "votes": _votes(folder),
-        "adapters": tuple(summary["adapters"]),
         "training": _training(folder),
         "floors": {n: _mean(counted(lines[n], rule), "success") for n in FLOORS if lines[n]},
-        "about": summary.get("suite_data", {}),
-        "beginning": summary.get("beginning"),
-        "usage": _usage(summary),
+        "about": summary.suite_data,
+        "usage": {r: {k: used.get(k, 0) for k in TOKENS} for r, used in llm.usage.items()},
         "needs": _needs(folder, tasks),
-        "per_item": summary.get("llm", {}).get("per_item", {}),
-        "suite": summary.get("suite_name", ""),
-        "parameters": summary.get("parameters"),
-        "machine": summary.get("machine", {}),
+        "per_item": llm.per_item,
+        "suite": summary.suite_name,
     }
     return record_of(data)
 
@@ -96,73 +93,65 @@ def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
 
 
 def _sources(
-    settings: dict[str, Any], borrowed: Mapping[str, Any] | None
+    settings: dict[str, Any], borrowed: Borrowed | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(settings, source) of a record: where the held-out tasks are borrowed from another suite,
     its settings take the place of the run's own, which are then about training alone."""
     if borrowed is None:
         return settings, {}
-    apart = tuple(borrowed["training_settings"])
+    apart = borrowed.training_settings
     source = {
         f"training.{key}": value
         for key, value in settings.items()
         if key in apart or key.startswith(tuple(f"{group}." for group in apart))
     }
     left = {k: v for k, v in settings.items() if f"training.{k}" not in source}
-    lender = dict(_shared({"env": borrowed["env"]}))
-    training = borrowed["training"]
-    source |= {"training.suite": training["suite"]}
-    source |= {f"training.{name}": value for name, value in training["data"].items()}
-    return {**left, **lender, "evaluation.split": borrowed["split"]}, source
+    lender = dict(_shared({"env": borrowed.env}))
+    training = borrowed.training
+    source |= {"training.suite": training.suite}
+    source |= {f"training.{name}": value for name, value in training.data.items()}
+    return {**left, **lender, "evaluation.split": borrowed.split}, source
 
 
-def _usage(summary: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Tokens of models at servers by role; {} in runs from before they were counted."""
-    found = summary.get("llm", {}).get("usage", {})
-    return {role: {name: used.get(name, 0) for name in TOKENS} for role, used in found.items()}
-
-
-def _summary(folder: Path) -> Mapping[str, Any]:
-    path = folder / "summary.json"
-    if not path.exists():
-        raise UserError(f"{folder}: not finished (no summary.json)")
-    summary = read_object(path)
-    if not summary.get("complete"):
-        raise UserError(f"{folder}: not finished")
-    if summary.get("rehearsal"):
+def finished(folder: Path) -> Summary:
+    """The summary of a run that tables may take. Raises UserError."""
+    summary = read_summary(folder)
+    if summary is None:
+        without = "" if (folder / SUMMARY).exists() else f" (no {SUMMARY})"
+        raise UserError(f"{folder}: not finished{without}")
+    if summary.rehearsal:
         raise UserError(f"{folder}: a rehearsal, whose scores are drawn by lot, is no result")
     return summary
 
 
-def _config(folder: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+def _config(folder: Path, summary: Summary) -> Mapping[str, Any]:
     """The settings, which must be those that the run's fingerprint was made of."""
     config = read_settings(folder / "config.yaml")
     identity = {key: value for key, value in config.items() if key not in ELSEWHERE}
-    if fingerprint(identity) != summary["fingerprint"]:
+    if fingerprint(identity) != summary.fingerprint:
         raise UserError(f"{folder}: config.yaml is not the one that the run was made with")
     return config
 
 
-def _checked_bytes(folder: Path, name: str, summary: Mapping[str, Any]) -> bytes:
+def _checked_bytes(folder: Path, name: str, summary: Summary) -> bytes:
     """A file of the run, empty when it has none: a method that runs nothing has no ledger."""
     path = folder / name
     data = read_bytes(path) if path.exists() else b""
     digest = hashlib.sha256(data).hexdigest() if path.exists() else None
-    if digest != summary["hashes"].get(name):
+    if digest != summary.hashes.get(name):
         raise UserError(f"{folder}: {name} is not the file that the summary was made from")
     return data
 
 
-def _check_ledger(folder: Path, ledger: bytes, summary: Mapping[str, Any]) -> None:
+def _check_ledger(folder: Path, ledger: bytes, summary: Summary) -> None:
     found = {p.value: ledger.count(b'"purpose":"%s"' % p.value.encode()) for p in Purpose}
     found = {name: count for name, count in found.items() if count and name != "evaluation"}
-    stated = {k: v for k, v in summary["rollouts"].items() if k != "evaluation"}
-    if found != stated:
+    if found != (stated := summary.own_rollouts):
         raise UserError(f"{folder}: the ledger holds {found}, the summary says {stated}")
-    spent = charged(found, summary.get("accounting", "strict"))
-    if spent > summary["budget"]:
+    if summary.spent > summary.budget:
         raise UserError(
-            f"{folder}: {spent} rollouts in the ledger, more than the budget of {summary['budget']}"
+            f"{folder}: {summary.spent} rollouts in the ledger, more than the budget of "
+            f"{summary.budget}"
         )
 
 

@@ -20,25 +20,11 @@ from statistics import NormalDist
 
 import numpy as np
 
+from trace_bench.core.summary import Interval, PairedDifference
+
 LEVEL = 0.95  # of every interval
 RESAMPLES = 10_000
 EXACT_PAIRS = 14  # 2^14 sign patterns take a few milliseconds
-
-
-@dataclass(frozen=True)
-class Interval:
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class PairedDifference(Interval):
-    """Mean of `treated - control` over the same tasks, its interval and a two-sided p-value."""
-
-    p_value: float
-    n: int
-    discordant: int  # tasks on which the two differ
 
 
 def mean(values: Sequence[float]) -> float:

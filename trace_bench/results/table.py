@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.store import write_text
-from trace_bench.results.statistics import Interval
+from trace_bench.core.summary import Interval
 
 
 @dataclass(frozen=True)

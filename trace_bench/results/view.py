@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from trace_bench.core.command import whole_number
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import whole
 
@@ -42,8 +43,7 @@ def bundle(folders: Sequence[Path], out: Path) -> list[Path]:
 
 def serve(folders: Sequence[Path], port: int) -> None:
     """Shows these runs until it is interrupted. Raises UserError for a port that cannot be used."""
-    if not 1 <= port <= 65535:
-        raise UserError(f"port {port} is none; allowed: 1 to 65535. Name another with --port.")
+    whole_number("--port", port, 1, 65535)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import read_agent
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome, Stored
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AgentSpec, Trajectory
+from trace_bench.core.summary import Summary, read_summary
+from trace_bench.core.types import AgentSpec, Trajectory, to_json
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import paired_difference, task_means
 from trace_bench.results.table import p_value
 from trace_bench.runner import report
-from trace_bench.runner.folder import stored_summary
 from trace_bench.runner.pipeline import carry_out
 from trace_bench.settings.compose import compose_plain
 from trace_bench.settings.recipes import settled
@@ -58,7 +59,7 @@ class Result:
     @property
     def table(self) -> str:
         """The closing table as the command line prints it."""
-        return report.closing(self.summary).strip()
+        return report.closing(convert(self.summary, Summary)).strip()
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
@@ -154,7 +155,7 @@ def run(
             "Leave `dry_run` out, or use the command line: python -m trace_bench ... dry_run=true."
         )
     done = carry_out(chosen, verbose=verbose)
-    return Result(done.folder, done.summary)
+    return Result(done.folder, to_json(done.summary))
 
 
 def load(folder: str | Path) -> Result:
@@ -162,12 +163,12 @@ def load(folder: str | Path) -> Result:
     place = Path(folder)
     if not place.is_dir():
         raise UserError(f"{place} is not a folder. Give the folder of a run.")
-    summary = stored_summary(place)
+    summary = read_summary(place)
     if summary is None:
         raise UserError(
             f"{place} is not a finished run (no complete summary.json). Run it again to finish it."
         )
-    return Result(place, summary)
+    return Result(place, to_json(summary))
 
 
 def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:

@@ -191,7 +191,7 @@ class CallStore:
 
     def _check_lost(self, call: NamedCall, there: Mapping[int, Trajectory]) -> None:
         lost = [
-            f"{t.failure.boundary}: {t.failure.error} ({t.task})"
+            f"{t.failure} ({t.task})"
             for i, t in there.items()
             if t.failure is not None and counts(call.batch.tasks[i], t.failure)
         ]

@@ -12,13 +12,14 @@ from typing import Any
 from trace_bench.core.chat import read_call
 from trace_bench.core.protocols import Policy
 from trace_bench.core.run_files import FLOORS
+from trace_bench.core.summary import CurvePoint, EpisodeCounts
 from trace_bench.core.text import visible
 from trace_bench.core.types import AgentSpec, Task, Tool, Trajectory
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import splits_of, tasks_of
 from trace_bench.runner import outcomes
 from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import EpisodeCounts, EvaluationPlan, Outcome, RouterFigures
+from trace_bench.runner.outcomes import EvaluationPlan, Outcome, RouterFigures
 from trace_bench.runner.progress import Clock, Progress
 from trace_bench.settings.schema import Settings
 
@@ -43,7 +44,7 @@ class Evaluation:
     ) -> None:
         """`tasks`: the held-out ones. `points`: the rollout counts of the curve, ascending."""
         self.outcomes: dict[str, list[Outcome]] = {}
-        self.points: list[dict[str, Any]] = []
+        self.points: list[CurvePoint] = []
         self.routed: RouterFigures | None = None
         self.validated: RouterFigures | None = None
         self._player, self._settings, self._due = player, settings, tuple(points)
@@ -77,14 +78,14 @@ class Evaluation:
     def checkpoint(self, spent: int, agent: AgentSpec, until: int) -> None:
         """Evaluates the agent, trained with `spent` rollouts, on the development tasks if a point
         of the curve lies before `until`. So no point shows an agent that spent more rollouts."""
-        reached = {p["checkpoint"] for p in self.points}
+        reached = {p.checkpoint for p in self.points}
         due = [c for c in self._due if c not in reached and c < until]
         if not due:
             return
         found = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
         self._progress.phase("method")
-        figures = outcomes.score(found)
-        self.points += [{"checkpoint": c, "rollouts": spent, **figures} for c in due]
+        own = vars(outcomes.score(found))
+        self.points += [CurvePoint(checkpoint=c, rollouts=spent, **own) for c in due]
 
     def trained(
         self, label: str, phase: str, base: AgentSpec, agent: AgentSpec, keep: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,9 +11,9 @@ from typing import Any
 
 from trace_bench.core import store
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import CONFIG, ELSEWHERE, REPAIRS, SUMMARY
+from trace_bench.core.run_files import CONFIG, ELSEWHERE
+from trace_bench.core.store import LOCK
 from trace_bench.core.yaml_file import read_settings
-from trace_bench.runner import report
 from trace_bench.settings.identity import differences, identity, plain
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -71,67 +70,21 @@ def locate(settings: Settings, parts: Mapping[str, Part]) -> Place:
     return Place(Path(settings.run_dir) if settings.run_dir else default, found, digest)
 
 
-def stored_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary of a finished run, else None. Raises UserError for a damaged one."""
-    path = folder / SUMMARY
-    if not path.exists():
-        return None
-    summary = store.read_object(path)
-    if not summary.get("complete"):
-        return None
-    try:
-        report.closing(summary)
-        report.beside("", summary)
-        lost_of(summary)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path} is damaged ({type(error).__name__}: {error}). {REPAIRS[SUMMARY]}"
-        ) from error
-    return summary
-
-
-def lost_of(summary: Mapping[str, Any]) -> int:
-    """How many held-out episodes of a finished run were lost; 0 for summaries without a health."""
-    health = summary.get("health")
-    return 0 if health is None else sum(health["evaluation"]["lost"].values())
-
-
-LOCK = ".lock"
-
-
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Holds a lock so that only one process writes the folder; a killed one leaves none behind."""
+    made, lock = _make(folder), folder / LOCK
+    there, mine = lock.exists(), False
+    refusal = f"another process is writing {folder}. Wait for it, or change `run_dir` or `seed`."
     try:
-        import fcntl
-    except ImportError:  # no such lock on Windows; the folder is then unguarded
-        yield
-        return
-    made = _make(folder)
-    lock, free, mine = folder / LOCK, True, False
-    there = lock.exists()
-    try:
-        with store.disk_errors(lock):
-            held = lock.open("w")
-        with held as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                free = False
-                raise UserError(
-                    f"another process is writing {folder}. Wait for it, or change `run_dir` or "
-                    "`seed`."
-                ) from error
+        with store.locked(folder, refusal):
             mine = True
-            with store.disk_errors(lock):
-                file.write(f"{os.getpid()}\n")
-                file.flush()
             store.remove_leftovers(folder.rglob(".*.tmp"))
             yield
     finally:
         if mine and not there and not (folder / CONFIG).exists():
             lock.unlink(missing_ok=True)  # also in a folder that was refused
-        _remove_empty(made if free else ())
+        _remove_empty(made if mine or not lock.exists() else ())
 
 
 def _make(folder: Path) -> list[Path]:

@@ -29,6 +29,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.run_files import OWN
 from trace_bench.core.store import stable_seed, write_json, write_text
+from trace_bench.core.summary import EpisodeCounts, TrainingCounts
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.llm.roles import Roles
 from trace_bench.play.known import KnownCalls
@@ -37,7 +38,7 @@ from trace_bench.play.suites import generated_key
 from trace_bench.policies.routing.router import AT_SERVERS
 from trace_bench.runner.episodes import CallStore, NamedCall
 from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.outcomes import EpisodeCounts, TrainingCounts, outcome_of
+from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")

@@ -30,7 +30,7 @@ def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> En
         tokens=trajectory.tokens,
         turns=len(trajectory.turns),
         stop=trajectory.stop,
-        error=None if failure is None else f"{failure.boundary}: {failure.error}",
+        error=None if failure is None else str(failure),
     )
 
 

@@ -1,17 +1,16 @@
 """The outcomes of an evaluation and the figures made of them: of an agent, of a router against the
-best choice of adapter for each task, and of the run's health."""
+best choice of adapter for each task, and of trials that say nothing new."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from trace_bench.core.lines import Figures, Outcome
-from trace_bench.core.types import AdapterRef, AgentSpec, StopReason, Task, Trajectory
+from trace_bench.core.summary import AgentScore, PairedDifference, Routing, Row
+from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner.episodes import Spot
 
@@ -71,7 +70,7 @@ def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> 
         trial=trial,
         score=None if score is None else Figures(score.success, score.similarity),
         stop=trajectory.stop,
-        error=None if failure is None else f"{failure.boundary.value}: {failure.error}",
+        error=None if failure is None else str(failure),
         tokens=trajectory.tokens,
         attempt=attempt,
         turns=len(trajectory.turns),
@@ -84,22 +83,9 @@ def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> 
 class RouterFigures:
     """The quality of a router, computed from every adapter's outcome on every task."""
 
+    figures: Routing
     oracle: tuple[Outcome, ...]  # per task and trial the best of base model and adapters
-    single: str  # the adapter (or "base model") that is best on all tasks alone
-    single_outcomes: tuple[Outcome, ...]
-    agreement: float  # share of tasks on which the router's choice scores no less than the oracle
-    decisive: int  # tasks on which the choices differ in score
-    agreement_decisive: float | None  # the same among those; None when there are none
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "agreement": self.agreement,
-            "decisive": self.decisive,
-            "agreement_decisive": self.agreement_decisive,
-            "single": self.single,
-            "oracle_score": score(self.oracle),
-            "single_score": score(self.single_outcomes),
-        }
+    single_outcomes: tuple[Outcome, ...]  # of the adapter `figures.single`
 
 
 def routing(
@@ -119,14 +105,15 @@ def routing(
     agree = [
         _rank(choices.get(o.adapter, final)[i]) >= _rank(oracle[i]) for i, o in enumerate(final)
     ]
-    return RouterFigures(
-        oracle=oracle,
-        single=single or "base model",
-        single_outcomes=tuple(choices[single]),
+    figures = Routing(
         agreement=sum(agree) / len(agree) if agree else 1.0,
         decisive=len(differ),
         agreement_decisive=sum(agree[i] for i in differ) / len(differ) if differ else None,
+        single=single or "base model",
+        oracle_score=score(oracle),
+        single_score=score(choices[single]),
     )
+    return RouterFigures(figures, oracle, tuple(choices[single]))
 
 
 def choices_of(agent: AgentSpec) -> list[str | None]:
@@ -151,118 +138,35 @@ def _rank(*outcomes: Outcome) -> tuple[float, float]:
     return (sum(o.success for o in outcomes), sum(o.similarity for o in outcomes))
 
 
-def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """{success, similarity, n, interval, failures}: means over tasks, interval of the success. None
-    for all but `failures` if every episode was lost."""
+def score(outcomes: Sequence[Outcome]) -> AgentScore:
     scored = [o for o in outcomes if o.score is not None]
     failures = len(outcomes) - len(scored)
     if not scored:
-        empty = {"success": None, "similarity": None, "n": 0, "interval": None}
-        return {**empty, "failures": failures}
+        return AgentScore(None, failures=failures)
     success = task_means((o.task, o.success) for o in scored)
     similarity = task_means((o.task, o.similarity) for o in scored)
-    interval = share_interval(list(success.values()))
-    return {
-        "success": interval.value,
-        "similarity": sum(similarity.values()) / len(similarity),
-        "n": len(success),
-        "interval": [interval.low, interval.high],
-        "failures": failures,
-    }
+    found = share_interval(list(success.values()))
+    mean = sum(similarity.values()) / len(similarity)
+    return AgentScore(found.value, mean, len(success), (found.low, found.high), failures)
 
 
-def row(
-    name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None
-) -> dict[str, Any] | None:
-    """The table row of an agent, with its paired difference to the base agent; None if none of its
-    episodes has a score. `n`: tasks; `failures`: lost episodes, which are in no other number."""
-    figures = score(outcomes)
-    if figures["n"] == 0:
+def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> Row | None:
+    """The table row of an agent; None if none of its episodes has a score."""
+    own = score(outcomes)
+    if own.success is None or own.similarity is None or own.interval is None:
         return None
-    low, high = figures["interval"]
-    return {
-        "name": name,
-        "success": figures["success"],
-        "low": low,
-        "high": high,
-        "similarity": figures["similarity"],
-        "n": figures["n"],
-        "failures": figures["failures"],
-        "difference": None if base is None else difference(outcomes, base),
-    }
+    change = None if base is None else difference(outcomes, base)
+    return Row(name, own.success, *own.interval, own.similarity, own.n, own.failures, change)
 
 
-def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> dict[str, Any] | None:
+def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> PairedDifference | None:
     """Paired difference in success, over the tasks for which both have a score."""
     one = task_means((o.task, o.success) for o in treated if o.score is not None)
     two = task_means((o.task, o.success) for o in control if o.score is not None)
     both = [task for task in two if task in one]
     if not both:
         return None
-    result = paired_difference({t: one[t] for t in both}, {t: two[t] for t in both})
-    return dataclasses.asdict(result)
-
-
-@dataclass
-class EpisodeCounts:
-    """How many episodes and turns, what was lost by boundary, cut off or unreadable, and how many
-    checklist items the scores have."""
-
-    episodes: int = 0
-    lost: Counter[str] = field(default_factory=Counter)
-    context: int = 0
-    turn_limit: int = 0
-    turns: int = 0
-    malformed: int = 0
-    items: int = 0
-
-    def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Adds episodes: of the held-out ones, the last attempts."""
-        for o in outcomes:
-            self.episodes += 1
-            if o.error is not None and o.lost:
-                self.lost[o.error.partition(":")[0]] += 1
-            self.context += o.stop is StopReason.CONTEXT_LIMIT
-            self.turn_limit += o.stop is StopReason.TURN_LIMIT
-            self.turns += o.turns
-            self.malformed += o.malformed
-            self.items += o.items
-
-    def data(self) -> dict[str, Any]:
-        return {**vars(self), "lost": dict(sorted(self.lost.items()))}
-
-
-PHASES = ("training", "fine-tuning")  # the phases whose lines of metrics are about training
-
-
-@dataclass
-class TrainingCounts:
-    """Sums over the metrics of training iterations, None where no trainer has reported it.
-    `constant`: groups without an advantage; `apart`: the largest mean difference in log-probability
-    between sampler and trainer; `alarms`: how often it was more than the trainer allows."""
-
-    groups: int | None = None
-    constant: int | None = None
-    steps: int | None = None
-    apart: float | None = None
-    alarms: int = 0
-    update_norm: float | None = None
-
-    def log(self, values: Mapping[str, Any]) -> None:
-        """Adds one line of metrics, unless it is of another phase than training."""
-        if values.get("phase") not in PHASES:
-            return
-        groups, share, steps = (values.get(k) for k in ("groups", "constant_share", "steps"))
-        if (apart := values.get("logprob_difference_mean")) is not None:
-            self.apart = max(self.apart or 0.0, apart)
-        self.alarms += bool(values.get("logprob_alarm"))
-        if (norm := values.get("update_norm")) is not None:
-            self.update_norm = max(self.update_norm or 0.0, norm)
-        if groups is not None and share is not None:
-            self.groups = (self.groups or 0) + groups
-            self.constant = (self.constant or 0) + round(share * groups)
-        if steps is not None:
-            self.steps = (self.steps or 0) + steps
+    return paired_difference({t: one[t] for t in both}, {t: two[t] for t in both})
 
 
 def equal_trials(outcomes: Sequence[Outcome]) -> int | None:

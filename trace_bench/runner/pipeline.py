@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,8 @@ from trace_bench.core.lines import Outcome
 from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
 from trace_bench.core.run_files import AGENT, CONFIG, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
-from trace_bench.core.types import CHARGED, AgentSpec, Task
+from trace_bench.core.summary import Summary, TrainedApart, read_summary
+from trace_bench.core.types import CHARGED, AgentSpec, Task, to_json
 from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
@@ -31,7 +32,7 @@ from trace_bench.runner.beginning import base_agent, beginning_of
 from trace_bench.runner.bench import Bench, build_bench, check_built
 from trace_bench.runner.build import Log, Parts
 from trace_bench.runner.evaluation import Evaluation
-from trace_bench.runner.folder import Place, locate, lost_of, only_writer, stored_summary
+from trace_bench.runner.folder import Place, locate, only_writer
 from trace_bench.runner.lab import Checkpoint, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.plan import checkpoints
@@ -47,7 +48,7 @@ class Done:
     """A finished run. `stored`: whether it was already finished before."""
 
     folder: Path
-    summary: dict[str, Any]
+    summary: Summary
     stored: bool
 
 
@@ -82,14 +83,14 @@ def run(settings: Settings) -> int:
 
 def _unmeasured(done: Done) -> str | None:
     """Why a run measured nothing of an agent: all held-out episodes were lost. Else None."""
-    if done.summary["complete"]:
+    if done.summary.complete:
         return None
-    score = done.summary["score"]
+    score = done.summary.score
     lines = read_lines(done.folder / "evaluation.jsonl", Outcome)
     first = next((line.error for line in lines if line.error), "no reason was given")
-    what = f"none of the {score['failures']} held-out episodes"
-    if score["n"]:
-        what = f"no held-out episode of {', '.join(done.summary['unscored'])}"
+    what = f"none of the {score.failures} held-out episodes"
+    if score.n:
+        what = f"no held-out episode of {', '.join(done.summary.unscored)}"
     return f"{what} has a score. The first error: {first}"
 
 
@@ -104,9 +105,9 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
         return found
     with few_collections(), only_writer(place.folder), ExitStack() as stack:
         resumed = place.belongs()
-        summary = stored_summary(place.folder) if resumed else None
-        if summary is not None and (gone := lost_of(summary)):
-            log(f"{gone} held-out episodes were lost; they are run again")
+        summary = read_summary(place.folder) if resumed else None
+        if summary is not None and summary.lost:
+            log(f"{summary.lost} held-out episodes were lost; they are run again")
         elif summary is not None:
             summary = _reported_again(settings, parts, place, summary, log)
             return Done(place.folder, summary, stored=True)
@@ -128,8 +129,8 @@ def _finished(parts: Parts, place: Place) -> Done | None:
     be looked at in a read-only folder. None if there is something to do, also for its tracker."""
     if parts["tracker"].declared.awaits_result() or not place.holds_run():
         return None
-    summary = stored_summary(place.folder) if place.belongs() else None
-    if summary is None or lost_of(summary):
+    summary = read_summary(place.folder) if place.belongs() else None
+    if summary is None or summary.lost:
         return None
     return Done(place.folder, summary, stored=True)
 
@@ -147,7 +148,7 @@ class _InProgress:
 
 def _execute(
     bench: Bench, tracker: Tracker, stack: ExitStack, progress: Progress, resumed: bool
-) -> dict[str, Any]:
+) -> Summary:
     """Runs everything that is not on disk yet and writes the summary."""
     started = time.monotonic()
     folder, settings = bench.place.folder, bench.settings
@@ -196,14 +197,20 @@ def _execute(
         tracker=metrics.failure,
     )
     write_json(folder / SUMMARY, summary)
-    metrics.conclude(summary)
-    if summary["complete"]:
+    metrics.conclude(to_json(summary))
+    if summary.complete:
         report.hand_over(folder, metrics)
     metrics.close()  # the tracker may fail at its very end, too
-    if metrics.failure != summary["health"]["tracker"]:
-        summary["health"]["tracker"] = metrics.failure
-        write_json(folder / SUMMARY, summary)
-    return summary
+    if summary != (told := _with_failure(summary, metrics)):
+        write_json(folder / SUMMARY, told)
+    return told
+
+
+def _with_failure(summary: Summary, metrics: Metrics) -> Summary:
+    """The summary with how the tracker failed by now, if it has a place for that."""
+    if summary.health is None:
+        return summary
+    return replace(summary, health=replace(summary.health, tracker=metrics.failure))
 
 
 def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
@@ -242,14 +249,14 @@ def _fitted(
     return made
 
 
-def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> dict[str, Any]:
-    """Trains a yardstick apart, with its own ledger; its title and rollouts by purpose."""
+def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> TrainedApart:
+    """Trains a yardstick apart, with its own ledger."""
     with run.clock.phase(yardstick.title), closing(_lab(run, yardstick)) as lab:
         run.progress.phase(yardstick.title, total=run.bench.settings.budget)
         agent = _fitted(yardstick.method, yardstick.name, base, run.bench.train, lab)
         rollouts = lab.ledger.by_purpose()
     run.evaluation.trained(yardstick.name, f"evaluation of {yardstick.title}", base, agent)
-    return {"title": yardstick.title, "rollouts": rollouts}
+    return TrainedApart(yardstick.title, rollouts)
 
 
 def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
@@ -283,30 +290,28 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
 
 
 def _reported_again(
-    settings: Settings, parts: Parts, place: Place, summary: dict[str, Any], log: Log
-) -> dict[str, Any]:
+    settings: Settings, parts: Parts, place: Place, summary: Summary, log: Log
+) -> Summary:
     """Passes a stored result to a tracker that waits for it; the summary, with its failure."""
     if not parts["tracker"].declared.awaits_result():
         return summary
     facts: dict[str, Any] = vars(place)
     tracker: Tracker = parts["tracker"].make(build.run_context(settings, parts, **facts))
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
-        metrics.conclude(summary)
+        metrics.conclude(to_json(summary))
         report.hand_over(place.folder, metrics)
-    if metrics.failure is None or "health" not in summary:
-        return summary
-    return {**summary, "health": {**summary["health"], "tracker": metrics.failure}}
+    return summary if metrics.failure is None else _with_failure(summary, metrics)
 
 
-def _larger(settings: Settings, summary: Mapping[str, Any]) -> str | None:
+def _larger(settings: Settings, summary: Summary) -> str | None:
     """The result of the run with more training tasks of this kind as a line, if there is one."""
     parts, env = parts_of(settings), settings.env
     split = parts["env"].declared.larger.get(env.train_split)
-    if split is None or not summary["learns"] or env.train_tasks:
+    if split is None or not summary.learns or env.train_tasks:
         return None
     other = replace(settings, env=replace(env, train_split=split), run_dir=None)
     try:
-        found = stored_summary(locate(other, parts).folder)
+        found = read_summary(locate(other, parts).folder)
     except UserError as error:  # another run's damage, which this run's result does not share
         return f"with {split}: {error}"
     if found is None:

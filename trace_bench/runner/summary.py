@@ -1,4 +1,4 @@
-"""Writes the summary of a finished run: summary.json."""
+"""Makes the summary of a finished run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.beginning import Runs, totals
+from trace_bench.core.beginning import totals
 from trace_bench.core.protocols import Suite
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
+from trace_bench.core.summary import (
+    Began,
+    Borrowed,
+    Commit,
+    Compared,
+    Costs,
+    EarlierRun,
+    Health,
+    Row,
+    Summary,
+    TrainedApart,
+    TrainingSuite,
+)
 from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.llm.roles import IN_EPISODES, cost_per_item
 from trace_bench.play.suites import about_of, name_of
@@ -41,14 +54,14 @@ def summarize(
     lab: RunLab,
     *,
     agent: AgentSpec,
-    before: Runs | None,
-    yardsticks: Mapping[str, Mapping[str, Any]],
+    before: tuple[EarlierRun, ...] | None,
+    yardsticks: Mapping[str, TrainedApart],
     seconds: Mapping[str, float],
     tracker: str | None,
-) -> dict[str, Any]:
-    """The summary for the closing table and later comparisons, as JSON-safe data. `before`: the
-    runs that made the agent which the run began with, None for the bare model; `yardsticks`: title
-    and rollouts by purpose of each; `seconds`: wall time by phase; `tracker`: its failure."""
+) -> Summary:
+    """The summary for the closing table and later comparisons. `before`: the runs that made the
+    agent which the run began with, None for the bare model; `seconds`: wall time by phase;
+    `tracker`: its failure."""
     settings, parts, place, plan = bench.settings, bench.parts, bench.place, bench.plan
     suite, about, borrowed = _facts_of(bench.suite, settings.evaluation.split)
     final, base = evaluation.outcomes["final"], evaluation.outcomes["base"]
@@ -57,75 +70,77 @@ def summarize(
     # The scripted bounds may lack a score.
     agents = {name: own for name, own in evaluation.outcomes.items() if name not in FLOORS}
     unscored = [name for name, own in agents.items() if all(o.lost for o in own)]
-    return {
-        "complete": not unscored,
-        "unscored": unscored,
-        "method": parts["method"].label,
-        "learns": plan.learns,
-        "marks": list(plan.marks),
-        "env": parts["env"].label,
-        "suite": settings.env.suite or "",
-        **({} if settings.env.suite and not borrowed else {"suite_name": suite}),
-        "suite_data": about,
-        "borrowed": borrowed,
-        "models": _models(settings),
-        "split": settings.evaluation.split,
-        "train_split": settings.env.train_split,
-        "dev_split": settings.env.dev_split,
-        "protocol": settings.protocol,
-        "accounting": settings.accounting,
-        "policy": parts["policy"].label,
-        "model": settings.model.name,
-        "parameters": None if weights is None else weights_count(weights),
-        "experiment": settings.experiment,
-        **({"rehearsal": True} if settings.rehearsal else {}),
-        "seed": settings.seed,
-        "budget": settings.budget,
-        "rollouts": {**lab.ledger.by_purpose(), "evaluation": evaluation.count},
-        "demonstrations": plan.demonstrations,
-        "beginning": _beginning(settings, place, before),
-        "yardsticks": {name: dict(found) for name, found in yardsticks.items()},
+    return Summary(
+        complete=not unscored,
+        unscored=tuple(unscored),
+        method=parts["method"].label,
+        learns=plan.learns,
+        marks=tuple(plan.marks),
+        env=parts["env"].label,
+        suite=settings.env.suite or "",
+        suite_name="" if settings.env.suite and not borrowed else suite,
+        suite_data=about,
+        borrowed=borrowed,
+        models=_models(settings),
+        split=settings.evaluation.split,
+        train_split=settings.env.train_split,
+        dev_split=settings.env.dev_split,
+        protocol=settings.protocol,
+        accounting=settings.accounting,
+        policy=parts["policy"].label,
+        model=settings.model.name,
+        parameters=None if weights is None else weights_count(weights),
+        experiment=settings.experiment,
+        rehearsal=settings.rehearsal,
+        seed=settings.seed,
+        budget=settings.budget,
+        rollouts={**lab.ledger.by_purpose(), "evaluation": evaluation.count},
+        demonstrations=plan.demonstrations,
+        beginning=_beginning(settings, place, before),
+        yardsticks=yardsticks,
         **_scores(final, base),
-        **_without_known_bad(bench, final, base),
-        **_by_world(bench, final, base),
-        "table": _rows(bench, evaluation, agent, yardsticks),
-        "routing": None if routed is None else routed.data(),
-        "routing_dev": None if validated is None else validated.data(),
-        "llm": _costs(bench, evaluation, lab),
-        "health": {
-            "method": lab.episodes.data(),
-            "evaluation": evaluation.health().data(),
+        without_known_bad=_without_known_bad(bench, final, base),
+        worlds=_by_world(bench, final, base),
+        table=_rows(bench, evaluation, agent, yardsticks),
+        routing=None if routed is None else routed.figures,
+        routing_dev=None if validated is None else validated.figures,
+        llm=_costs(bench, evaluation, lab),
+        health=Health(
             **vars(lab.training),
-            "tracker": tracker,
-            "equal_trials": equal_trials([*final]),
-        },
-        "curve": list(evaluation.points),
-        "curve_caveat": plan.caveat,
-        "capabilities": selected_capabilities(place.folder),
-        "adapters": [adapter.name for adapter in agent.adapters],
-        "wall_s": {name: round(spent, 2) for name, spent in seconds.items()},
-        "versions": versions(),
-        "machine": machine(),
-        "git": git_state(),
-        "origins": {g: to_json(p.origin) for g, p in parts.items() if p.origin is not None},
-        "fingerprint": place.fingerprint,
-        "hashes": {name: file_hash(place.folder / name) for name in HASHED},
-    }
+            method=lab.episodes,
+            evaluation=evaluation.health(),
+            tracker=tracker,
+            equal_trials=equal_trials([*final]),
+        ),
+        curve=tuple(evaluation.points),
+        curve_caveat=plan.caveat,
+        capabilities=selected_capabilities(place.folder),
+        adapters=tuple(adapter.name for adapter in agent.adapters),
+        wall_s={name: round(spent, 2) for name, spent in seconds.items()},
+        versions=versions(),
+        machine=machine(),
+        git=git_state(),
+        origins={g: to_json(p.origin) for g, p in parts.items() if p.origin is not None},
+        fingerprint=place.fingerprint,
+        hashes={name: file_hash(place.folder / name) for name in HASHED},
+    )
 
 
-def _beginning(settings: Settings, place: Place, before: Runs | None) -> dict[str, Any] | None:
+def _beginning(
+    settings: Settings, place: Place, before: tuple[EarlierRun, ...] | None
+) -> Began | None:
     """The agent that the run began with, the runs that made it, and what they spent."""
     if before is None:
         return None
-    own = {"sha256": place.identity["beginning"]["sha256"], "runs": list(before)}
-    return {**own, **totals(before, settings.accounting)}
+    sha256 = place.identity["beginning"]["sha256"]
+    return Began(sha256, before, *totals(before, settings.accounting))
 
 
 def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:
     return {"score": score(final), "base_score": score(base), "difference": difference(final, base)}
 
 
-def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> dict[str, Any]:
+def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> Costs:
     """Requests to models by role, unreadable tool calls, and checklist items judged."""
     usage: dict[str, Any] = dict(bench.roles.usage())
     if counts := bench.policy.usage():
@@ -136,29 +151,31 @@ def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> dict[str, Any]:
         for key in ("turns", "malformed", "items")
     )
     shares = cost_per_item(usage, sum(items.values()))
-    return {"usage": usage, "turns": turns, "malformed": bad, "items": items, "per_item": shares}
+    return Costs(usage, turns, bad, items, shares)
 
 
 def _without_known_bad(
     bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]
-) -> dict[str, Any]:
+) -> Compared | None:
     """The scores once more without the tasks whose scoring is known to be wrong."""
     bad = {t.id for t in bench.held_out if t.data.get("known_bad")}
     final, base = ([o for o in found if o.task not in bad] for found in (final, base))
     if not bad or not base:
-        return {}
-    return {"without_known_bad": {"tasks": sorted(bad), **_scores(final, base)}}
+        return None
+    return Compared(tasks=tuple(sorted(bad)), **_scores(final, base))
 
 
-def _by_world(bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:
+def _by_world(
+    bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]
+) -> dict[str, Compared]:
     """The scores in each of several worlds; {} where there is one."""
     key = bench.parts["env"].declared.world_key
     found = {t.id: str(t.data.get(key)) for t in bench.held_out} if key else {}
     worlds = {}
     for world in dict.fromkeys(found.values()):
         one, two = ([o for o in own if found.get(o.task) == world] for own in (final, base))
-        worlds[world] = _scores(one, two)
-    return {"worlds": worlds} if worlds else {}
+        worlds[world] = Compared(**_scores(one, two))
+    return worlds
 
 
 def _models(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -170,8 +187,8 @@ def _rows(
     bench: Bench,
     evaluation: Evaluation,
     agent: AgentSpec,
-    yardsticks: Mapping[str, Mapping[str, Any]],
-) -> list[dict[str, Any]]:
+    yardsticks: Mapping[str, TrainedApart],
+) -> tuple[Row, ...]:
     """The closing table: base and method first, then what bounds them."""
     outcomes, routed = evaluation.outcomes, evaluation.routed
     base = outcomes["base"]
@@ -180,15 +197,15 @@ def _rows(
         rows.append(row(bench.parts["method"].label, outcomes["final"], base))
     if routed is not None:
         rows.append(row("oracle route", routed.oracle, base))
-        rows.append(row(f"only {routed.single}", routed.single_outcomes, base))
+        rows.append(row(f"only {routed.figures.single}", routed.single_outcomes, base))
     for name, found in yardsticks.items():
-        rows.append(row(str(found["title"]), outcomes[name], base))
+        rows.append(row(found.title, outcomes[name], base))
     there = [name for name in ROW_NAMES if name in outcomes]
     rows += [row(ROW_NAMES[name], outcomes[name], base) for name in there]
-    return [row for row in rows if row is not None]
+    return tuple(row for row in rows if row is not None)
 
 
-def selected_capabilities(folder: Path) -> list[str] | None:
+def selected_capabilities(folder: Path) -> tuple[str, ...] | None:
     """Names of the selected capabilities, no untrained controls; None without an analysis."""
     path = folder / "capabilities.json"
     if not path.exists():
@@ -196,7 +213,7 @@ def selected_capabilities(folder: Path) -> list[str] | None:
     report = read_json(path)
     trained = report.get("outcome", {}).get("trained", ())
     selected = [c for c in report.get("candidates", ()) if c["selected"]]
-    return [c["name"] for c in selected if not c.get("control") or c["name"] in trained]
+    return tuple(c["name"] for c in selected if not c.get("control") or c["name"] in trained)
 
 
 def versions() -> dict[str, str | None]:
@@ -223,7 +240,7 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def git_state() -> dict[str, Any] | None:
+def git_state() -> Commit | None:
     """The checkout's commit, and whether it has changed since; None outside a checkout."""
     home = Path(__file__).resolve().parents[1]
 
@@ -237,7 +254,7 @@ def git_state() -> dict[str, Any] | None:
         if not git("ls-files", "__main__.py"):
             return None
         changed = git("status", "--porcelain", "--", ".", "../conf", "../pyproject.toml")
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(changed)}
+        return Commit(git("rev-parse", "HEAD"), bool(changed))
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -245,19 +262,18 @@ def git_state() -> dict[str, Any] | None:
 SPLITS = ("train_split", "dev_split", "eval_split", "train_tasks")  # settings of env, of training
 
 
-def _facts_of(suite: Suite, split: str) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
+def _facts_of(suite: Suite, split: str) -> tuple[str, dict[str, Any], Borrowed | None]:
     """(`name/variant` of the suite whose tasks the held-out `split` has, its own facts, what the
-    summary says about borrowed tasks: None for a suite with tasks of its own). `training_settings`:
-    the groups of the run's settings that held-out episodes do not depend on."""
+    summary says about borrowed tasks: None for a suite with tasks of its own)."""
     lender = suite.lender(split)
     if lender is None:
         return name_of(suite), about_of(suite), None
     env = suite_identity(lender.env, lender.variant)
     roles = () if lender.suite.asks_user() else IN_EPISODES
-    borrowed: dict[str, Any] = {
-        "env": {key: value for key, value in env.items() if key not in SPLITS},
-        "split": lender.split,
-        "training": {"suite": name_of(suite), "data": about_of(suite)},
-        "training_settings": ["env", *(f"llm.{role}" for role in roles)],
-    }
+    borrowed = Borrowed(
+        env={key: value for key, value in env.items() if key not in SPLITS},
+        split=lender.split,
+        training=TrainingSuite(name_of(suite), about_of(suite)),
+        training_settings=("env", *(f"llm.{role}" for role in roles)),
+    )
     return name_of(lender.suite), about_of(lender.suite), borrowed

@@ -114,18 +114,13 @@ def make_pool(
     )
 
 
-def untrusted_suite(source: str, sandbox: Sandbox, log: Log) -> Suite:
-    """The suite of a source text that defines `suite()`. Raises UserError if the sandbox does not
-    keep it in, unless `allow_untrusted` is set."""
-    return remote(_pool({"source": source}, {"kind": "source"}, sandbox, log))
-
-
 def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
     """The suite of a source text in the form that envs/generated.py describes. Its name is part of
-    the tasks' ids. Raises UserError as above, and SourceError for a text that cannot be used."""
+    the tasks' ids. Raises UserError as `source_pool` does, and SourceError for a text that cannot
+    be used."""
     message = {"source": source.text, "given": source.given}
     worker = {"kind": "generated", "name": source.name}
-    pool = _pool(message, worker, sandbox, log, source.image)
+    pool = source_pool(message, worker, sandbox, log, source.image)
     try:
         return remote(pool, source.name)
     except UserError as error:
@@ -135,7 +130,11 @@ def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
         raise
 
 
-def _pool(source: JSON, worker: JSON, sandbox: Sandbox, log: Log, image: str = "base") -> Pool:
+def source_pool(
+    source: JSON, worker: JSON, sandbox: Sandbox, log: Log, image: str = "base"
+) -> Pool:
+    """Workers that run a program text. Raises UserError if the sandbox does not keep it in, unless
+    `allow_untrusted` is set."""
     engine = engine_of(sandbox)
     if not engine.contains:
         if not sandbox.allow_untrusted:

@@ -12,7 +12,7 @@ import os
 import socket
 from pathlib import Path
 
-from trace_bench.core.store import running
+from trace_bench.core.store import process, running
 
 LABEL, FOLDER, OWNER = "trace_bench", "trace_bench.folder", "trace_bench.host"
 _PROC = Path("/proc")
@@ -47,10 +47,7 @@ def _here() -> list[str]:
 
 def _started(pid: int) -> str:
     """When the process began, in ticks since the boot (`there` without /proc); `gone` if ended."""
-    if not _PROC.exists():
-        return "there" if running(pid) else "gone"
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    if not running(pid):
         return "gone"
-    return "gone" if fields[0] in "ZX" else fields[19]
+    fields = process(pid)
+    return fields[19] if fields else "there"

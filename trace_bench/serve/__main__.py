@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trace_bench.core.beginning import read_beginning
 from trace_bench.core.checked import build
-from trace_bench.core.command import command
+from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import AGENT, CONFIG
@@ -240,8 +240,7 @@ def _check_address(host: str, port: int, key: str | None) -> None:
             f"--host {host} can be reached from elsewhere, and anyone could use the agent. Set "
             "--key-env to an environment variable with a key, or --host to 127.0.0.1."
         )
-    if not 0 <= port < 2**16:
-        raise UserError(f"--port {port}; allowed: 0 to 65535.")
+    whole_number("--port", port, 0, 65535)
 
 
 def _log(text: str) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 import yaml
 
 from trace_bench.core.checked import build as build_settings
-from trace_bench.core.command import command
+from trace_bench.core.command import command, told
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json, write_json, write_text
@@ -105,11 +105,11 @@ def demonstrate(arguments: list[str]) -> None:
 
 @command("interrupted; the same command goes on")
 def main(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["make"] and not {"-h", "--help"} & set(arguments):
-        make(list(arguments[1:]))
+    if told(arguments, __doc__):
         return 0
-    if arguments[:1] == ["demonstrate"] and not {"-h", "--help"} & set(arguments):
-        demonstrate(list(arguments[1:]))
+    by_settings = {"make": make, "demonstrate": demonstrate}
+    if arguments and arguments[0] in by_settings:
+        by_settings[arguments[0]](list(arguments[1:]))
         return 0
     parser = parser_of("tiny", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -30,8 +30,10 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import DEMONSTRATED
 from trace_bench.core.store import (
+    LOCK,
     disk_errors,
     fingerprint,
+    locked,
     read_json,
     read_object,
     stable_seed,
@@ -274,22 +276,10 @@ def _looking(
     return look
 
 
-LOCK = ".lock"
-
-
 @contextmanager
 def _alone(work: Path) -> Iterator[None]:
     """Waits until no other process makes this agent."""
-    with disk_errors(work):
-        work.mkdir(parents=True, exist_ok=True)
-        lock = (work / LOCK).open("w")
-    with lock as file:
-        try:
-            import fcntl
-        except ImportError:  # no such lock on Windows; the folder is then unguarded
-            yield
-            return
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(work):
         try:
             yield
         finally:

@@ -19,7 +19,7 @@ OVERHEAD = 3e9  # of a GPU: CUDA contexts, communication, what a sleeping vLLM k
 
 
 @dataclass(frozen=True)
-class Shape:
+class Sizes:
     """A decoder's sizes. inner: of the MLP, or of one expert; active: experts of one token."""
 
     layers: int
@@ -93,24 +93,24 @@ class Shape:
 
 QWEN = 151936
 SHAPES = {
-    "Qwen3-0.6B": Shape(28, 1024, 16, 8, 128, 3072, QWEN, tied=True),
-    "Qwen3-1.7B": Shape(28, 2048, 16, 8, 128, 6144, QWEN, tied=True),
-    "Qwen3-4B": Shape(36, 2560, 32, 8, 128, 9728, QWEN, tied=True),
-    "Qwen3-8B": Shape(36, 4096, 32, 8, 128, 12288, QWEN),
-    "Qwen3-14B": Shape(40, 5120, 40, 8, 128, 17408, QWEN),
-    "Qwen3-32B": Shape(64, 5120, 64, 8, 128, 25600, QWEN),
-    "Qwen3-30B-A3B": Shape(48, 2048, 32, 4, 128, 768, QWEN, experts=128, active=8),
-    "Qwen3-Coder-30B-A3B": Shape(48, 2048, 32, 4, 128, 768, QWEN, experts=128, active=8),
-    "SmolLM2-135M": Shape(30, 576, 9, 3, 64, 1536, 49152, tied=True),
-    "Qwen2.5-1.5B": Shape(28, 1536, 12, 2, 128, 8960, QWEN, tied=True),
-    "Qwen2.5-3B": Shape(36, 2048, 16, 2, 128, 11008, QWEN, tied=True),
-    "Qwen2.5-7B": Shape(28, 3584, 28, 4, 128, 18944, 152064),
-    "Qwen2.5-14B": Shape(48, 5120, 40, 8, 128, 13824, 152064),
-    "Qwen2.5-32B": Shape(64, 5120, 40, 8, 128, 27648, 152064),
+    "Qwen3-0.6B": Sizes(28, 1024, 16, 8, 128, 3072, QWEN, tied=True),
+    "Qwen3-1.7B": Sizes(28, 2048, 16, 8, 128, 6144, QWEN, tied=True),
+    "Qwen3-4B": Sizes(36, 2560, 32, 8, 128, 9728, QWEN, tied=True),
+    "Qwen3-8B": Sizes(36, 4096, 32, 8, 128, 12288, QWEN),
+    "Qwen3-14B": Sizes(40, 5120, 40, 8, 128, 17408, QWEN),
+    "Qwen3-32B": Sizes(64, 5120, 64, 8, 128, 25600, QWEN),
+    "Qwen3-30B-A3B": Sizes(48, 2048, 32, 4, 128, 768, QWEN, experts=128, active=8),
+    "Qwen3-Coder-30B-A3B": Sizes(48, 2048, 32, 4, 128, 768, QWEN, experts=128, active=8),
+    "SmolLM2-135M": Sizes(30, 576, 9, 3, 64, 1536, 49152, tied=True),
+    "Qwen2.5-1.5B": Sizes(28, 1536, 12, 2, 128, 8960, QWEN, tied=True),
+    "Qwen2.5-3B": Sizes(36, 2048, 16, 2, 128, 11008, QWEN, tied=True),
+    "Qwen2.5-7B": Sizes(28, 3584, 28, 4, 128, 18944, 152064),
+    "Qwen2.5-14B": Sizes(48, 5120, 40, 8, 128, 13824, 152064),
+    "Qwen2.5-32B": Sizes(64, 5120, 40, 8, 128, 27648, 152064),
 }
 
 
-def shape_of(model: str) -> Shape | None:
+def shape_of(model: str) -> Sizes | None:
     """Of a folder with a config.json, else of a family by its name; None for any other."""
     c: Any = read_if_there(Path(model) / "config.json")
     if c:
@@ -126,10 +126,10 @@ def shape_of(model: str) -> Shape | None:
     return SHAPES[max(found, key=len)] if found else None
 
 
-def _read(c: dict[str, Any]) -> Shape:
+def _read(c: dict[str, Any]) -> Sizes:
     heads = c["num_attention_heads"]
     experts = c.get("num_experts") or c.get("num_local_experts") or 0  # transformers 5 writes these
-    return Shape(
+    return Sizes(
         c["num_hidden_layers"],
         c["hidden_size"],
         heads,

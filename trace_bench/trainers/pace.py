@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trace_bench.core.protocols import Typical
-from trace_bench.trainers.memory import Shape
+from trace_bench.trainers.memory import Sizes
 
 OPERATIONS, BANDWIDTH = 989e12, 3.35e12  # of one GPU: bf16 operations and bytes in a second
 READ, WRITE = 0.4, 0.5  # shares of them that are reached when reading and writing
@@ -34,13 +34,13 @@ class Played:
     live: int
 
 
-def active(shape: Shape) -> float:
+def active(shape: Sizes) -> float:
     """Parameters that one token passes through."""
     idle = shape.experts - shape.active if shape.experts else 0
     return shape.parameters - shape.layers * idle * 3 * shape.hidden * shape.inner
 
 
-def step_seconds(shape: Shape, live: int, tokens: float, gpus: int) -> float:
+def step_seconds(shape: Sizes, live: int, tokens: float, gpus: int) -> float:
     """Of one token of each of the live episodes on a server of so many GPUs; `tokens`: of one
     episode. Of experts those are read that some episode chose."""
     share = 1.0
@@ -52,7 +52,7 @@ def step_seconds(shape: Shape, live: int, tokens: float, gpus: int) -> float:
 
 
 def played(
-    shape: Shape, rollouts: int, typical: Typical, servers: int, gpus: int, cache: float, most: int
+    shape: Sizes, rollouts: int, typical: Typical, servers: int, gpus: int, cache: float, most: int
 ) -> Played:
     """Rollouts on so many servers of `gpus` GPUs with `cache` bytes of keys and values each;
     `most`: live episodes in all. They run in waves, as long as an episode."""
@@ -67,7 +67,7 @@ def played(
     return Played(math.ceil(rollouts / (each * servers)) * episode, each * servers)
 
 
-def update_seconds(shape: Shape, rollouts: int, typical: Typical, gpus: int, epochs: int) -> float:
+def update_seconds(shape: Sizes, rollouts: int, typical: Typical, gpus: int, epochs: int) -> float:
     """Of the optimizer steps of one iteration, each episode one sequence."""
     tokens = rollouts * (typical.prompt + typical.completion)
     share = TRAIN_EXPERTS if shape.experts else TRAIN

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from aiohttp import web
 
-from trace_bench.core.command import command, told
+from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import RunContext
 from trace_bench.envs.outward.openenv import OpenEnvServer
@@ -31,9 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     standard, *given = arguments or [""]
     if standard not in SERVERS:
         raise unknown("standard", standard, SERVERS, "the first word")
-    host, port = take(given, "host") or "127.0.0.1", take(given, "port") or "8000"
-    if not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"port={port} is no port; allowed: 0 to 65535. Change `port`.")
+    host = take(given, "host") or "127.0.0.1"
+    port = whole_number("port", take(given, "port") or "8000", 0, 65535)
     settings = compose(["method=base", *given])
     if settings.sandbox.name not in ("inline", "auto"):
         raise UserError("a served suite runs in this process; allowed: sandbox=inline.")
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     with closing(suite):
         server = SERVERS[standard](suite)
         print(f"{server.name} as OpenEnv at http://{host}:{port}", flush=True)
-        web.run_app(server.app(), host=host, port=int(port), print=None)
+        web.run_app(server.app(), host=host, port=port, print=None)
     return 0
 
 

@@ -25,7 +25,6 @@ from trace_bench.core.checked import LATER
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.factory import load
 from trace_bench.core.protocols import (
-    FineTunes,
     HasReference,
     Lab,
     Method,
@@ -40,7 +39,7 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool
 from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.formats.found import Dialogue
-from trace_bench.methods.tuning import HERE, PAGE, Tuning, TuningSettings
+from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
 from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.played import Demonstration
 from trace_bench.tiny.played import demonstrations as solved
@@ -94,7 +93,7 @@ class Sft(Method):
         return Tuning("sft", base, lab, self.settings, {}, sequences).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        needs = [Need("trainer", FineTunes, PAGE, HERE)]
+        needs = [HERE]
         marks = () if self.settings.data is None else (MARK,)
         if self._plays:
             needs.append(Need("env", HasReference, "docs/methods.md", "Set `method.data`."))

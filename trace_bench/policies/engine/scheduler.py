@@ -102,7 +102,6 @@ class Scheduler:
     def __init__(self, backend: Backend, slots: int, context: int, stop: int) -> None:
         self.backend, self.slots, self.context, self.stop = backend, slots, context, stop
         self.computed = 0  # tokens computed so far
-        self.predicted = 0  # rows of logits computed so far
         self._members: dict[int, _Member] = {}
         self._adapters: dict[int, str | None] = {}
         self._rows: list[_Row] = []
@@ -215,7 +214,6 @@ class Scheduler:
         self._held[np.repeat(slots, widths), np.repeat(starts, widths) + offsets] = ids
         self._length[slots] = starts + widths
         self.computed += len(ids)
-        self.predicted += len(rows)
         return self.backend.forward(Rows(ids, slots, starts, widths, [r.adapter for r in rows]))
 
     def _advance(self, rows: list[_Row]) -> list[Sampled]:

@@ -18,7 +18,6 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Stored
 from trace_bench.core.store import each_line, read_bytes
@@ -28,14 +27,8 @@ from trace_bench.report import runs
 from trace_bench.report.runs import Run, Runs
 from trace_bench.results.compare import environment_code
 from trace_bench.results.records import DAMAGE
+from trace_bench.results.rules import same_agents
 
-SUMMARY = (
-    "method", "env", "suite", "suite_name", "suite_data", "split", "train_split", "dev_split",
-    "protocol", "accounting", "policy", "model", "experiment", "seed", "budget", "rollouts",
-    "score", "base_score", "difference", "table", "routing", "routing_dev", "llm", "health",
-    "curve", "curve_caveat", "capabilities", "adapters", "wall_s", "versions", "machine", "git",
-    "fingerprint",
-)  # fmt: skip
 MODULES = (
     "dom", "data", "charts", "table", "curves", "overview", "run", "tasks", "conversation", "main",
 )  # fmt: skip
@@ -61,7 +54,7 @@ def build(found: Runs, limit: int, plotly: Path | None = None) -> Made:
         blocks |= {f"talk-{number}-{i}": part for i, part in enumerate(own.parts)}
         shown, unread = _run(run, own)
         blocks[f"run-{number}"] = _json(shown)
-        heads.append(_head(run) | {"curves": bool(shown["training"] or run.summary.get("curve"))})
+        heads.append(_head(run) | {"curves": bool(shown["training"] or run.summary.curve)})
         left_out += unread
     compared, remark = runs.differences(found.runs)
     remarks = [text for text in (remark, *left_out) if text]
@@ -103,7 +96,7 @@ def _head(run: Run) -> dict[str, Any]:
     keys = ("method", "env", "suite", "suite_name", "split", "model", "seed", "budget", "score",
             "base_score", "difference")  # fmt: skip
     own = {"name": run.name, "folder": str(run.folder), "code": environment_code(run.record)}
-    return own | {k: run.summary.get(k) for k in keys}
+    return own | {k: to_json(getattr(run.summary, k)) for k in keys}
 
 
 READ: Mapping[str, tuple[Callable[[Run], Any], Any]] = {
@@ -118,7 +111,7 @@ READ: Mapping[str, tuple[Callable[[Run], Any], Any]] = {
 def _run(run: Run, talks: Talks) -> tuple[dict[str, Any], list[str]]:
     """What the page shows of a run, and what was left out of it."""
     shown = {
-        "summary": {k: run.summary[k] for k in SUMMARY if k in run.summary},
+        "summary": to_json(run.summary),
         "settings": dict(run.settings),
         "talks": talks.places,
         "tools": talks.tools,

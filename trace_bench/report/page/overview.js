@@ -22,7 +22,7 @@ export function overview(index) {
       { name: "base", value: (r) => r.base_score?.success, cell: (r) =>
         number(r.base_score?.success) },
       { name: "suite", value: (r) =>
-        r.suite_name ?? [r.env, r.suite].filter(Boolean).join(" ") },
+        r.suite_name || [r.env, r.suite].filter(Boolean).join(" ") },
       { name: "model", value: (r) => r.model },
     ], rows),
     dots("Success over held-out tasks: means with 95 % intervals over tasks.",

@@ -23,7 +23,7 @@ export function run(index, at, data) {
 }
 
 function headline(s) {
-  const suite = s.suite_name ?? `${s.env}${s.suite ? ` (${s.suite})` : ""}`;
+  const suite = s.suite_name || `${s.env}${s.suite ? ` (${s.suite})` : ""}`;
   const what = `${s.method} on ${suite}, model ${s.model}, ` +
     `budget ${s.budget} rollouts, seed ${s.seed}.`;
   if (!s.score) return el("p", { class: "headline" }, what, " No held-out task has a score.");

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trace_bench.core.errors import unknown
-from trace_bench.core.store import read_object
 from trace_bench.results import card
 from trace_bench.results.formats import atif, hf, inspect
 from trace_bench.results.formats.episodes import FinishedRun
+from trace_bench.results.runs import finished
 
 WRITERS: Mapping[str, Callable[[FinishedRun, Path], None]] = {
     "inspect": inspect.write,
@@ -34,5 +34,5 @@ def export(folder: Path, out: Path, kind: str) -> list[Path]:
     if kind == "card":
         return card.export(folder, out)
     with card.bundle(folder, out) as (building, _):
-        WRITERS[kind](FinishedRun(folder, read_object(folder / "summary.json")), building)
+        WRITERS[kind](FinishedRun(folder, finished(folder)), building)
     return sorted(p for p in out.rglob("*") if p.is_file())

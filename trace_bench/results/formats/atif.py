@@ -36,12 +36,12 @@ def document(played: Exported, source: FinishedRun) -> dict[str, Any]:
     t, s = played.trajectory, source.summary
     return {
         "schema_version": FORMAT,
-        "session_id": s["fingerprint"],
-        "trajectory_id": f"{s['fingerprint']}/{played.group}/{played.index}/{played.attempt}",
+        "session_id": s.fingerprint,
+        "trajectory_id": f"{s.fingerprint}/{played.group}/{played.index}/{played.attempt}",
         "agent": {
             "name": "trace_bench",
             "version": VERSION,
-            "model_name": s["model"],
+            "model_name": s.model,
             "tool_definitions": list(t.tools),
             "extra": {"agent": t.agent, "adapter": t.adapter},
         },

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from trace_bench.core.lines import Entry, Outcome, Stored
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
+from trace_bench.core.summary import Summary
 from trace_bench.core.types import Trajectory
 
 HELD_OUT = "evaluation/"
@@ -36,7 +36,7 @@ class Exported:
 @dataclass(frozen=True)
 class FinishedRun:
     folder: Path
-    summary: Mapping[str, Any]
+    summary: Summary
 
     @cached_property
     def tags(self) -> Mapping[str, list[str]]:
@@ -45,12 +45,11 @@ class FinishedRun:
 
     @property
     def name(self) -> str:
-        return f"{self.summary['method']}-{self.summary['fingerprint']}"
+        return f"{self.summary.method}-{self.summary.fingerprint}"
 
     @property
     def suite(self) -> str:
-        s = self.summary
-        return s.get("suite_name") or "/".join(filter(None, (s["env"], s["suite"])))
+        return self.summary.suite_name or self.summary.world
 
     def episodes(self) -> Iterator[Exported]:
         """Every stored episode: held-out ones first, then the method's rollouts."""

@@ -74,7 +74,7 @@ def _row(played: Exported, source: FinishedRun) -> dict[str, Any]:
         "success": None if t.score is None else t.score.success,
         "similarity": None if t.score is None else t.score.similarity,
         "stop": t.stop.value,
-        "error": None if t.failure is None else f"{t.failure.boundary.value}: {t.failure.error}",
+        "error": None if t.failure is None else str(t.failure),
         "adapter": t.adapter,
         "tokens": t.tokens,
         "needs": source.tags.get(t.task, []),
@@ -127,9 +127,9 @@ def _card(source: FinishedRun, sizes: Mapping[str, int]) -> str:
     columns = "\n".join(f"| {name} | {about} |" for name, about in COLUMNS.items())
     return (
         f"---\nconfigs:\n{configs}tags:\n- agent-traces\n- trace_bench\n---\n"
-        f"# {s['method']} on {source.suite}\n\n"
-        f"Episodes of one run of trace_bench: method {s['method']}, model {s['model']}, budget "
-        f"{s['budget']} rollouts, seed {s['seed']}, held-out split {s['split']}, fingerprint "
-        f"{s['fingerprint']}; {counts}. Lost episodes are rows without a score: leave them out of "
+        f"# {s.method} on {source.suite}\n\n"
+        f"Episodes of one run of trace_bench: method {s.method}, model {s.model}, budget "
+        f"{s.budget} rollouts, seed {s.seed}, held-out split {s.split}, fingerprint "
+        f"{s.fingerprint}; {counts}. Lost episodes are rows without a score: leave them out of "
         f"means, do not count them as failures.\n\n| column | what |\n|---|---|\n{columns}\n"
     )

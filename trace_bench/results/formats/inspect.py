@@ -59,10 +59,13 @@ def _log(
     used = [sample["model_usage"]["agent"] for sample in samples]
     usage = {name: sum(counts[name] for counts in used) for name in used[0]}
     epochs = max(sample["epoch"] for sample in samples)
-    split = s["split"] if group.startswith(HELD_OUT) else s["train_split"]
+    split = s.split if group.startswith(HELD_OUT) else s.train_split
     world = f"{source.suite}/{split}"
-    own = {"run": s["fingerprint"], "group": group}
-    run = {k: s[k] for k in ("method", "budget", "seed", "accounting", "protocol", "fingerprint")}
+    own = {"run": s.fingerprint, "group": group}
+    run = {
+        k: getattr(s, k)
+        for k in ("method", "budget", "seed", "accounting", "protocol", "fingerprint")
+    }
     return {
         "version": VERSION,
         "status": "success",
@@ -71,15 +74,15 @@ def _log(
             "eval_id": fingerprint(own, 22),
             "task_id": fingerprint({**own, "of": "task"}, 22),
             "created": made,
-            "run_id": s["fingerprint"],
+            "run_id": s.fingerprint,
             "task": world,
             "task_args": {"agent": group.removeprefix(HELD_OUT)},
             "dataset": {"name": world, "samples": len(ids), "sample_ids": ids},
-            "model": f"trace_bench/{s['model']}/{group.removeprefix(HELD_OUT)}",
+            "model": f"trace_bench/{s.model}/{group.removeprefix(HELD_OUT)}",
             "config": {"epochs": epochs},
             "metadata": run,
-            "tags": [s["method"], group],
-            "packages": {k: v for k, v in (s["versions"] or {}).items() if v is not None},
+            "tags": [s.method, group],
+            "packages": {k: v for k, v in s.versions.items() if v is not None},
         },
         "plan": {},
         "results": {
@@ -141,7 +144,7 @@ def _usage(read: int, written: int, total: int) -> dict[str, Any]:
 
 def _result(t: Trajectory) -> dict[str, Any]:
     if t.failure is not None:
-        return _error(f"{t.failure.boundary.value}: {t.failure.error}")
+        return _error(str(t.failure))
     if t.score is None:
         return {}
     parts = [

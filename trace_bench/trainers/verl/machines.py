@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, Workload
-from trace_bench.trainers.memory import OVERHEAD, Shape, shape_of
+from trace_bench.trainers.memory import OVERHEAD, Sizes, shape_of
 from trace_bench.trainers.pace import START, SWITCH, played, said, update_seconds
 from trace_bench.trainers.settings import VerlSettings, shared_evenly
 from trace_bench.trainers.verl import preflight
@@ -57,7 +57,7 @@ def machines(
     return lines, missing
 
 
-def _parts(s: VerlSettings, shape: Shape, context: int, gpus: int) -> dict[str, float]:
+def _parts(s: VerlSettings, shape: Sizes, context: int, gpus: int) -> dict[str, float]:
     """GB of one GPU while it trains, of so many on each machine."""
     ranks, tokens = gpus * s.nnodes, max(s.batch_tokens, context)
     ends = 2 * 2 * shape.vocab * shape.hidden  # embeddings and head, gathered in bf16
@@ -73,7 +73,7 @@ def _parts(s: VerlSettings, shape: Shape, context: int, gpus: int) -> dict[str, 
     return {name: size / 1e9 for name, size in parts.items()}
 
 
-def _training(s: VerlSettings, shape: Shape, context: int) -> tuple[list[str], list[str]]:
+def _training(s: VerlSettings, shape: Sizes, context: int) -> tuple[list[str], list[str]]:
     """Memory of training and its rollouts: GPUs, host and disk."""
     parts, most = _parts(s, shape, context, s.gpus), s.gpu_gb * (1 - s.serving)
     total, weights = sum(parts.values()), 2 * shape.parameters / 1e9
@@ -111,17 +111,17 @@ def _said(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {size:.1f}" for name, size in parts.items())
 
 
-def training_cache(s: VerlSettings, shape: Shape) -> float:
+def training_cache(s: VerlSettings, shape: Sizes) -> float:
     """Bytes for keys and values of one vLLM in training."""
     return s.tensor_parallel * s.gpu_memory * s.gpu_gb * 1e9 - 2 * shape.parameters - OVERHEAD
 
 
-def server_cache(s: VerlSettings, shape: Shape, gpus: int) -> float:
+def server_cache(s: VerlSettings, shape: Sizes, gpus: int) -> float:
     """Bytes for keys and values of the agent's server with so many GPUs."""
     return gpus * ((s.serving or 0.9) * s.gpu_gb * 1e9 - OVERHEAD) - 2 * shape.parameters
 
 
-def server_gpus(s: VerlSettings, shape: Shape, context: int) -> tuple[int, int, int]:
+def server_gpus(s: VerlSettings, shape: Sizes, context: int) -> tuple[int, int, int]:
     """GPUs of one machine's server: how many it needs, are free and are used."""
 
     def fits(gpus: int) -> bool:
@@ -135,7 +135,7 @@ def server_gpus(s: VerlSettings, shape: Shape, context: int) -> tuple[int, int, 
 
 
 def _serving(
-    s: VerlSettings, shape: Shape, run: RunContext, context: int
+    s: VerlSettings, shape: Sizes, run: RunContext, context: int
 ) -> tuple[list[str], list[str]]:
     """The agent's server on each machine: its GPUs, its episodes, its command."""
     if not run.at_servers:
