@@ -6,6 +6,7 @@ turns are handled in the policy's order: a deterministic policy gives the same r
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -82,7 +83,8 @@ class EpisodeBatch:
 @dataclass(frozen=True)
 class Player:
     """Runs batches of episodes. `max_tokens`: per turn; `faults`: keeps tracebacks; `shards`: parts
-    of a batch, `workers`: processes that play them (`play.shards`)."""
+    of a batch, `workers`: processes that play them (`play.shards`). `max_seconds`: of an episode
+    since its first message, looked at whenever a turn has ended."""
 
     policy: Policy
     suites: Suites
@@ -91,11 +93,14 @@ class Player:
     faults: Faults | None = None
     shards: int = 1
     workers: int = 1
+    max_seconds: float | None = None
 
     @property
     def repeats(self) -> bool:
         """Whether running the same batch again gives the same episodes."""
-        return self.policy.repeatable and not any(suite.asks_user() for suite in self.suites)
+        if self.max_seconds is not None or not self.policy.repeatable:
+            return False
+        return not any(suite.asks_user() for suite in self.suites)
 
     def play(self, batch: EpisodeBatch, on_episode: OnEpisode | None = None) -> list[Trajectory]:
         """The batch's trajectories, in order; `on_episode(i, trajectory)` is called at each end."""
@@ -136,6 +141,7 @@ class _Live:
     tools: tuple[Tool, ...] = ()
     pending: tuple[Message, ...] = ()  # arrived since the agent's last turn
     turns: list[Turn] = field(default_factory=list)
+    began: float = 0.0  # by the clock, when the conversation was opened
 
 
 _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to make
@@ -263,7 +269,7 @@ class _Playing:
 
     def _open(self, episode: _Live, step: Step) -> None:
         """Starts the conversation: adds the guidance, sets the tools and chooses the adapter."""
-        episode.opened = True
+        episode.opened, episode.began = True, time.monotonic()
         hint = "" if self.batch.hints is None else self.batch.hints[episode.index]
         guidance = "\n".join(text for text in (self.batch.agent.prompt, hint) if text)
         first = steps.with_guidance(step.messages, guidance)
@@ -303,6 +309,11 @@ class _Playing:
             return
         if len(episode.turns) >= self.player.max_turns:
             self._cut(episode, StopReason.TURN_LIMIT)
+            return
+        seconds = self.player.max_seconds
+        if seconds is not None and time.monotonic() - episode.began > seconds:
+            why = f"not over after {seconds:g} s (policy.max_seconds)"
+            self._fail(episode, Boundary.DEADLINE, why)
             return
         if episode.turns and self.turns is not None and not self._switched(episode, self.turns):
             return

@@ -28,6 +28,7 @@ DEFAULTS = {
     "accounting": "strict",
     "evaluation.retries": 1,
     "policy.thinking": None,
+    "policy.max_seconds": None,
     "policy.shards": 1,
     "policy.thoughts": "own",
     "policy.parse": "server",

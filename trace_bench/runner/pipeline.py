@@ -162,6 +162,7 @@ def _execute(
         Faults(folder / FAULTS),
         settings.policy.shards,
         settings.policy.workers,
+        settings.policy.max_seconds,
     )
     points = checkpoints(settings, bench.plan)
     evaluation = Evaluation(

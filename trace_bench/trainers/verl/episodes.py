@@ -180,7 +180,8 @@ class EpisodePlayer:
             tuple(ask.hint for ask in asks),
         )
         policy = TokenPolicy(self._chat, self._servers, len(asks), self.spec.thoughts)
-        player = Player(policy, self._suites, self.spec.max_turns, self.spec.max_tokens)
+        limits = self.spec.max_turns, self.spec.max_tokens
+        player = Player(policy, self._suites, *limits, max_seconds=self.spec.max_seconds)
         play_missing(player, batch, there.keys(), ended)
 
 
