@@ -183,6 +183,16 @@ def by_cell(
     return Table(name, caption, ("method", "budget", *header), tuple(made))
 
 
+def only(cell: Cell, places: Sequence[int]) -> Cell:
+    """The cell with the tasks at these places alone, those of its base agents too."""
+
+    def some(values: Sequence[float | None]) -> tuple[float | None, ...]:
+        return tuple(values[i] for i in places)
+
+    records = (replace(r, success=some(r.success), base=some(r.base)) for r in cell.records)
+    return replace(cell, records=tuple(records))
+
+
 def base_of(cell: Cell) -> Cell:
     own = (replace(r.named(style().control), success=r.base, passes=[]) for r in cell.records)
     return Cell(style().control, cell.budget, tuple(own))

@@ -84,6 +84,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         "suite": summary.get("suite_name", ""),
         "parameters": summary.get("parameters"),
         "machine": summary.get("machine", {}),
+        "worlds": _worlds(summary, tasks),
     }
     return record_of(data)
 
@@ -93,6 +94,13 @@ def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
     tags = read_if_there(folder / TASKS)
     known = [tag for task in tasks if isinstance(tag := tags.get(task), list)]
     return tuple(map(len, known)) if len(known) == len(tasks) else ()
+
+
+def _worlds(summary: Mapping[str, Any], tasks: Sequence[str]) -> tuple[str, ...]:
+    """Each task's world; () where there is one, or where an older summary does not list tasks."""
+    worlds = summary.get("worlds", {}).items()
+    found = {task: world for world, own in worlds for task in own.get("tasks", ())}
+    return tuple(found[task] for task in tasks) if found.keys() >= set(tasks) else ()
 
 
 def _sources(

@@ -157,7 +157,8 @@ def _by_world(bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]) -
     worlds = {}
     for world in dict.fromkeys(found.values()):
         one, two = ([o for o in own if found.get(o.task) == world] for own in (final, base))
-        worlds[world] = _scores(one, two)
+        worlds[world] = {"tasks": sorted(t for t in found if found[t] == world)}
+        worlds[world] |= _scores(one, two)
     return {"worlds": worlds} if worlds else {}
 
 
