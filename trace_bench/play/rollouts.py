@@ -70,6 +70,16 @@ class EpisodeBatch:
     def __len__(self) -> int:
         return len(self.tasks)
 
+    def with_more(self, more: EpisodeBatch) -> EpisodeBatch:
+        """With those of a batch of the same agent behind its own."""
+        return replace(
+            self,
+            tasks=(*self.tasks, *more.tasks),
+            seeds=(*self.seeds, *more.seeds),
+            route=None if self.route is None else (*self.route, *(more.route or ())),
+            hints=None if self.hints is None else (*self.hints, *(more.hints or ())),
+        )
+
     def only(self, which: Sequence[int]) -> EpisodeBatch:
         return replace(
             self,
@@ -78,6 +88,10 @@ class EpisodeBatch:
             route=None if self.route is None else tuple(self.route[i] for i in which),
             hints=None if self.hints is None else tuple(self.hints[i] for i in which),
         )
+
+
+More = Callable[[], EpisodeBatch | None]
+"""What has been asked for since, of the same agent; each such request wakes the policy."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +116,14 @@ class Player:
             return False
         return not any(suite.asks_user() for suite in self.suites)
 
-    def play(self, batch: EpisodeBatch, on_episode: OnEpisode | None = None) -> list[Trajectory]:
-        """The batch's trajectories, in order; `on_episode(i, trajectory)` is called at each end."""
+    def play(
+        self, batch: EpisodeBatch, on_episode: OnEpisode | None = None, more: More | None = None
+    ) -> list[Trajectory]:
+        """The batch's trajectories, in order; `on_episode(i, trajectory)` is called at each end.
+        `more`: episodes that join those that run (with one shard only)."""
         self.policy.load(batch.agent)
         if self.shards == 1:
-            return _Playing(self, batch, on_episode).play()
+            return _Playing(self, batch, on_episode, more).play()
         done: dict[int, Trajectory] = {}
 
         def ended(place: int, trajectory: Trajectory) -> None:
@@ -148,9 +165,15 @@ _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to mak
 
 
 class _Playing:
-    def __init__(self, player: Player, batch: EpisodeBatch, on_episode: OnEpisode | None) -> None:
+    def __init__(
+        self,
+        player: Player,
+        batch: EpisodeBatch,
+        on_episode: OnEpisode | None,
+        more: More | None = None,
+    ) -> None:
         policy = player.policy
-        self.player, self.batch, self.on_episode = player, batch, on_episode
+        self.player, self.batch, self.on_episode, self.more = player, batch, on_episode, more
         self.policy = policy
         self.router = make_router(batch.agent, policy) if batch.route is None else None
         self.turns = self.router if isinstance(self.router, RoutesTurns) else None
@@ -164,19 +187,22 @@ class _Playing:
         self.threads: ThreadPoolExecutor | None = None
 
     def play(self) -> list[Trajectory]:
-        started, total = 0, len(self.batch)
+        started = 0
         try:
-            while len(self.done) < total:
-                count = min(total - started, self.policy.capacity - len(self.live))
+            while len(self.done) < len(self.batch):
+                if self.more is not None and (more := self.more()) is not None:
+                    self.batch = self.batch.with_more(more)
+                count = min(len(self.batch) - started, self.policy.capacity - len(self.live))
                 fresh = range(started, started + max(count, 0))
                 started += len(fresh)
                 self._act([self._start(i) for i in fresh])
                 self._submit()
-                if self.asked:
+                waiting = bool(self.thinking or self.routing)
+                if self.asked or (waiting and self.more is not None):  # either end wakes it
                     replies = self.policy.collect()
                     self.asked -= len(replies)
                     self._answer(replies)
-                elif self.thinking or self.routing:
+                elif waiting:
                     busy: list[Future[Any]] = [*self.thinking, *self.routing]
                     wait(busy, return_when=FIRST_COMPLETED)
                 self._gather()
@@ -187,7 +213,7 @@ class _Playing:
             for episode in list(self.live.values()):
                 self.policy.release(episode.index)
                 steps.close(episode.env)
-        return [self.done[i] for i in range(total)]
+        return [self.done[i] for i in range(len(self.batch))]
 
     def _submit(self) -> None:
         if self.outbox:
