@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ pytest.importorskip("inspect_evals", reason="inspect-evals is not installed")
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import perform
 from trace_bench.core.types import Task
+from trace_bench.results.__main__ import main as results
 from trace_bench.runner.build import make_suite, run_context
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
@@ -73,3 +75,12 @@ def test_figures_are_given_by_domain(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "\nairline: base 1.000 (50 tasks)\nretail: base 1.000 (2 tasks)" in said
     worlds = json.loads((folder / "summary.json").read_text())["worlds"]
     assert worlds["retail"]["score"]["n"] == 2 and worlds["airline"]["score"]["success"] == 1.0
+    assert worlds["retail"]["tasks"] == ["tau2/retail/base/0000", "tau2/retail/base/0001"]
+    records, out = tmp_path / "runs.jsonl", tmp_path / "tables"
+    assert results(["collect", str(folder), "--out", str(records)]) == 0
+    for place in (folder, records):
+        assert results(["tables", str(place), "--out", str(out)]) == 0
+        with (out / "worlds.csv").open() as file:
+            header, row = csv.reader(file)
+        assert header[2::3] == ["airline (50 tasks)", "retail (2 tasks)"]
+        assert row[0] == "base" and row[2].startswith("1.000 [0.9") and row[3] == ""

@@ -24,11 +24,12 @@ from trace_bench.policies.endpoints import OpenAISettings
 from trace_bench.results import two
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import describe
-from trace_bench.results.compare import DEFAULTS, check_comparable
+from trace_bench.results.compare import DEFAULTS, cells, check_comparable
 from trace_bench.results.groups import groups_of, overview, with_own
 from trace_bench.results.places import Found, choose, find, split
 from trace_bench.results.records import Record, as_line, read_records
 from trace_bench.results.two import compare_two, sides_of
+from trace_bench.results.worlds import by_world
 from trace_bench.settings.schema import PolicySettings
 from trace_bench.trainers.settings import Recipe
 
@@ -207,7 +208,6 @@ def test_a_map_has_a_row_for_each_of_a_methods_settings(tmp_path: Path) -> None:
 
 
 def test_tasks_stand_apart_by_how_many_capabilities_they_need() -> None:
-    from trace_bench.results.compare import cells
     from trace_bench.results.details import by_needs
 
     runs = [replace(r, needs=(0, 2, 3)) for r in (GRPO, BASE)]
@@ -218,6 +218,23 @@ def test_tasks_stand_apart_by_how_many_capabilities_they_need() -> None:
         ("base", "1.000", "0.000"), ("grpo", "1.000", "0.500"),
     ]  # fmt: skip
     assert not by_needs(cells([GRPO, BASE]), "").rows
+
+
+def test_each_world_has_its_success_and_its_difference() -> None:
+    """Of two tasks in one world and one in another; nobody has a score in the third."""
+    runs = [
+        replace(r, worlds=("air", "shop", "air", "sea"), success=(*r.success, None), base=base)
+        for r, base in ((BASE, (1.0, 0.0, 0.0, None)), (GRPO, (1.0, 0.0, 0.0, None)))
+    ]
+    table = by_world(cells(runs), "")
+    assert table.header[2:5] == ("air (2 tasks)", "vs base", "p")
+    assert table.header[5] == "shop (1 task)" and table.header[8] == "sea (1 task)"
+    rows = {row[0]: [cell.partition(" ")[0] for cell in row[2:]] for row in table.rows}
+    assert rows["base"] == ["0.500", "", "", "0.000", "", "", "", "", ""]
+    air, gap, p, shop, more, q, *sea = rows["grpo"]
+    assert (air, gap, shop, more, sea) == ("0.500", "+0.000", "1.000", "+1.000", [""] * 3)
+    assert p and q and "over 2 comparisons" in table.caption
+    assert not by_world(cells([GRPO, BASE]), "").rows
 
 
 def test_a_second_run_of_one_seed_is_no_second_seed() -> None:

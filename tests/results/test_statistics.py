@@ -23,6 +23,12 @@ def test_wilson_against_published_values() -> None:
     assert round(none.high, 4) == 0.2775
 
 
+def test_wilson_holds_its_share_whatever_is_rounded() -> None:
+    """Figures draw the distances to both ends, which must not be negative."""
+    for n in range(1, 200):
+        assert wilson_interval(n, n).high == 1.0 and wilson_interval(0, n).low == 0.0
+
+
 def test_wilson_refuses_impossible_counts() -> None:
     with pytest.raises(ValueError, match=r"5 of 4"):
         wilson_interval(5, 4)

@@ -110,12 +110,12 @@ def test_a_script_answers_by_the_schema() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["paper_toolsandbox_heldout", "smollm2"])
+@pytest.mark.parametrize("name", ["paper_toolsandbox_heldout", "smollm2", "curve"])
 def test_an_experiment_is_rehearsed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The paper's road with an LLM in every role, servers, generated programs and adapters; and
-    GRPO in this process."""
+    """The paper's road with an LLM in every role, servers, generated programs and adapters; GRPO in
+    this process; and TRACE there, whose settings smoke, sizes and train_large share."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     kept = []
     monkeypatch.setattr("trace_bench.rehearse.shutil.rmtree", lambda path, **_: kept.append(path))

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from models import save_adapter, save_model
 from playing import play
-from toy import ToySuite, toy_task
+from toy import ToyEnv, ToySuite, toy_task
 from verl_job import spec
 
 from trace_bench.core.protocols import TurnRequest
-from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
+from trace_bench.core.types import AdapterRef, AgentSpec, Step, Task, Trajectory
+from trace_bench.play.rollouts import EpisodeBatch, Player
+from trace_bench.play.suites import Suites
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Order, Scheduler
 from trace_bench.policies.loading import load_model
@@ -166,6 +168,55 @@ def test_a_users_answer_does_not_wait_for_another_episodes_turn(
     threading.Timer(0.2, policy.wake).start()
     assert policy.collect() == [] and server.count == 0
     policy.close()
+
+
+class SlowUser(ToySuite):
+    """Its user says nothing to the first task before an episode of another has ended."""
+
+    def __init__(self, policy: TokenPolicy) -> None:
+        super().__init__()
+        self.policy, self.waits, self.ended = policy, threading.Event(), threading.Event()
+
+    def asks_user(self) -> bool:
+        return True
+
+    def make(self) -> ToyEnv:
+        env = super().make()
+        usual = env.reset
+
+        def reset(task: Task) -> Step:
+            if task == toy_task(0):
+                self.waits.set()
+                self.policy.wake()
+                assert self.ended.wait(60)
+            return usual(task)
+
+        env.reset = reset  # type: ignore[method-assign]
+        return env
+
+
+def test_an_episode_that_is_asked_for_later_does_not_wait_for_those_that_run(
+    world: tuple[Path, AgentSpec], server: TokenServer
+) -> None:
+    policy = server.policy()
+    suite = SlowUser(policy)
+    first, late = (
+        EpisodeBatch(world[1], (toy_task(n),), (n,), route=("grpo@0002",)) for n in range(2)
+    )
+    waiting = [late]
+
+    def more() -> EpisodeBatch | None:
+        return waiting.pop() if waiting and suite.waits.is_set() else None
+
+    order = []
+
+    def ended(place: int, trajectory: Trajectory) -> None:
+        order.append(place)
+        suite.ended.set()
+
+    found = Player(policy, Suites(suite), max_tokens=24).play(first, ended, more)
+    assert order == [1, 0] and [t.task for t in found] == [toy_task(n).id for n in range(2)]
+    assert [t.seed for t in found] == [0, 1] and not any(t.failure for t in found)
 
 
 def test_a_full_context_ends_the_episode(

@@ -74,7 +74,8 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The trained agent and the base agent on the same tasks; `tasks`: what was left out."""
+    """The trained agent and the base agent on the same tasks; `tasks`: of a world, its own; else
+    what was left out."""
 
     score: AgentScore
     base_score: AgentScore

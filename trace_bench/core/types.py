@@ -58,6 +58,7 @@ class Boundary(StrEnum):
     USER = "user"
     JUDGE = "judge"  # of a checklist, in the episode
     SIMULATOR = "simulator"  # of tools
+    DEADLINE = "deadline"  # no part: the episode as a whole was too slow (policy.max_seconds)
 
 
 def boundary_of(role: str) -> Boundary:

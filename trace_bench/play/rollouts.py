@@ -6,6 +6,7 @@ turns are handled in the policy's order: a deterministic policy gives the same r
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -69,6 +70,16 @@ class EpisodeBatch:
     def __len__(self) -> int:
         return len(self.tasks)
 
+    def with_more(self, more: EpisodeBatch) -> EpisodeBatch:
+        """With those of a batch of the same agent behind its own."""
+        return replace(
+            self,
+            tasks=(*self.tasks, *more.tasks),
+            seeds=(*self.seeds, *more.seeds),
+            route=None if self.route is None else (*self.route, *(more.route or ())),
+            hints=None if self.hints is None else (*self.hints, *(more.hints or ())),
+        )
+
     def only(self, which: Sequence[int]) -> EpisodeBatch:
         return replace(
             self,
@@ -79,10 +90,15 @@ class EpisodeBatch:
         )
 
 
+More = Callable[[], EpisodeBatch | None]
+"""What has been asked for since, of the same agent; each such request wakes the policy."""
+
+
 @dataclass(frozen=True)
 class Player:
     """Runs batches of episodes. `max_tokens`: per turn; `faults`: keeps tracebacks; `shards`: parts
-    of a batch, `workers`: processes that play them (`play.shards`)."""
+    of a batch, `workers`: processes that play them (`play.shards`). `max_seconds`: of an episode
+    since its first message, looked at whenever a turn has ended."""
 
     policy: Policy
     suites: Suites
@@ -91,17 +107,23 @@ class Player:
     faults: Faults | None = None
     shards: int = 1
     workers: int = 1
+    max_seconds: float | None = None
 
     @property
     def repeats(self) -> bool:
         """Whether running the same batch again gives the same episodes."""
-        return self.policy.repeatable and not any(suite.asks_user() for suite in self.suites)
+        if self.max_seconds is not None or not self.policy.repeatable:
+            return False
+        return not any(suite.asks_user() for suite in self.suites)
 
-    def play(self, batch: EpisodeBatch, on_episode: OnEpisode | None = None) -> list[Trajectory]:
-        """The batch's trajectories, in order; `on_episode(i, trajectory)` is called at each end."""
+    def play(
+        self, batch: EpisodeBatch, on_episode: OnEpisode | None = None, more: More | None = None
+    ) -> list[Trajectory]:
+        """The batch's trajectories, in order; `on_episode(i, trajectory)` is called at each end.
+        `more`: episodes that join those that run (with one shard only)."""
         self.policy.load(batch.agent)
         if self.shards == 1:
-            return _Playing(self, batch, on_episode).play()
+            return _Playing(self, batch, on_episode, more).play()
         done: dict[int, Trajectory] = {}
 
         def ended(place: int, trajectory: Trajectory) -> None:
@@ -136,15 +158,22 @@ class _Live:
     tools: tuple[Tool, ...] = ()
     pending: tuple[Message, ...] = ()  # arrived since the agent's last turn
     turns: list[Turn] = field(default_factory=list)
+    began: float = 0.0  # by the clock, when the conversation was opened
 
 
 _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to make
 
 
 class _Playing:
-    def __init__(self, player: Player, batch: EpisodeBatch, on_episode: OnEpisode | None) -> None:
+    def __init__(
+        self,
+        player: Player,
+        batch: EpisodeBatch,
+        on_episode: OnEpisode | None,
+        more: More | None = None,
+    ) -> None:
         policy = player.policy
-        self.player, self.batch, self.on_episode = player, batch, on_episode
+        self.player, self.batch, self.on_episode, self.more = player, batch, on_episode, more
         self.policy = policy
         self.router = make_router(batch.agent, policy) if batch.route is None else None
         self.turns = self.router if isinstance(self.router, RoutesTurns) else None
@@ -158,19 +187,22 @@ class _Playing:
         self.threads: ThreadPoolExecutor | None = None
 
     def play(self) -> list[Trajectory]:
-        started, total = 0, len(self.batch)
+        started = 0
         try:
-            while len(self.done) < total:
-                count = min(total - started, self.policy.capacity - len(self.live))
+            while len(self.done) < len(self.batch):
+                if self.more is not None and (more := self.more()) is not None:
+                    self.batch = self.batch.with_more(more)
+                count = min(len(self.batch) - started, self.policy.capacity - len(self.live))
                 fresh = range(started, started + max(count, 0))
                 started += len(fresh)
                 self._act([self._start(i) for i in fresh])
                 self._submit()
-                if self.asked:
+                waiting = bool(self.thinking or self.routing)
+                if self.asked or (waiting and self.more is not None):  # either end wakes it
                     replies = self.policy.collect()
                     self.asked -= len(replies)
                     self._answer(replies)
-                elif self.thinking or self.routing:
+                elif waiting:
                     busy: list[Future[Any]] = [*self.thinking, *self.routing]
                     wait(busy, return_when=FIRST_COMPLETED)
                 self._gather()
@@ -181,7 +213,7 @@ class _Playing:
             for episode in list(self.live.values()):
                 self.policy.release(episode.index)
                 steps.close(episode.env)
-        return [self.done[i] for i in range(total)]
+        return [self.done[i] for i in range(len(self.batch))]
 
     def _submit(self) -> None:
         if self.outbox:
@@ -263,7 +295,7 @@ class _Playing:
 
     def _open(self, episode: _Live, step: Step) -> None:
         """Starts the conversation: adds the guidance, sets the tools and chooses the adapter."""
-        episode.opened = True
+        episode.opened, episode.began = True, time.monotonic()
         hint = "" if self.batch.hints is None else self.batch.hints[episode.index]
         guidance = "\n".join(text for text in (self.batch.agent.prompt, hint) if text)
         first = steps.with_guidance(step.messages, guidance)
@@ -303,6 +335,11 @@ class _Playing:
             return
         if len(episode.turns) >= self.player.max_turns:
             self._cut(episode, StopReason.TURN_LIMIT)
+            return
+        seconds = self.player.max_seconds
+        if seconds is not None and time.monotonic() - episode.began > seconds:
+            why = f"not over after {seconds:g} s (policy.max_seconds)"
+            self._fail(episode, Boundary.DEADLINE, why)
             return
         if episode.turns and self.turns is not None and not self._switched(episode, self.turns):
             return

@@ -28,6 +28,7 @@ DEFAULTS = {
     "accounting": "strict",
     "evaluation.retries": 1,
     "policy.thinking": None,
+    "policy.max_seconds": None,
     "policy.shards": 1,
     "policy.thoughts": "own",
     "policy.parse": "server",
@@ -180,6 +181,16 @@ def by_cell(
     """A table with the rows of each cell behind its method and budget."""
     made = [(m, f"{budget}", *row) for (m, budget), cell in found.items() for row in rows(cell)]
     return Table(name, caption, ("method", "budget", *header), tuple(made))
+
+
+def only(cell: Cell, places: Sequence[int]) -> Cell:
+    """The cell with the tasks at these places alone, those of its base agents too."""
+
+    def some(values: Sequence[float | None]) -> tuple[float | None, ...]:
+        return tuple(values[i] for i in places)
+
+    records = (replace(r, success=some(r.success), base=some(r.base)) for r in cell.records)
+    return replace(cell, records=tuple(records))
 
 
 def base_of(cell: Cell) -> Cell:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import PER_ITEM
 from trace_bench.results.captions import describe, head
-from trace_bench.results.compare import Cell, Cells, by_cell, cells, check_comparable, difference
+from trace_bench.results.compare import (
+    Cell,
+    Cells,
+    by_cell,
+    cells,
+    check_comparable,
+    difference,
+    only,
+)
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.statistics import mean, pass_hat
@@ -112,7 +119,7 @@ def by_needs(found: Cells, caption: str) -> Table:
 
     def row(cell: Cell) -> Iterator[list[str]]:
         if places:
-            yield [estimate(_only(cell, where).interval()) for where in places.values()]
+            yield [estimate(only(cell, where).interval()) for where in places.values()]
 
     text = (
         "Success by how many capabilities a task needs, by its suite's own word, with 95 % "
@@ -120,11 +127,6 @@ def by_needs(found: Cells, caption: str) -> Table:
     )
     header = [f"{n} ({len(own)} tasks)" for n, own in places.items()]
     return by_cell("needs", text, header, found, row)
-
-
-def _only(cell: Cell, places: Sequence[int]) -> Cell:
-    some = (replace(r, success=tuple(r.success[i] for i in places)) for r in cell.records)
-    return replace(cell, records=tuple(some))
 
 
 def checklists(found: Cells, caption: str) -> Table:

@@ -32,7 +32,7 @@ FREE_TEXT = ("settings", "method_settings", "source", "versions", "machine", "ab
 """The fields whose texts stand in no table."""
 LATER = (
     "about", "beginning", "usage", "needs", "suite", "source", "per_item", "parameters", "marks",
-    "machine",
+    "machine", "worlds",
 )  # fmt: skip
 """The fields that older files of records do not have."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
@@ -71,6 +71,7 @@ class Record:
     versions: Mapping[str, Any] = field(default_factory=dict)
     git: Mapping[str, Any] | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)  # its kind, as in summary.json
+    worlds: tuple[Name, ...] = ()  # which of several worlds each task is of
     fingerprint: Name = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # the suite's own facts
     beginning: Mapping[str, Any] | None = None  # what the run began with, as in summary.json
@@ -258,6 +259,7 @@ def record_of(data: Mapping[str, Any]) -> Record:
         ("base", len(record.base) == tasks),
         ("success", any(v is not None for v in record.success)),
         ("needs", len(record.needs) in (0, tasks)),
+        ("worlds", len(record.worlds) in (0, tasks)),
         ("passes", len(record.passes) in (0, tasks)),
         ("passes or votes", all(len(p) == 2 and p[0] <= p[1] for p in pairs)),
         ("training", all(p[2] is None or p[4] is not None for p in record.training)),

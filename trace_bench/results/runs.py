@@ -81,6 +81,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         "needs": _needs(folder, tasks),
         "per_item": llm.per_item,
         "suite": summary.suite_name,
+        "worlds": _worlds(summary, tasks),
     }
     return record_of(data)
 
@@ -90,6 +91,12 @@ def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
     tags = read_if_there(folder / TASKS)
     known = [tag for task in tasks if isinstance(tag := tags.get(task), list)]
     return tuple(map(len, known)) if len(known) == len(tasks) else ()
+
+
+def _worlds(summary: Summary, tasks: Sequence[str]) -> tuple[str, ...]:
+    """Each task's world; () where there is one, or where an older summary does not list tasks."""
+    found = {task: name for name, world in summary.worlds.items() for task in world.tasks or ()}
+    return tuple(found[task] for task in tasks) if found.keys() >= set(tasks) else ()
 
 
 def _sources(

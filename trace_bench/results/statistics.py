@@ -63,7 +63,8 @@ def wilson_interval(successes: float, n: int) -> Interval:
     scale = 1 + z * z / n
     centre = (share + z * z / (2 * n)) / scale
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale
-    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+    # Rounding must not put an end on the wrong side of the share, which lies at one for 0 and n.
+    return Interval(share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
 
 
 def share_interval(values: Sequence[float]) -> Interval:

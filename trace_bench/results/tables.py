@@ -18,6 +18,7 @@ from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import many
 from trace_bench.results.table import Table, estimate, gap, p_value, style, write
+from trace_bench.results.worlds import by_world
 
 ABOUT = "about_tables"
 
@@ -79,6 +80,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
         details.routing(records, caption),
         details.selection(records, caption),
         details.by_needs(found, caption),
+        by_world(found, caption),
         details.reliability(found, caption),
         details.cost(found, caption),
         details.checklists(found, caption),

@@ -163,6 +163,7 @@ def _execute(
         Faults(folder / FAULTS),
         settings.policy.shards,
         settings.policy.workers,
+        settings.policy.max_seconds,
     )
     points = checkpoints(settings, bench.plan)
     evaluation = Evaluation(

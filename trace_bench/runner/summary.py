@@ -174,7 +174,8 @@ def _by_world(
     worlds = {}
     for world in dict.fromkeys(found.values()):
         one, two = ([o for o in own if found.get(o.task) == world] for own in (final, base))
-        worlds[world] = Compared(**_scores(one, two))
+        own_tasks = tuple(sorted(task for task in found if found[task] == world))
+        worlds[world] = Compared(**_scores(one, two), tasks=own_tasks)
     return worlds
 
 

@@ -89,6 +89,11 @@ class PolicySettings(PartSettings):
     """Turns of the agent in one episode."""
     max_tokens: int = field(default=96, metadata=number(1) | BY_MODEL)
     """Tokens of one turn, thoughts included; null: what suits the model, 96 of a small one."""
+    max_seconds: float | None = field(default=None, metadata=number(0.1) | LATER)
+    """Seconds of one episode from its first message on, waits for others included; null: any
+    number. One that is not over by then is lost (`deadline` in the run's health) when its turn in
+    progress ends, which has limits of its own, and it is a rollout all the same. What a clock ends
+    does not repeat: with the same settings and seed, other episodes may be lost."""
     thinking: bool | None = field(default=None, metadata=LATER | BY_MODEL)
     """Whether the model is to think before it answers, for templates with `enable_thinking`; null:
     what suits the model, else as the template does by itself. Nobody but the model sees its

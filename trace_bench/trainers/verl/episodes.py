@@ -6,6 +6,7 @@ Every episode is on disk before verl sees it, so that none runs twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import os
@@ -25,7 +26,6 @@ from trace_bench.core.decode import decode
 from trace_bench.core.lines import Stored
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Task, Trajectory
-from trace_bench.play.known import play_missing
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.verl.arrivals import StepFiles
@@ -41,7 +41,7 @@ from trace_bench.trainers.verl.spec import (
 )
 from trace_bench.trainers.verl.tokens import TokenPolicy, TokenServers, resolve
 
-_TOGETHER = 0.03  # seconds to wait for further episodes of an iteration, which arrive together
+MOST = 2**16  # episodes at once: all that verl asks for
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def player_of(folder: str) -> EpisodePlayer:
 
 
 class EpisodePlayer:
-    """Runs the requested episodes, those of an iteration together and in order."""
+    """Runs the requested episodes: those of a call together, in the order in which they came, also
+    those that come while others run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.spec = folder, read_spec(folder)
@@ -112,6 +113,8 @@ class EpisodePlayer:
         self._validated = Lines(folder / "validation" / mine, Stored)
         self.prompts = Prompts(self.spec.trainer.hinted, self.spec.trainer.group_size)
         self._asked: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
+        self._others: list[Wanted] = []  # of other calls than the one that runs
+        self._policy: TokenPolicy | None = None  # of the call that runs
         self._chat: Chat | None = None
         self._servers: TokenServers | None = None
         self._thread: threading.Thread | None = None
@@ -135,53 +138,72 @@ class EpisodePlayer:
 
     def ask(self, ask: Wanted) -> None:
         self._asked.put(ask)
+        if (policy := self._policy) is not None:
+            policy.wake()
 
     def _work(self) -> None:
         while True:
-            batch = [self._asked.get()]
-            while True:
-                try:
-                    batch.append(self._asked.get(timeout=_TOGETHER))
-                except queue.Empty:
-                    break
-            calls: dict[str, list[Wanted]] = {}
-            for ask in batch:
-                calls.setdefault(ask.call, []).append(ask)
-            for call, asks in calls.items():
-                try:
-                    self._play(call, sorted(asks, key=lambda a: a.index))
-                except Exception as error:
-                    for ask in asks:
-                        resolve(ask.answer, error)
+            waiting = [*self._others, *self._now()] or [self._asked.get()]
+            call = waiting[0].call
+            self._others = [ask for ask in waiting if ask.call != call]
+            self._play(call, [ask for ask in waiting if ask.call == call])
 
-    def _play(self, call: str, asks: Sequence[Wanted]) -> None:
-        """Runs episodes; those that ended before a kill are answered from disk. verl's servers
-        would not give the same episodes again, so only the missing ones are run."""
-        known = self._known.get(call, {})
-        there = {i: known.pop(ask.index) for i, ask in enumerate(asks) if ask.index in known}
-        for place, trajectory in there.items():
-            resolve(asks[place].answer, trajectory)
+    def _now(self) -> list[Wanted]:
+        """What has been asked for."""
+        found: list[Wanted] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._asked.get_nowait())
+        return found
+
+    def _play(self, call: str, asks: list[Wanted]) -> None:
+        """Runs a call's episodes, and those that are asked for meanwhile."""
         assert self._chat is not None and self._servers is not None
-        iteration = asks[0].iteration
-        lines = self._validated if call == self.spec.validation(iteration) else self._played
+        spec, iteration = self.spec, asks[0].iteration
+        lines = self._validated if call == spec.validation(iteration) else self._played
+        running: list[Wanted] = []
+
+        def batch(these: Sequence[Wanted]) -> EpisodeBatch:
+            """Those of which none is on disk; verl's servers would not give the same again."""
+            missing = [ask for ask in these if not self._answered(ask)]
+            running.extend(missing)
+            return EpisodeBatch(
+                spec.acting(iteration, self.folder.parent),
+                tuple(ask.task for ask in missing),
+                tuple(spec.episode_seed(call, ask.index) for ask in missing),
+                float(asks[0].temperature),
+                (spec.version(iteration),) * len(missing),
+                tuple(ask.hint for ask in missing),
+            )
+
+        def more() -> EpisodeBatch | None:
+            found = self._now()
+            self._others += [ask for ask in found if ask.call != call]
+            mine = [ask for ask in found if ask.call == call]
+            return batch(mine) if mine else None
 
         def ended(place: int, trajectory: Trajectory) -> None:
-            ask = asks[place]
-            line = Stored(call, ask.index, trajectory)
+            line = Stored(call, running[place].index, trajectory)
             lines.append(line, sync=True)  # verl trains on it next and may save the result
-            resolve(ask.answer, trajectory)
+            resolve(running[place].answer, trajectory)
 
-        batch = EpisodeBatch(
-            self.spec.acting(iteration, self.folder.parent),
-            tuple(ask.task for ask in asks),
-            tuple(self.spec.episode_seed(call, ask.index) for ask in asks),
-            float(asks[0].temperature),
-            (self.spec.version(iteration),) * len(asks),
-            tuple(ask.hint for ask in asks),
-        )
-        policy = TokenPolicy(self._chat, self._servers, len(asks), self.spec.thoughts)
-        player = Player(policy, self._suites, self.spec.max_turns, self.spec.max_tokens)
-        play_missing(player, batch, there.keys(), ended)
+        self._policy = TokenPolicy(self._chat, self._servers, MOST, spec.thoughts)
+        limits = spec.max_turns, spec.max_tokens
+        player = Player(self._policy, self._suites, *limits, max_seconds=spec.max_seconds)
+        try:
+            player.play(batch(asks), ended, more)
+        except Exception as error:
+            for ask in (*asks, *running):
+                resolve(ask.answer, error)  # no effect on one that is answered
+        finally:
+            self._policy = None
+
+    def _answered(self, ask: Wanted) -> bool:
+        """Answers it from disk, if it ended before a kill."""
+        known = self._known.get(ask.call, {}).pop(ask.index, None)
+        if known is not None:
+            resolve(ask.answer, known)
+        return known is not None
 
 
 def known_episodes(folder: Path, spec: JobSpec, first: int) -> dict[str, dict[int, Trajectory]]:

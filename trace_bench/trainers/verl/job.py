@@ -49,6 +49,7 @@ def spec_of(
         sources=tuple(to_json(s) for s in sources if generated_key(s.name) in used),
         assignment=job.assignment,
         job_seed=job.seed,
+        max_seconds=run.max_seconds,
     )
 
 
@@ -74,7 +75,8 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     data = {**to_json(spec), **own}
     for key in ("trainer", "suites", "job_seed"):
         del data[key]
-    for key, default in (("assignment", None), ("thoughts", "own")):  # jobs of before have none
+    later = {"assignment": None, "thoughts": "own", "max_seconds": None}
+    for key, default in later.items():  # jobs of before have none
         if data[key] == default:
             del data[key]
     data |= {"model": Path(spec.agent.model).name, "agent": job.agent.version}  # folders may move

@@ -85,6 +85,7 @@ class JobSpec:
     sources: tuple[Mapping[str, Any], ...] = ()
     assignment: Mapping[str, Any] | None = None  # `protocols.TrainingJob`
     job_seed: int = 0
+    max_seconds: float | None = None
 
     def course(self, tasks: Sequence[Task]) -> Course:
         """Which tasks come next. The run's process and verl's trainer follow it, each by itself,
