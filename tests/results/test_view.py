@@ -88,7 +88,8 @@ def test_a_port_that_is_none_is_refused(
 ) -> None:
     pytest.importorskip("inspect_ai", reason="the viewer needs inspect-ai, which is not installed")
     assert main(["view", str(folder), f"--port={port}"]) == 2
-    assert f"port {port} is none; allowed: 1 to 65535" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"--port {port} is not allowed; allowed: a whole number from 1 to 65535" in said
 
 
 def test_without_the_viewer_the_commands_are_named(folder: Path) -> None:

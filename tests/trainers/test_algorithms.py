@@ -296,7 +296,10 @@ def test_the_best_policy_is_learned(
     found = trained(tmp_path, model, 12 * iterations, how, suite=suite)
     rewards = [m["reward"] for m in found]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3, rewards
-    assert all(m["logprob_difference_max"] < 1e-4 for m in found if m["steps"])
+    # The largest is that of one unlikely token, whose rounding grows with the weights: 1.8e-4 on
+    # one processor where it is below 1e-4 on another, beside a mean of 2e-6 there.
+    assert all(m["logprob_difference_mean"] < 1e-5 for m in found if m["steps"])
+    assert all(m["logprob_difference_max"] < 1e-3 for m in found if m["steps"])
 
 
 def test_the_divergence_holds_the_policy(model, tmp_path) -> None:
