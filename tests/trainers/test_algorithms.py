@@ -284,22 +284,21 @@ def trained(folder: Path, model: Path, rollouts: int, how: TrainerSettings, **mo
 @pytest.mark.parametrize("name", [n for n in NAMES if not named(n).taught])
 @pytest.mark.parametrize(
     ("suite", "iterations", "rate"),
-    [(LettersSuite(), 40, 0.03), (Game(), 40, 0.05)],
+    [(LettersSuite(), 40, 0.03), (Game(), 40, 0.04)],
     ids=["bandit", "game"],
 )
 def test_the_best_policy_is_learned(
     name: str, suite: LettersSuite, iterations: int, rate: float, model, tmp_path
 ) -> None:
     """Only small letters, of which a random policy writes about one in ten. How far it gets is
-    chance, and other on another processor: of four seeds each, the least gain was 0.38."""
+    chance, and other on another processor: of four seeds each, the least gain was 0.38 on one, and
+    0.19 and 0.43 on another. Where weights grow large (the game at 0.05; at 0.04 another seed's),
+    float32 itself is off by 1e-4 at single tokens, in the sampler and in the trainer alike."""
     how = replace(with_algorithm(name), learning_rate=rate)
     found = trained(tmp_path, model, 12 * iterations, how, suite=suite)
     rewards = [m["reward"] for m in found]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3, rewards
-    # The largest is that of one unlikely token, whose rounding grows with the weights: 1.8e-4 on
-    # one processor where it is below 1e-4 on another, beside a mean of 2e-6 there.
-    assert all(m["logprob_difference_mean"] < 1e-5 for m in found if m["steps"])
-    assert all(m["logprob_difference_max"] < 1e-3 for m in found if m["steps"])
+    assert all(m["logprob_difference_max"] < 1e-4 for m in found if m["steps"])
 
 
 def test_the_divergence_holds_the_policy(model, tmp_path) -> None:
