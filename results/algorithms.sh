@@ -7,8 +7,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$place"
 
-for sweep in algorithms es; do
-    python -m trace_bench.sweep "$here/../sweeps/search_$sweep.yaml" --jobs "$jobs" --fork
-done
-python -m trace_bench.results collect runs --out "$here/records/algorithms.jsonl"
+swept algorithms.jsonl search_algorithms search_es
 table search algorithms algorithms.jsonl --across trainer.name,trainer.algorithm.name

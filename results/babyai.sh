@@ -7,6 +7,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$place"
 
-python -m trace_bench.sweep "$here/../sweeps/babyai.yaml" --jobs "$jobs" --fork
-python -m trace_bench.results collect runs --out "$here/records/babyai.jsonl"
+swept babyai.jsonl babyai
 table tables babyai babyai.jsonl

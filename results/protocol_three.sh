@@ -7,8 +7,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$place"
 
-for sweep in "$here"/../sweeps/three_*.yaml; do
-    python -m trace_bench.sweep "$sweep" --jobs "$jobs" --fork
-done
-python -m trace_bench.results collect runs --out "$here/records/three.jsonl"
+swept three.jsonl three_es three_methods three_rl_1 three_rl_2 three_rl_3 three_trace
 table tables three three.jsonl --across trainer.name,trainer.algorithm.name

@@ -48,6 +48,20 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mean similarity: reference 1.000, idle 0.000" in capsys.readouterr().out
 
 
+def test_four_rooms_make_few_games() -> None:
+    """What docs/textworld_express.md says of `coin`."""
+    made = TextWorldExpressSuite(games=("coin",))
+    openings: dict[str, set[str]] = {}
+    for split in ("train", "dev", "test"):
+        for task in made.tasks(split):
+            env = made.make()
+            openings.setdefault(split, set()).add(env.reset(task).messages[-1]["content"])
+            env.close()
+    made.close()
+    assert len(openings["train"]) == 48 and openings["dev"] < openings["train"]
+    assert not openings["test"] & (openings["train"] | openings["dev"])
+
+
 def test_floors_and_ceiling_of_every_game(suite: TextWorldExpressSuite) -> None:
     found = suite.tasks("dev")[:105]
     tasks = [task for task in found if task.data["seed"] != 10_083]  # asks for one thing twice

@@ -17,8 +17,8 @@ from trace_bench.core.run_files import REPAIRS, SUMMARY
 from trace_bench.core.store import read_bytes
 from trace_bench.core.types import Amount, Figure, Meta, Name, Share, StopReason, charged
 
-Counts = Mapping[Name, Amount]
-Facts = Mapping[str, Any]
+ByName = Mapping[Name, Amount]
+Plain = Mapping[str, Any]
 SPARSE = {"sparse": True}
 
 
@@ -59,7 +59,7 @@ class PairedDifference(Interval):
 
 
 @dataclass(frozen=True)
-class Row:
+class AgentRow:
     """An agent in the closing table; `difference` to the base agent, None for itself."""
 
     name: str
@@ -105,7 +105,7 @@ class EarlierRun:
     seed: Amount
     budget: Amount
     fingerprint: Name
-    rollouts: Counts | None
+    rollouts: ByName | None
     demonstrations: Amount
     marks: tuple[Name, ...] = ()
 
@@ -123,7 +123,7 @@ class Began:
 @dataclass(frozen=True)
 class TrainingSuite:
     suite: Name
-    data: Facts
+    data: Plain
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Borrowed:
     """The suite whose tasks the held-out ones are, where the run trains on another.
     `training_settings`: the groups of settings that held-out episodes do not depend on."""
 
-    env: Facts
+    env: Plain
     split: str
     training: TrainingSuite
     training_settings: tuple[str, ...]
@@ -142,17 +142,17 @@ class TrainedApart:
     """A yardstick."""
 
     title: str
-    rollouts: Counts
+    rollouts: ByName
 
 
 @dataclass(frozen=True)
 class Costs:
     """Requests to models by role, unreadable tool calls and checklist items judged."""
 
-    usage: Mapping[Name, Facts] = field(default_factory=dict)
-    turns: Counts = field(default_factory=dict)
-    malformed: Counts = field(default_factory=dict)
-    items: Counts = field(default_factory=dict)
+    usage: Mapping[Name, Plain] = field(default_factory=dict)
+    turns: ByName = field(default_factory=dict)
+    malformed: ByName = field(default_factory=dict)
+    items: ByName = field(default_factory=dict)
     per_item: Mapping[Name, Mapping[str, Figure]] = field(default_factory=dict)
 
 
@@ -246,9 +246,9 @@ class Summary(Compared):
     env: Name
     suite: Name | None
     suite_name: Name = ""  # as the suite calls itself, where the settings do not name it
-    suite_data: Facts = field(default_factory=dict)
+    suite_data: Plain = field(default_factory=dict)
     borrowed: Borrowed | None = None
-    models: Mapping[Name, Facts] = field(default_factory=dict)
+    models: Mapping[Name, Plain] = field(default_factory=dict)
     split: str
     train_split: str = ""
     dev_split: str = ""
@@ -261,14 +261,14 @@ class Summary(Compared):
     rehearsal: bool = False
     seed: Annotated[int, Meta(ge=0)]
     budget: Amount
-    rollouts: Counts
+    rollouts: ByName
     demonstrations: Amount = 0
     beginning: Began | None = None
     yardsticks: Mapping[Name, TrainedApart] = field(default_factory=dict)
-    joint_rollouts: Counts | None = field(default=None, metadata=SPARSE)  # of older ones
+    joint_rollouts: ByName | None = field(default=None, metadata=SPARSE)  # of older ones
     without_known_bad: Compared | None = field(default=None, metadata=SPARSE)
     worlds: Mapping[str, Compared] = field(default_factory=dict)
-    table: tuple[Row, ...]
+    table: tuple[AgentRow, ...]
     routing: Routing | None
     routing_dev: Routing | None = None
     llm: Costs | None = None
@@ -278,10 +278,10 @@ class Summary(Compared):
     capabilities: tuple[Name, ...] | None
     adapters: tuple[Name, ...]
     wall_s: Mapping[Name, Figure]
-    versions: Facts
-    machine: Facts = field(default_factory=dict)
+    versions: Plain
+    machine: Plain = field(default_factory=dict)
     git: Commit | None
-    origins: Mapping[str, Facts] = field(default_factory=dict)
+    origins: Mapping[str, Plain] = field(default_factory=dict)
     fingerprint: Name
     hashes: Mapping[str, str | None]
 

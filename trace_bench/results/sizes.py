@@ -17,7 +17,7 @@ from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.table import Table, estimate, gap, style, write
 
-Sizes = Mapping[int, Mapping[str, Cell]]
+BySize = Mapping[int, Mapping[str, Cell]]
 """The cells by the number of the model's parameters and by method, both in rising order."""
 PAGE = "about_sizes"
 SAME = ("held-out tasks", "rule", "protocol", "accounting", "env.name", "env.suite",
@@ -29,7 +29,7 @@ def make_sizes(found: Found, out: Path) -> list[Path]:
     return write([made], out, PAGE, about) + draw(sizes, shown, out / "sizes")
 
 
-def table(found: Found) -> tuple[Table, Sizes, str, str]:
+def table(found: Found) -> tuple[Table, BySize, str, str]:
     """The table, its cells, and what was run in words for the figure and for the page. Raises
     UserError for runs that do not say how large their model is, or are measured by other things."""
     if unknown := [r.fingerprint for r in found.records if r.parameters is None]:
@@ -76,7 +76,7 @@ def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
     return found
 
 
-def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
+def draw(sizes: BySize, about: str, path: Path) -> list[Path]:
     figure, ((left, right),) = figures.panels(1, 2, (8.2, 3.6))
     methods = list(dict.fromkeys(m for found in sizes.values() for m in found))
     looks = style().looks([style().control, *methods])

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from trace_bench.core.lines import Figures, Outcome
-from trace_bench.core.summary import AgentScore, PairedDifference, Routing, Row
+from trace_bench.core.summary import AgentRow, AgentScore, PairedDifference, Routing
 from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner.episodes import Spot
@@ -150,13 +150,13 @@ def score(outcomes: Sequence[Outcome]) -> AgentScore:
     return AgentScore(found.value, mean, len(success), (found.low, found.high), failures)
 
 
-def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> Row | None:
+def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> AgentRow | None:
     """The table row of an agent; None if none of its episodes has a score."""
     own = score(outcomes)
     if own.success is None or own.similarity is None or own.interval is None:
         return None
     change = None if base is None else difference(outcomes, base)
-    return Row(name, own.success, *own.interval, own.similarity, own.n, own.failures, change)
+    return AgentRow(name, own.success, *own.interval, own.similarity, own.n, own.failures, change)
 
 
 def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> PairedDifference | None:

@@ -12,13 +12,13 @@ from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import PER_ITEM, TASKS
 from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.summary import (
+    AgentRow,
     Began,
     Compared,
     Costs,
     EpisodeCounts,
     Health,
     Routing,
-    Row,
     Summary,
     TrainedApart,
 )
@@ -32,7 +32,7 @@ NARROW = 79
 ORIGIN = ("module", "attribute", "version", "sha256")
 
 
-def table(rows: Sequence[Row], title: str, columns: int = WIDE) -> str:
+def table(rows: Sequence[AgentRow], title: str, columns: int = WIDE) -> str:
     """The closing table as text; works from the rows as they stand in summary.json. Within 79
     characters if there are fewer `columns` than the whole table needs."""
     if columns < WIDE:
@@ -55,7 +55,7 @@ def table(rows: Sequence[Row], title: str, columns: int = WIDE) -> str:
     return "\n".join(lines)
 
 
-def _narrow(rows: Sequence[Row], title: str) -> str:
+def _narrow(rows: Sequence[AgentRow], title: str) -> str:
     """The table without similarities, figures without the leading zero."""
     head = f"{'agent':<24}  {'success and 95%':<17}  {'vs base and 95%':<20}  p"
     lines = [*textwrap.wrap(title, NARROW), head, "-" * NARROW]

@@ -16,6 +16,7 @@ from trace_bench.core.protocols import Suite
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.summary import (
+    AgentRow,
     Began,
     Borrowed,
     Commit,
@@ -23,7 +24,6 @@ from trace_bench.core.summary import (
     Costs,
     EarlierRun,
     Health,
-    Row,
     Summary,
     TrainedApart,
     TrainingSuite,
@@ -189,7 +189,7 @@ def _rows(
     evaluation: Evaluation,
     agent: AgentSpec,
     yardsticks: Mapping[str, TrainedApart],
-) -> tuple[Row, ...]:
+) -> tuple[AgentRow, ...]:
     """The closing table: base and method first, then what bounds them."""
     outcomes, routed = evaluation.outcomes, evaluation.routed
     base = outcomes["base"]

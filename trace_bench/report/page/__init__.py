@@ -96,7 +96,8 @@ def _head(run: Run) -> dict[str, Any]:
     keys = ("method", "env", "suite", "suite_name", "split", "model", "seed", "budget", "score",
             "base_score", "difference")  # fmt: skip
     own = {"name": run.name, "folder": str(run.folder), "code": environment_code(run.record)}
-    return own | {k: to_json(getattr(run.summary, k)) for k in keys}
+    told = to_json(run.summary)
+    return own | {k: told[k] for k in keys}
 
 
 READ: Mapping[str, tuple[Callable[[Run], Any], Any]] = {

@@ -15,7 +15,7 @@ from typing import Any
 from trace_bench.core.lines import Outcome
 from trace_bench.core.store import fingerprint, write_text
 from trace_bench.core.text import file_name
-from trace_bench.core.types import Message, Trajectory
+from trace_bench.core.types import Message, Trajectory, to_json
 from trace_bench.results.formats.episodes import HELD_OUT, Exported, FinishedRun
 from trace_bench.results.statistics import mean, task_means
 
@@ -62,10 +62,8 @@ def _log(
     split = s.split if group.startswith(HELD_OUT) else s.train_split
     world = f"{source.suite}/{split}"
     own = {"run": s.fingerprint, "group": group}
-    run = {
-        k: getattr(s, k)
-        for k in ("method", "budget", "seed", "accounting", "protocol", "fingerprint")
-    }
+    told, of_run = to_json(s), ("method", "budget", "seed", "accounting", "protocol", "fingerprint")
+    run = {name: told[name] for name in of_run}
     return {
         "version": VERSION,
         "status": "success",
