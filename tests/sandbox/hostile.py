@@ -9,9 +9,9 @@ from typing import Any
 from sandboxes import ROOTS, untrusted_suite
 
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import ActsTogether
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.suite import SandboxedSuite
 
 DEADLINES = {"docker": 3.0, "podman": 3.0}  # the others start and end faster
 ACTION: Message = {"role": "assistant", "content": "go"}
@@ -90,13 +90,13 @@ def sandbox_of(kind: Any, workers: int = 1, **changes: Any) -> Sandbox:
     )  # fmt: skip
 
 
-def suite_of(body: str, kind: str, workers: int = 1) -> SandboxedSuite:
+def suite_of(body: str, kind: str, workers: int = 1) -> ActsTogether:
     """A suite whose task 0 carries out `body` in its step; task 1 is well-behaved. `body` may set
     `said` and `score`."""
     lines = ["said = 'nothing'", *body.strip("\n").split("\n"), "return said, score"]
     source = _TEMPLATE + "".join(f"    {line}\n" for line in lines)
     suite = untrusted_suite(source, sandbox_of(kind, workers), print)
-    assert isinstance(suite, SandboxedSuite)
+    assert isinstance(suite, ActsTogether)
     return suite
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
+from playing import FunctionPolicy, play
 from sandboxes import chosen, in_sandbox
 
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.types import Step
+from trace_bench.core.types import AgentSpec, Step
 from trace_bench.sandbox.choose import make_pool
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.local import Processes
@@ -44,13 +46,35 @@ def test_many_episodes_are_answered_side_by_side() -> None:
     assert suite.asks_user(), "what resets its tasks must know that a model is asked"
     tasks = suite.tasks("test")[:count]
     envs = [suite.make() for _ in tasks]
-    openings = suite.act(list(zip(envs, tasks, strict=True)))
-    assert all(isinstance(step, Step) for step in openings), openings
-    actions = [{"role": "assistant", "content": f"Answer {n}"} for n in range(count)]
-    ends = suite.act(list(zip(envs, actions, strict=True)))
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(lambda env, task: env.reset(task), envs, tasks))
+        actions = [{"role": "assistant", "content": f"Answer {n}"} for n in range(count)]
+        ends = list(threads.map(lambda env, action: env.step(action), envs, actions))
     suite.close()
     assert all(isinstance(step, Step) and step.done and step.score for step in ends)
     assert asked == ["user"] * 2 * count
+
+
+def test_no_episode_waits_for_the_user_of_another() -> None:
+    """The first question is answered after three others, which are all the other episode's."""
+    asked: list[str] = []
+    others = threading.Event()
+
+    def ask(role: str, messages: Sequence[Mapping[str, Any]], schema: Any = None) -> str:
+        asked.append(role)
+        if len(asked) == 1:
+            assert others.wait(20), "the other episode did not go on"
+        elif len(asked) == 4:
+            others.set()
+        return "My phone does not work."
+
+    suite = sandboxed(ask, workers=1)
+    policy = FunctionPolicy(lambda _: {"role": "assistant", "content": "I see."})
+    tasks = suite.tasks("test")[:2]
+    played = play(policy, suite, AgentSpec("idle"), tasks, [0, 0], max_turns=3)
+    suite.close()
+    assert [trajectory.failure for trajectory in played] == [None, None]
+    assert [len(trajectory.turns) for trajectory in played] == [3, 3]
 
 
 def test_the_clock_stands_still_while_the_host_thinks() -> None:
@@ -101,7 +125,7 @@ def test_an_episode_that_moves_is_given_the_same_answers_again() -> None:
     env = suite.make()
     first = env.reset(suite.tasks("test")[0])
     env.step({"role": "assistant", "content": "one"})
-    suite._pool._workers[0].transport.kill()
+    suite._pool.workers.there[0].transport.kill()
     third = env.step({"role": "assistant", "content": "two"})
     suite.close()
     assert first.messages[1]["content"] == "answer 1"

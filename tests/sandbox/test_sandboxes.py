@@ -60,7 +60,7 @@ def test_every_ability_of_a_suite_is_forwarded() -> None:
         assert ability is ActsTogether or issubclass(_Remote, ability)
         for name in members(ability):
             setattr(able, name, name)
-    made: Any = _class_with(abilities_of(inside))(inside, cast(Any, None))
+    made: Any = _class_with(abilities_of(inside), False)(inside, cast(Any, None))
     assert all(isinstance(made, ability) for ability in abilities(Suite))
     assert made.forks is False, "forks would read answers from the same workers"
     own = {"make", "act", "close", "forks"}
@@ -140,10 +140,10 @@ def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:
     env.reset(task)
     for action in reference[:-1]:
         env.step(action)
-        suite._pool._workers[0].transport.kill()
+        suite._pool.workers.there[0].transport.kill()
     end = env.step(reference[-1])
     assert end.done and end.score is not None and end.score.success
-    assert len(suite._pool.lost) == len(reference) - 1
+    assert len(suite._pool.workers.lost) == len(reference) - 1
     suite.close()
 
 
@@ -229,7 +229,7 @@ def alive(group: int) -> bool:
 
 
 def test_other_code_in_the_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trace_bench.sandbox.pool.code_hash", lambda: "of another version")
+    monkeypatch.setattr("trace_bench.sandbox.workers.code_hash", lambda: "of another version")
     suite = sandboxed("process")
     with pytest.raises(UserError, match=r"its image is of another version\. Build it again"):
         suite.make().reset(suite.tasks("train")[0])

@@ -1,15 +1,17 @@
-"""The calls that one worker has been sent, and the questions that it asks back meanwhile."""
+"""Episodes in workers, the calls that are made of them, and the questions that a worker asks back
+meanwhile."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.decode import messages_of
+from trace_bench.core.errors import EpisodeError
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import Ask
 from trace_bench.sandbox.protocol import learn_tools
@@ -18,20 +20,98 @@ from trace_bench.sandbox.transport import Lost, Worker
 MOST_ASKS = 100  # questions for each call; a replay may ask those of earlier calls again
 
 
-@dataclass
+@dataclass(eq=False)
+class PooledEpisode:
+    """An episode in the pool. `history`: the calls that led to its state."""
+
+    number: int
+    worker: Worker | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    answers: dict[str, Future[str]] = field(default_factory=dict)  # by question, for a replay
+    strikes: int = 0
+
+    def leave(self) -> None:
+        """Leaves its worker, which closes it with the next batch."""
+        if self.worker is not None:
+            self.worker.live.discard(self.number)
+            self.worker.closing.append(self.number)
+            self.worker = None
+
+    def sent(self, call: dict[str, Any], worker: Worker) -> dict[str, Any]:
+        """The call with its number, and with its history if the worker does not have it."""
+        sent = {"episode": self.number, **call}
+        if call["do"] == "reset":
+            self.answers = {}
+        if self.worker is not worker:
+            if self.history and call["do"] != "reset":
+                sent["replay"] = self.history
+            self.worker = worker
+        return sent
+
+    def remember(self, call: dict[str, Any], result: Mapping[str, Any]) -> None:
+        self.strikes = 0
+        if call["do"] == "reset":
+            self.history = [call]
+        elif call["do"] == "step" and "step" in result:
+            self.history.append(call)
+
+
+Result = dict[str, Any] | EpisodeError
+Wanted = Sequence[tuple[PooledEpisode, dict[str, Any]]]
+"""Calls, each with its episode."""
+
+
+class Round:
+    """Calls that are made together; `results`, in their order, is set when all have ended."""
+
+    def __init__(self, calls: Wanted) -> None:
+        self.calls = calls
+        self.results: Future[list[Result]] = Future()
+        self._there: dict[int, Result] = {}
+
+    def put(self, place: int, result: Result) -> None:
+        self._there[place] = result
+        if len(self._there) == len(self.calls):
+            self.results.set_result([self._there[i] for i in range(len(self.calls))])
+
+
+@dataclass(frozen=True)
+class Due:
+    """One call of a round."""
+
+    round: Round
+    place: int
+
+    @property
+    def episode(self) -> PooledEpisode:
+        return self.round.calls[self.place][0]
+
+    @property
+    def call(self) -> dict[str, Any]:
+        return self.round.calls[self.place][1]
+
+
+@dataclass(eq=False)
 class Calls:
-    """Calls that are sent and not answered. `answers`: to the questions so far, by episode, for a
-    replay; `open`: unanswered questions by number, during which the worker's clock stands still."""
+    """A batch of calls that is sent and not answered. `open`: unanswered questions by number,
+    during which the batch's clock stands still; `ring`: is called when an answer is there."""
 
     worker: Worker
-    places: list[int]
+    due: Sequence[Due]
     number: int
     deadline: float
-    answers: dict[int, dict[str, Future[str]]]
-    most_asks: int
+    ring: Callable[[], None]
     asked: int = 0
     open: list[tuple[int, Future[str]]] = field(default_factory=list)
     stopped: float = 0.0  # since when the clock stands still
+
+    @property
+    def most_asks(self) -> int:
+        return MOST_ASKS * sum(1 + len(due.episode.history) for due in self.due)
+
+    def of(self, episode: object) -> PooledEpisode | None:
+        """The episode with that number, if one of the calls is its."""
+        return next((d.episode for d in self.due if d.episode.number == episode), None)
 
     def question(
         self, message: Mapping[str, Any], ask: Ask | None, threads: ThreadPoolExecutor
@@ -40,7 +120,7 @@ class Calls:
         role, number, episode = (message.get(key) for key in ("role", "ask", "episode"))
         if ask is None or not isinstance(role, str):
             raise Lost(f"it asked for {role!r}, which no model or program plays here")
-        if type(number) is not int or type(episode) is not int or episode not in self.answers:
+        if type(number) is not int or type(episode) is not int or not (asks := self.of(episode)):
             raise Lost(f"it asked with the number {number!r} for the episode {episode!r}"[:200])
         try:
             messages = messages_of(message.get("messages", []))
@@ -51,13 +131,14 @@ class Calls:
         self.asked += 1
         if self.asked > self.most_asks:
             raise Lost(f"it asked more than {self.most_asks} questions")
-        known = self.answers[episode]
+        known = asks.answers
         question = json.dumps([role, messages, schema], sort_keys=True)
         if question not in known or _failed(known[question]):
             known[question] = threads.submit(ask, role, messages, schema)
         if not self.open:
             self.stopped = time.monotonic()
         self.open.append((number, known[question]))
+        known[question].add_done_callback(lambda _: self.ring())
 
     def answer(self) -> None:
         """Sends the answers that are ready. With the last one the clock goes on."""
@@ -76,8 +157,8 @@ class Calls:
         results = message.get("results")
         if message.get("id") != self.number or not isinstance(results, list):
             raise Lost(f"it answered {str(message)[:100]!r} where batch {self.number} was due")
-        if len(results) != len(self.places) or not all(isinstance(r, dict) for r in results):
-            raise Lost(f"it gave {len(results)} results for {len(self.places)} calls")
+        if len(results) != len(self.due) or not all(isinstance(r, dict) for r in results):
+            raise Lost(f"it gave {len(results)} results for {len(self.due)} calls")
         try:
             for result in results:
                 learn_tools(result, self.worker.tools)

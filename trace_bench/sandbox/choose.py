@@ -125,7 +125,7 @@ def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
         return remote(pool, source.name)
     except UserError as error:
         pool.close()
-        if pool.greeted and not isinstance(error, EngineError):
+        if pool.workers.greeted and not isinstance(error, EngineError):
             raise SourceError(str(error)) from error
         raise
 

@@ -1,53 +1,39 @@
 """A few long-lived workers for many episodes: batches, deadlines, replacement.
 
 Environments are deterministic, so an episode can be moved: when a worker is lost, each of its
-episodes is replayed on another worker, at the episode's next call. The calls of the lost worker's
-batch are then retried one at a time, so that one bad episode does not affect others; after
-`retries` more attempts a call fails with a failure of the sandbox.
+episodes is replayed on another worker, at the episode's next call. The calls that the lost worker
+had are then retried one at a time, so that one bad episode does not affect others; after `retries`
+more attempts a call fails with a failure of the sandbox.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 from multiprocessing.connection import wait
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Ask
-from trace_bench.sandbox.calls import MOST_ASKS, Calls
-from trace_bench.sandbox.protocol import PROTOCOL, code_hash
+from trace_bench.sandbox.calls import Calls, Due, PooledEpisode, Result, Round, Wanted
 from trace_bench.sandbox.transport import Lost, Transport, Worker
+from trace_bench.sandbox.workers import Workers
 
-
-@dataclass(eq=False)
-class PooledEpisode:
-    """An episode in the pool. `history`: the calls that led to its state."""
-
-    number: int
-    worker: Worker | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)
-    answers: dict[str, Future[str]] = field(default_factory=dict)  # by question, for a replay
-    strikes: int = 0
-
-    def leave(self) -> None:
-        """Leaves its worker, which closes it with the next batch."""
-        if self.worker is not None:
-            self.worker.live.discard(self.number)
-            self.worker.closing.append(self.number)
-            self.worker = None
-
-
-Result = dict[str, Any] | EpisodeError
-Wanted = Sequence[tuple[PooledEpisode, dict[str, Any]]]
-"""Calls, each with its episode. A round's `places` are some of them."""
+ASKED = 1024  # questions at a time; a thread is started for each only when it is needed
 
 
 class Pool:
     """`spawn` makes a worker's transport. `size`: number of workers. `deadline`: seconds for one
-    batch, without the host's for questions. `start`: seconds for a worker's greeting."""
+    batch, without the host's for questions. `start`: seconds for a worker's greeting.
+
+    Any thread may call. One thread of the pool's own sends and receives for all, and lives as long
+    as the pool: some sandboxes end with the thread that started them."""
 
     def __init__(
         self,
@@ -60,259 +46,227 @@ class Pool:
         ask: Ask | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> None:
-        self._spawn = spawn
-        self._size, self._deadline, self._start, self._retries = size, deadline, start, retries
-        self._ask, self._source = ask, source
-        self._workers: list[Worker] = []
-        self._count = 0
+        self.workers = Workers(spawn, size, deadline, start, retries, source)
+        self._deadline, self._retries, self._ask = deadline, retries, ask
+        self._kind = UserError if source is None else SourceError
+        self._numbers = count(1)
         self._threads: ThreadPoolExecutor | None = None
-        self.greeted = False  # a worker has started: later errors are not the sandbox's
-        self._broken: SourceError | None = None  # a worker could not load the source
-        self.lost: list[str] = []  # why workers were replaced, for diagnosis
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._bell = _Bell()
+        # What callers put in, and the thread takes out:
+        self._wanted: deque[Round] = deque()
+        self._forgotten: deque[PooledEpisode] = deque()
+        # The thread's alone:
+        self._rounds: set[Round] = set()  # those that have not ended
+        self._sent: list[Calls] = []
+        self._alone: list[Due] = []  # to be retried when nothing else runs
+        self._apart = False  # what runs is such a retry
 
     def episode(self) -> PooledEpisode:
-        self._count += 1
-        return PooledEpisode(self._count)
+        return PooledEpisode(next(self._numbers))
 
     def forget(self, episode: PooledEpisode) -> None:
         """Ends the episode; its worker closes it with the next batch."""
-        episode.leave()
-        episode.history, episode.answers = [], {}
+        self._forgotten.append(episode)
 
     def act(self, calls: Wanted) -> list[Result]:
         """One result per call, in order. Failures of a worker are results; raises UserError only if
         no worker can be started, and SourceError if one cannot load its program text."""
-        results: dict[int, Result] = {}
-        alone = self._round(calls, range(len(calls)), results)
-        while alone:
-            now, rest = alone[: self._size], alone[self._size :]
-            alone = rest + self._round(calls, now, results, apart=True)
-        return [results[i] for i in range(len(calls))]
+        if not calls:
+            return []
+        wanted = Round(calls)
+        self._wanted.append(wanted)
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                self.workers.ended = False
+                self._thread = threading.Thread(target=self._serve, name="sandbox", daemon=True)
+                self._thread.start()
+        self._bell.ring()
+        return wanted.results.result()
 
     def query(self, call: dict[str, Any]) -> Any:
         """Calls the suite itself, not an episode, and returns its answer. Raises UserError, and
         SourceError for a suite that is a program text."""
-        kind = UserError if self._source is None else SourceError
         (result,) = self.act([(self.episode(), call)])
         if isinstance(result, EpisodeError):
-            raise kind(f"the environment's worker does not answer: {result}")
+            raise self._kind(f"the environment's worker does not answer: {result}")
         if "value" not in result:
-            raise kind(f"the environment refused {call['do']}: {result.get('error', result)}")
+            raise self._kind(f"the environment refused {call['do']}: {result.get('error', result)}")
         return result["value"]
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.transport.kill()
-        self._workers = []
+        self.workers.ended = True
+        self._bell.ring()
+        if self._thread is not None:
+            self._thread.join(5)  # it may be starting a container
+        for worker in [*self.workers.there]:
+            self.workers.retire(worker)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # -- one round: a batch for every worker that has calls ---------------------------------------
+    # -- the thread: sends what may be sent, takes what has arrived -------------------------------
 
-    def _round(
-        self, calls: Wanted, places: Sequence[int], results: dict[int, Result], apart: bool = False
-    ) -> list[int]:
-        """Fills `results`; returns the calls to retry alone. `apart`: one worker per call."""
-        batches = []
-        alone: list[int] = []
-        for worker, own in self._assign(calls, places, apart):
+    def _serve(self) -> None:
+        while not self.workers.ended:
             try:
-                batches.append(self._send(worker, own, calls))
-            except Lost as error:
-                alone += self._give_up(worker, own, calls, results, str(error))
-        for batch, outcome in self._wait(batches):
-            if isinstance(outcome, Lost):
-                alone += self._give_up(batch.worker, batch.places, calls, results, str(outcome))
-                continue
-            for place, result in zip(batch.places, outcome, strict=True):
-                results[place] = result
-                _remember(calls[place], result)
-        return sorted(alone)
+                self._begin()
+                self._listen()
+            except BaseException as error:  # whoever waits for a result is to know
+                self._end_rounds(error)
+        self._end_rounds(EpisodeError("sandbox", "the pool was closed"))
 
-    def _assign(
-        self, calls: Wanted, places: Sequence[int], apart: bool
-    ) -> list[tuple[Worker, list[int]]]:
+    def _end_rounds(self, error: BaseException) -> None:
+        self._take_wanted()
+        for waiting in self._rounds:
+            with suppress(InvalidStateError):
+                waiting.results.set_exception(error)
+        self._rounds, self._sent, self._alone = set(), [], []
+
+    def _take_wanted(self) -> list[Round]:
+        fresh = []
+        while self._wanted:
+            fresh.append(self._wanted.popleft())
+        self._rounds.update(fresh)
+        return fresh
+
+    def _begin(self) -> None:
+        """Sends what is wanted; first, when nothing else runs, the calls to be retried."""
+        while self._forgotten:
+            episode = self._forgotten.popleft()
+            episode.leave()
+            episode.history, episode.answers = [], {}
+        if self._alone:
+            if not self._sent:
+                now, self._alone = (
+                    self._alone[: self.workers.size],
+                    self._alone[self.workers.size :],
+                )
+                self._apart = True
+                self._send_all(now)
+        elif not (self._apart and self._sent):
+            self._apart = False
+            for fresh in self._take_wanted():
+                self._send_all([Due(fresh, place) for place in range(len(fresh.calls))])
+
+    def _send_all(self, calls: Sequence[Due]) -> None:
+        """A batch for every worker that has some of the calls."""
+        for worker, own in self._assign(calls):
+            try:
+                self._sent.append(self._send(worker, own))
+            except Lost as error:
+                self._give_up(worker, str(error), own)
+
+    def _assign(self, calls: Sequence[Due]) -> list[tuple[Worker, list[Due]]]:
         """Assigns calls to workers. Episodes stay on their worker, new ones go to the worker with
-        the fewest; `apart` moves them so that no two share a worker."""
-        self._fill()
-        work: dict[int, list[int]] = {}
-        for n, place in enumerate(places):
-            episode = calls[place][0]
-            if episode.worker not in self._workers:
+        the fewest; a retry moves them so that no two share a worker."""
+        self.workers.fill({batch.worker for batch in self._sent})
+        work: dict[Worker, list[Due]] = {}
+        for n, due in enumerate(calls):
+            episode = due.episode
+            if episode.worker not in self.workers.there:
                 episode.worker = None  # the worker was lost: replay elsewhere
-            if apart:
-                chosen = self._workers[n]
+            if self._apart:
+                chosen = self.workers.there[n]
                 if episode.worker is not chosen:
                     episode.leave()
             else:
-                chosen = episode.worker or min(self._workers, key=lambda w: len(w.live))
+                chosen = episode.worker or min(self.workers.there, key=lambda w: len(w.live))
             if episode.worker is None:
                 chosen.live.add(episode.number)
-            work.setdefault(self._workers.index(chosen), []).append(place)
-        return [(self._workers[n], own) for n, own in work.items()]
+            work.setdefault(chosen, []).append(due)
+        return list(work.items())
 
-    def _send(self, worker: Worker, places: list[int], calls: Wanted) -> Calls:
+    def _send(self, worker: Worker, calls: list[Due]) -> Calls:
         worker.calls += 1
         deadline = time.monotonic() + self._deadline
         message = {
             "id": worker.calls,
-            "calls": [_as_sent(*calls[place], worker) for place in places],
+            "calls": [due.episode.sent(due.call, worker) for due in calls],
             "close": worker.closing,
         }
         worker.closing = []
         worker.send(message, deadline)
-        episodes = [calls[place][0] for place in places]
-        answers = {episode.number: episode.answers for episode in episodes}
-        made = sum(1 + len(episode.history) for episode in episodes)
-        return Calls(worker, places, worker.calls, deadline, answers, most_asks=MOST_ASKS * made)
+        return Calls(worker, calls, worker.calls, deadline, self._bell.ring)
 
-    def _wait(self, batches: Sequence[Calls]) -> list[tuple[Calls, list[dict[str, Any]] | Lost]]:
-        """The answers of all batches, in order of arrival; Lost for a worker that fails."""
-        done: list[tuple[Calls, list[dict[str, Any]] | Lost]] = []
-        waiting = list(batches)
-        while waiting:
-            owner = {fd: batch for batch in waiting for fd in batch.worker.transport.filenos()}
-            ready = {id(owner[fd]) for fd in wait(list(owner), _pause(waiting))}  # type: ignore[index]
-            for batch in list(waiting):
-                outcome = self._progress(batch, id(batch) in ready)
-                if outcome is not None:
-                    waiting.remove(batch)
-                    done.append((batch, outcome))
-        return done
-
-    def _progress(self, batch: Calls, ready: bool) -> list[dict[str, Any]] | Lost | None:
-        try:
-            for message in batch.worker.lines() if ready else ():
-                if "ask" not in message:
-                    return batch.results(message)
-                self._threads = self._threads or ThreadPoolExecutor(64)
-                batch.question(message, self._ask, self._threads)
-            batch.answer()
-        except Lost as error:
-            return error
-        if not batch.open and time.monotonic() > batch.deadline:
-            return Lost(f"no answer within {self._deadline:g} s")
-        return None
-
-    # -- workers ---------------------------------------------------------------------------------
-
-    def _fill(self) -> None:
-        """Starts missing workers, in parallel. Replaces a worker that has sent an unexpected
-        message: a bad episode may have left something running in it."""
-        for worker in list(self._workers):
+    def _listen(self) -> None:
+        """Waits until something arrives, is wanted or is late, and takes it."""
+        busy = dict.fromkeys(calls.worker for calls in self._sent)
+        owner = {fd: worker for worker in busy for fd in worker.transport.filenos()}
+        clocks = [calls.deadline for calls in self._sent if not calls.open]
+        left = max(0.0, min(clocks) - time.monotonic()) + 0.001 if clocks else None
+        ready = wait([*owner, self._bell.heard], left)
+        self._bell.quiet()
+        told = {owner[fd] for fd in ready if fd in owner}  # type: ignore[index]
+        for worker in busy:
             try:
-                stray = worker.lines() or worker.buffer
+                for message in worker.lines() if worker in told else ():
+                    self._take(worker, message)
+                self._answer(worker)
             except Lost as error:
-                stray = [{"gone": str(error)}]
-            if stray:
-                self.lost.append(f"it sent an unexpected message, or ended: {str(stray)[:100]}")
-                self._retire(worker)
-        if self._broken is not None:
-            raise self._broken
-        for left in range(self._retries, -1, -1):
-            there = len(self._workers)
-            while len(self._workers) < self._size:
-                self._workers.append(Worker(self._spawn()))  # one by one: a later one may fail
-            for worker in self._workers[there:]:
-                try:
-                    self._greet(worker)
-                except Lost as error:  # where others have started: as one that ends at work
-                    if not (left and self.greeted):
-                        why = f"the environment's worker does not start: {error}"
-                        raise UserError(why) from error
-                    self.lost.append(f"it ended at its start: {error}")
+                self._give_up(worker, str(error))
 
-    def _greet(self, worker: Worker) -> None:
-        """Reads the worker's greeting. Raises UserError if the worker has other code, or cannot
-        build the environment; Lost if it ends before."""
-        greeting = self._first(worker)
-        if (error := greeting.get("error")) is not None:
-            raise UserError(f"the environment cannot be made in its worker: {error}")
-        if (greeting.get("greeting"), greeting.get("code")) != (PROTOCOL, code_hash()):
-            raise UserError(
-                f"the worker has other code (protocol {greeting.get('greeting')!r}, version "
-                f"{greeting.get('version')!r}, code {greeting.get('code')!r}) than this program "
-                f"({PROTOCOL}, {code_hash()}): its image is of another version. Build it "
-                "again with `python -m trace_bench.sandbox.build`."
-            )
-        self.greeted = True
-        if self._source is not None:
-            self._load(worker, self._source)
+    def _take(self, worker: Worker, message: Mapping[str, Any]) -> None:
+        """Takes one message of a worker. Raises Lost for one that nothing asked for."""
+        batches = [calls for calls in self._sent if calls.worker is worker]
+        if not batches:
+            raise Lost(f"it sent an unexpected message: {str(message)[:100]}")
+        if "ask" in message:
+            asking = [calls for calls in batches if calls.of(message.get("episode"))]
+            self._threads = self._threads or ThreadPoolExecutor(ASKED)
+            (asking or batches)[0].question(message, self._ask, self._threads)
+            return
+        due = [calls for calls in batches if calls.number == message.get("id")]
+        done = (due or batches)[0]
+        for each, result in zip(done.due, done.results(message), strict=True):
+            each.episode.remember(each.call, result)
+            self._put(each, result)
+        self._sent.remove(done)
 
-    def _load(self, worker: Worker, source: Mapping[str, Any]) -> None:
-        """Gives the worker its program text. Raises SourceError, also from every later call of the
-        pool: a text that one worker could load and another could not is not to be trusted."""
-        try:
-            worker.send({"id": 0, **source}, time.monotonic() + self._deadline)
-            error = self._first(worker).get("error")
-        except Lost as lost:
-            error = f"the worker with it does not start: {lost}"
-        if error is not None:
-            self._retire(worker)
-            self._broken = SourceError(f"the environment's source is broken: {error}")
-            raise self._broken
+    def _answer(self, worker: Worker) -> None:
+        """Sends answers that are there. Raises Lost for a batch that is late."""
+        for calls in [calls for calls in self._sent if calls.worker is worker]:
+            calls.answer()
+            if not calls.open and time.monotonic() > calls.deadline:
+                raise Lost(f"no answer within {self._deadline:g} s")
 
-    def _first(self, worker: Worker) -> dict[str, Any]:
-        deadline = time.monotonic() + self._start
-        try:
-            while time.monotonic() < deadline:
-                if wait(worker.transport.filenos(), 0.2) and (messages := worker.lines()):
-                    return messages[0]
-            raise Lost(f"no greeting within {self._start:g} s ({worker.transport.epitaph()})")
-        except Lost:
-            self._retire(worker)
-            raise
+    def _put(self, due: Due, result: Result) -> None:
+        due.round.put(due.place, result)
+        if due.round.results.done():
+            self._rounds.discard(due.round)
 
-    def _retire(self, worker: Worker) -> None:
-        worker.transport.kill()
-        if worker in self._workers:
-            self._workers.remove(worker)
-
-    def _give_up(
-        self,
-        worker: Worker,
-        places: Sequence[int],
-        calls: Wanted,
-        results: dict[int, Result],
-        reason: str,
-    ) -> list[int]:
-        """Removes the worker; its calls are retried alone, or fail if they were tried too often."""
-        self._retire(worker)
-        self.lost.append(reason)
-        again = []
-        for place in places:
-            episode = calls[place][0]
-            episode.strikes += len(places) == 1
-            if episode.strikes > self._retries:
-                results[place] = EpisodeError("sandbox", f"the worker is lost: {reason}")
+    def _give_up(self, worker: Worker, reason: str, calls: Sequence[Due] = ()) -> None:
+        """Removes the worker; what it had is retried alone, or fails if tried too often. `calls`:
+        those that could not be sent."""
+        self.workers.retire(worker, reason)
+        due = [*calls, *(d for c in self._sent if c.worker is worker for d in c.due)]
+        self._sent = [batch for batch in self._sent if batch.worker is not worker]
+        for each in due:
+            each.episode.strikes += len(due) == 1
+            if each.episode.strikes > self._retries:
+                self._put(each, EpisodeError("sandbox", f"the worker is lost: {reason}"))
             else:
-                again.append(place)
-        return again
+                self._alone.append(each)
+        self._alone.sort(key=lambda due: due.place)
 
 
-def _as_sent(episode: PooledEpisode, call: dict[str, Any], worker: Worker) -> dict[str, Any]:
-    """The call with the episode's number, and with its history if the worker does not have it."""
-    sent = {"episode": episode.number, **call}
-    if call["do"] == "reset":
-        episode.answers = {}
-    if episode.worker is not worker:
-        if episode.history and call["do"] != "reset":
-            sent["replay"] = episode.history
-        episode.worker = worker
-    return sent
+class _Bell:
+    """Wakes a thread that waits for `heard`."""
 
+    def __init__(self) -> None:
+        self.heard, self._ringer = os.pipe()
+        for end in (self.heard, self._ringer):
+            os.set_blocking(end, False)
 
-def _remember(made: tuple[PooledEpisode, dict[str, Any]], result: Result) -> None:
-    episode, call = made
-    episode.strikes = 0
-    if call["do"] == "reset":
-        episode.history = [call]
-    elif call["do"] == "step" and "step" in result:  # type: ignore[operator]
-        episode.history.append(call)
+    def ring(self) -> None:
+        with suppress(BlockingIOError):  # it rings already
+            os.write(self._ringer, b"!")
 
+    def quiet(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self.heard, 2**16)
 
-def _pause(waiting: Sequence[Calls]) -> float:
-    """Seconds until the next deadline; a short time while the host is answering."""
-    if any(batch.open for batch in waiting):
-        return 0.005
-    return max(0.0, min(batch.deadline for batch in waiting) - time.monotonic()) + 0.001
+    def __del__(self) -> None:
+        for end in (self.heard, self._ringer):
+            with suppress(OSError):
+                os.close(end)

@@ -24,7 +24,8 @@ from trace_bench.core.protocols import (
 from trace_bench.core.protocols.declared import Forwards, forwards, members
 from trace_bench.core.text import is_name
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
-from trace_bench.sandbox.pool import Pool, PooledEpisode, Result
+from trace_bench.sandbox.calls import PooledEpisode, Result
+from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import step_from_json, task_from_json
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class SandboxedEnv(Env):
         return self._pool.act([(self.episode, call)])[0]
 
 
-class SandboxedSuite(Forwards, ActsTogether):
+class SandboxedSuite(Forwards, Suite):
     """The pool's workers run the episodes; all else is answered by the suite `inside`."""
 
     forks = False  # a fork would read from the same workers as its parent
@@ -72,6 +73,14 @@ class SandboxedSuite(Forwards, ActsTogether):
 
     def make(self) -> Env:
         return SandboxedEnv(self._pool)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _Together(SandboxedSuite, ActsTogether):
+    """One that asks nobody: a turn's calls are one message. Where a user is asked, each call ends
+    by itself, as each is made in a thread of its own."""
 
     def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> list[Step | Exception]:
         made = []
@@ -86,9 +95,6 @@ class SandboxedSuite(Forwards, ActsTogether):
                 out.append(error)
         return out
 
-    def close(self) -> None:
-        self._pool.close()
-
 
 def abilities_of(suite: Suite) -> tuple[type, ...]:
     """What a sandboxed suite takes over from the suite inside; a worker reports the names."""
@@ -97,7 +103,7 @@ def abilities_of(suite: Suite) -> tuple[type, ...]:
 
 def sandboxed(inside: Suite, pool: Pool) -> SandboxedSuite:
     """A suite that lists its tasks in this process, with its episodes in the pool's workers."""
-    return _class_with(abilities_of(inside))(inside, pool)
+    return _class_with(abilities_of(inside), inside.asks_user())(inside, pool)
 
 
 def remote(pool: Pool, generated: str | None = None) -> SandboxedSuite:
@@ -106,14 +112,15 @@ def remote(pool: Pool, generated: str | None = None) -> SandboxedSuite:
     UserError for facts or tasks that are not its own or break a limit."""
     inside = _Remote(pool, generated)
     inherited = tuple(a for a in abilities_of(inside) if a.__name__ in inside.abilities)
-    return _class_with(inherited)(inside, pool)
+    return _class_with(inherited, inside.asks_user())(inside, pool)
 
 
 @functools.lru_cache(maxsize=32)
-def _class_with(inherited: tuple[type, ...]) -> type[SandboxedSuite]:
+def _class_with(inherited: tuple[type, ...], asks: bool) -> type[SandboxedSuite]:
+    base = SandboxedSuite if asks else _Together
     names = {name for protocol in (Suite, *inherited) for name in members(protocol)}
     own = forwards(names - vars(SandboxedSuite).keys())
-    return type("SandboxedSuite", (SandboxedSuite, *inherited), own)
+    return type("SandboxedSuite", (base, *inherited), own)
 
 
 class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes, SynthesizesDomains):

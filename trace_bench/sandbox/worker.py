@@ -5,9 +5,9 @@
     {"kind": "generated", "name": "..."}   waits for one in the form of envs/generated.py
 
 One JSON object per line, see protocol.py. Only the protocol uses stdout: output of the environment
-goes to stderr. One worker holds many episodes; the calls of a line run one after the other, or, if
-the suite asks the host for answers (`asks_user`), concurrently, so that no episode waits for
-another's answer.
+goes to stderr. One worker holds many episodes; the calls of a line run one after the other, and, if
+the suite asks the host for answers (`asks_user`), each line in a thread of its own, so that none
+waits for another's answers.
 
 A worker in an endless loop does not read its stdin, so nothing would tell it that its host was
 killed. Therefore the process that the host starts forks: the child is the worker, and the process
@@ -31,7 +31,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError, attempt
@@ -44,8 +43,6 @@ from trace_bench.core.types import Task, boundary_of
 from trace_bench.core.version import VERSION
 from trace_bench.sandbox.protocol import MAX_LINE, PROTOCOL, code_hash, decode, encode, step_to_json
 from trace_bench.sandbox.suite import abilities_of
-
-SIDE_BY_SIDE = 64
 
 
 class Channel:
@@ -81,7 +78,6 @@ class Serving:
         self._asked = itertools.count()
         self._now = threading.local()  # the episode that this thread is running
         self._answers: dict[int, tuple[threading.Event, list[dict[str, Any]]]] = {}
-        self._pool = ThreadPoolExecutor(SIDE_BY_SIDE)  # starts threads only when it is used
 
     def serve(self) -> None:
         while (message := self.channel.receive()) is not None:
@@ -90,9 +86,9 @@ class Serving:
                 place.append(message)
                 event.set()
             elif self.suite is not None and self.suite.asks_user():
-                threading.Thread(target=self._batch, args=(message, True), daemon=True).start()
+                threading.Thread(target=self._batch, args=(message,), daemon=True).start()
             else:
-                self._batch(message, False)
+                self._batch(message)
         os._exit(0)  # ends any threads that the environment left running
 
     def ask(
@@ -114,14 +110,10 @@ class Serving:
             raise EpisodeError(boundary_of(role).value, why)
         return str(place[0]["text"])
 
-    def _batch(self, message: Mapping[str, Any], side_by_side: bool) -> None:
+    def _batch(self, message: Mapping[str, Any]) -> None:
         for episode in message.get("close", ()):
             self._close(episode)
-        calls = message.get("calls", ())
-        if side_by_side:
-            results = list(self._pool.map(self._call, calls))
-        else:
-            results = [self._call(call) for call in calls]
+        results = [self._call(call) for call in message.get("calls", ())]
         answer = {"id": message["id"], "results": results}
         line = attempt(lambda: encode(answer))
         if isinstance(line, BaseException):  # one of them is no JSON
