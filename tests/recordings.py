@@ -32,6 +32,13 @@ def write(folder: Path, records: Sequence[dict[str, Any]], **splits: int) -> Pat
     return folder
 
 
+def write_apart(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
+    """A folder whose splits share no record: one each in `dev` and `test`, the rest in `train`."""
+    for name, own in (("dev", records[:1]), ("test", records[1:2])):
+        (write(folder, own) / "train.jsonl").rename(folder / f"{name}.jsonl")
+    return write(folder, records[2:])
+
+
 def suite(folder: Path, run: RunContext | None = None, **settings: Any) -> RecordedSuite:
     data = {"folder": str(folder), **settings}
     return RecordedSuite(run or RunContext(), build(RecordedSettings, data, "env"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from named import method
-from recordings import recorded, write
+from recordings import recorded, write_apart
 from servers.scripted import Answer, chat, serve
 from trace_lab import ScriptedTrainer
 
@@ -29,10 +29,7 @@ SETTINGS = TrainerSettings(groups=2, group_size=4)
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, records = tmp_path_factory.mktemp("rec") / "phone", recorded(6)
-    for name, own in (("dev", records[:1]), ("test", records[1:2])):
-        (write(folder, own) / "train.jsonl").rename(folder / f"{name}.jsonl")
-    return write(folder, records[2:])
+    return write_apart(tmp_path_factory.mktemp("rec") / "phone", recorded(6))
 
 
 def test_a_trainer_says_that_it_heeds_the_checklists() -> None:
