@@ -9,7 +9,7 @@ import pytest
 from recordings import recorded, write_apart
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import Score, Task, Turn
+from trace_bench.core.types import Check, Score, Task, Turn
 from trace_bench.llm.stand_in import answer
 from trace_bench.models.miniature import make
 from trace_bench.play.suites import Suites
@@ -87,6 +87,11 @@ def test_lots_fall_on_the_suites_own_tasks_and_follow_from_what_was_said() -> No
     scores = [suites.scored(own, [turn], zero) for turn in said]
     assert scores == [suites.scored(own, [turn], zero) for turn in said]
     assert 10 < sum(score.success for score in scores) < 30
+    checked = Score(0.0, False, checks=(Check(0, "a", 0.5), Check(0, "b", 0.5)))
+    drawn = [check.step for turn in said for check in suites.scored(own, [turn], checked).checks]
+    assert set(drawn) == {0, None}
+    unread = Turn((), {"role": "assistant", "content": ""}, malformed="?")
+    assert {check.step for check in suites.scored(own, [unread], checked).checks} == {None}
     made = Task("x/0", "generated/x", "train", 0, {})
     assert suites.scored(made, said, zero) == zero
     assert Suites(None).scored(own, said, zero) == zero  # type: ignore[arg-type]

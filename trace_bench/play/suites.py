@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.errors import TraceBenchError, UserError, attempt, unknown
@@ -39,11 +40,17 @@ class Suites:
         return self._others.get(task.env, self.target)
 
     def scored(self, task: Task, turns: Sequence[Turn], score: Score) -> Score:
-        """The score of an episode: the environment's, or a lot that follows from what was said."""
+        """The score of an episode: the environment's, or a lot that follows from what was said, for
+        each item of a checklist too."""
         if not self._lots or task.env in self._others:
             return score
-        drawn = stable_seed("lots", task.id, [turn.reply for turn in turns]) % 10
-        return Score(1.0 if drawn > 4 else drawn / 10, drawn > 4)
+        drawn = stable_seed("lots", task.id, [turn.reply for turn in turns])
+        tenths, heard = drawn % 10, any(turn.malformed is None for turn in turns)
+        checks = [
+            replace(check, step=0 if heard and drawn >> i & 8 else None)
+            for i, check in enumerate(score.checks)
+        ]
+        return Score(1.0 if tenths > 4 else tenths / 10, tenths > 4, checks=tuple(checks))
 
     def add(self, key: str, suite: Suite) -> None:
         self._others[key] = suite
