@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -17,7 +18,7 @@ from trace_bench.check import main as check_command
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, conversation, perform
-from trace_bench.core.types import AgentSpec, StopReason, to_json
+from trace_bench.core.types import AgentSpec, StopReason, Task, to_json
 from trace_bench.envs.textworld_express import (
     PARAMETERS,
     SIZES,
@@ -38,7 +39,7 @@ from trace_bench.sandbox.engine import Sandbox
 
 @pytest.fixture(scope="module")
 def suite() -> Iterator[TextWorldExpressSuite]:
-    made = TextWorldExpressSuite(games=tuple(VERBS))
+    made = TextWorldExpressSuite(games=tuple(VERBS), unseen=True)
     yield made
     made.close()
 
@@ -50,7 +51,7 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_four_rooms_make_few_games() -> None:
     """What docs/textworld_express.md says of `coin`."""
-    made = TextWorldExpressSuite(games=("coin",))
+    made = TextWorldExpressSuite(games=("coin",), unseen=True)
     openings: dict[str, set[str]] = {}
     for split in ("train", "dev", "test"):
         for task in made.tasks(split):
@@ -117,10 +118,38 @@ def test_the_end_of_the_path_wins_after_what_did_no_harm(suite: TextWorldExpress
     assert won == 20
 
 
-def test_splits_share_no_seed(suite: TextWorldExpressSuite) -> None:
-    seeds = {split: {task.data["seed"] for task in suite.tasks(split)} for split in SIZES}
-    assert [len(found) for found in seeds.values()] == [6000, 1000, 200, 400]
-    assert len(set().union(*seeds.values())) == 7600
+def opening(suite: TextWorldExpressSuite, task: Task) -> str:
+    env = suite.make()
+    try:
+        return str(env.reset(task).messages[-1]["content"])
+    finally:
+        env.close()
+
+
+def test_no_split_has_an_opening_of_another() -> None:
+    suite, found = TextWorldExpressSuite(), dict[str, set[str]]()
+    for split, size in SIZES.items():
+        tasks = suite.tasks(split)
+        assert len(tasks) == len({task.data["seed"] for task in tasks}) == size
+        found[split] = {opening(suite, task) for task in tasks[:300]}
+    made = [suite.synthetic("completes_all_parts", n) for n in range(100)]
+    found["synthetic"] = {opening(suite, t) for t in made if not t.data["contrast"]}
+    suite.close()
+    for one, other in itertools.combinations(found, 2):
+        shared = len(found[one] & found[other])
+        assert shared == 0 or {one, other} == {"train", "synthetic"}, (one, other)
+
+
+def test_the_packages_own_folds_on_request(suite: TextWorldExpressSuite) -> None:
+    own = TextWorldExpressSuite(unseen=True)
+    seeds = {split: [task.data["seed"] for task in own.tasks(split)] for split in SIZES}
+    assert [min(found) for found in seeds.values()] == [1000, 0, 10_000, 20_000]
+    assert {task.data["fold"] for task in own.tasks("test")} == {"test"}
+    assert own.variant == "twc+unseen" and own.about() != suite.about()
+    own.close()
+
+
+def test_made_tasks_repeat(suite: TextWorldExpressSuite) -> None:
     drawn = [suite.synthetic("completes_all_parts", n) for n in range(100)]
     assert all(task.data["seed"] >= 100_000 for task in drawn)
     assert 8 <= sum(task.data["contrast"] for task in drawn) <= 32

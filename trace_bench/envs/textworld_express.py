@@ -54,6 +54,7 @@ FOLDS = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
 """By default a game's opening decides to which split it belongs, in sixteenths: no split has a game
 of another, and all are of the fold train, whose words an agent knows from its demonstrations."""
 SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 100_000
+APART = 100  # seeds between two made tasks, so that each finds an opening of its own
 _COOKING = ("cookingworld", PARAMETERS["cookingworld"])
 _ONE_ITEM = ("twc", "numLocations=1,numItemsToPutAway=1,includeDoors=0")
 SKILLS: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
@@ -91,13 +92,21 @@ class Games:
                 given = f"env.games=[{game}]"
                 raise UserError(f"{given}: its openings are too few for a split of their own; "
                                 "allowed: env.unseen=true.")  # fmt: skip
-            data = _data(game, parameters, "train", seed)
-            made, last = self.new(data)
-            self.back(made, data)
-            share = crc32(_line(last["observation"]).encode()) % 16
-            found[next(name for name in SHARES if share in SHARES[name])].append(seed)
+            found[self._split(_data(game, parameters, "train", seed))].append(seed)
             seed += 1
         return found[split][place]
+
+    def training(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The first game from this seed on whose opening is one of `train`."""
+        while self._split(data) != "train":
+            data = {**data, "seed": data["seed"] + 1}
+        return data
+
+    def _split(self, data: Mapping[str, Any]) -> str:
+        game, last = self.new(data)
+        self.back(game, data)
+        share = crc32(_line(last["observation"]).encode()) % 16
+        return next(name for name in SHARES if share in SHARES[name])
 
     def new(self, data: Mapping[str, Any], gold: bool = False) -> tuple[Any, dict[str, Any]]:
         """A game at its start, in an object that no live episode has, and what it shows. `gold`:
@@ -294,7 +303,9 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
         if capability not in SKILLS:
             raise unknown("capability", capability, SKILLS, "capability")
         contrast = random.Random(f"{self.name}/{capability}/{seed}").random() < CONTRAST
-        data = _data(*SKILLS[capability][contrast], "train", FIRST_SYNTHETIC + seed % 10**9)
+        first = FIRST_SYNTHETIC + APART * (seed % 10**7)
+        data = _data(*SKILLS[capability][contrast], "train", first)
+        data = data if self._unseen else self._games.training(data)
         data |= {"requires": [] if contrast else [capability], "contrast": contrast}
         name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
         return Task(name, self.name, SYNTHETIC, seed, data)
