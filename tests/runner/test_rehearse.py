@@ -122,7 +122,7 @@ def test_an_experiment_is_rehearsed(
 ) -> None:
     """Each by itself, but for the official ToolSandbox, which no package holds (the embedded suite
     is in its place), and recordings, which are the user's own."""
-    more = {"paper_toolsandbox": ["env.suite=embedded"]}
+    more = {"paper_toolsandbox": ["env.suite=embedded", "evaluation.split=test"]}
     if name == "paper_cm2":
         more[name] = [f"env.folder={write_apart(tmp_path / 'recordings', recorded(6))}"]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
