@@ -7,9 +7,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$place"
 
-for size in small large; do
-    [ -f "tiny_$size/README.md" ] || python -m trace_bench.tiny build "tiny_$size" --size "$size"
-done
+[ -f tiny_small/README.md ] || python -m trace_bench.tiny build out=tiny_small size=0.3
+[ -f tiny_large/README.md ] || python -m trace_bench.tiny build out=tiny_large size=4.3
 shipped=$(python -c 'from trace_bench.tiny import MODEL_FOLDER; print(MODEL_FOLDER)')
 mkdir -p tiny_medium && cp "$shipped"/* tiny_medium/
 for sweep in grpo trace; do

@@ -26,7 +26,7 @@ from trace_bench.policies.engine.guide import Guide
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.runner.beginning import read_beginning
 from trace_bench.settings.compose import compose
-from trace_bench.tiny.making import world_of
+from trace_bench.tiny.tasks import world_of
 
 if TYPE_CHECKING:
     from torch import Tensor

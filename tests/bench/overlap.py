@@ -49,7 +49,7 @@ def repeated(count: int, of: set[str]) -> int:
     pieces = demos.pieces_of(sorted(vocabulary))
     found = 0
     for seed in range(count):
-        messages, _ = demos.episode(seed, pieces)
+        messages, _ = demos.general(seed, pieces)
         said = next(m["content"] for m in messages if m["role"] == "user")
         found += _words(said) in of
     return found

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.tiny.demos import Pieces, demonstration
+from trace_bench.tiny.demos import demonstration
+from trace_bench.tiny.phone import tokenizer_of
 from trace_bench.tiny.template import render, reply_text
-from trace_bench.tiny.train import TinyRecipe, make_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def tokenizer(tmp_path_factory):
     from transformers import AutoTokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer")
-    make_tokenizer(folder, TinyRecipe(), samples=300)
+    tokenizer_of(samples=300).save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
 
 
@@ -52,7 +52,7 @@ def test_prompts_only_grow(tokenizer) -> None:
 
 def test_tokens_lose_nothing_and_pieces_join(tokenizer) -> None:
     for seed in range(200):
-        pieces = [text for text, _ in demonstration(seed, Pieces())]
+        pieces = [text for text, _ in demonstration(seed)]
         ids = [tokenizer(text, add_special_tokens=False).input_ids for text in pieces]
         assert tokenizer.decode([i for part in ids for i in part]) == "".join(pieces)
     odd = 'naïve "quote" \\ 東京 🙂\n\t{}'
@@ -95,8 +95,5 @@ def test_a_tool_call_costs_few_tokens(tokenizer) -> None:
     assert len(tokenizer(call, add_special_tokens=False).input_ids) <= 6
 
 
-def test_two_builds_give_the_same_tokenizer(tmp_path, tokenizer) -> None:
-    make_tokenizer(tmp_path, TinyRecipe(), samples=300)
-    from transformers import AutoTokenizer
-
-    assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == tokenizer.get_vocab()
+def test_two_builds_give_the_same_tokenizer(tokenizer) -> None:
+    assert tokenizer_of(samples=300).get_vocab() == tokenizer.get_vocab()

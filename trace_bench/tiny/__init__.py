@@ -16,10 +16,9 @@ from trace_bench.core.checked import LATER, PLACE, build, number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, Suite
 from trace_bench.core.store import read_object
+from trace_bench.tiny.train import SIZES
 
 MODEL_FOLDER = Path(__file__).parent / "model"
-SIZES_BY_MILLIONS = {0.3: "small", 1.0: "medium", 4.3: "large"}
-"""Millions of parameters, and the size's name among the recipes (`train.SIZES`)."""
 
 Log = Callable[[str], None]
 
@@ -56,8 +55,8 @@ class MadeSettings:
     """Of the demonstrations and the weights."""
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES_BY_MILLIONS:
-            offered = ", ".join(f"{size:g}" for size in SIZES_BY_MILLIONS)
+        if self.size not in SIZES:
+            offered = ", ".join(f"{size:g}" for size in SIZES)
             raise UserError(f"`model.size` is {self.size:g}; allowed: {offered}.")
 
     @property
@@ -101,7 +100,7 @@ def made(settings: MadeSettings, run: RunContext) -> str:
     docs/own_world.md says what it learns from, and what a suite needs."""
     if settings.path is not None and (settings.path / "config.json").is_file():
         return str(settings.path)
-    from trace_bench.tiny.making import make_for
+    from trace_bench.tiny.tasks import make_for
 
     return str(make_for(run.settings, settings, _say, look=bool(run.settings["dry_run"])))
 
@@ -111,10 +110,11 @@ def make(suite: Suite, out: str | Path, log: Log | None = None, **options: Any) 
     of `MadeSettings`; and `train`, `dev`, `test` (names of splits), `max_turns`, `max_tokens`. A
     call that was interrupted goes on. Raises UserError."""
     from trace_bench.tiny.making import make_in
+    from trace_bench.tiny.tasks import Tasks
 
     given = {key: options.pop(key) for key in World.__annotations__ if key in options}
     settings = build(MadeSettings, {**options, "path": out}, "model")
-    folder = make_in(World(suite, **given), None, settings, log or _say)
+    folder = make_in(World(suite, **given), None, settings, log or _say, source=Tasks)
     return read_object(folder / "measured.json")
 
 

@@ -1,134 +1,108 @@
-"""Making a tiny agent for any world, and building and measuring that of the phone world.
+"""Making a tiny agent for any world, and making and measuring that of the phone world.
 
     python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk [size=0.3] [success=0.3]
     python -m trace_bench.tiny demonstrate env=babyai count=400 varied=true out=shown/babyai.jsonl
-    python -m trace_bench.tiny build [folder] [--size small|medium|large]
-    python -m trace_bench.tiny measure [folder]
+    python -m trace_bench.tiny build [out=FOLDER] [size=0.3]
+    python -m trace_bench.tiny measure [FOLDER]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
-`split`, `size`, `success`, `minutes`, `without`, `rare`, `demonstrations`, `passes`, `seed`
-(docs/own_world.md); the same command goes on after an interruption. `demonstrate` writes what such
-an agent learns from to a file, to fine-tune another model on (docs/models.md): `out`, `count`,
-`split`, `varied`, `seed`. `build` makes the phone
-world's agent from scratch, `measure` prints its card with new figures. Without a folder it is the
-one from which the package loads its model, whose size is medium: a million parameters; small has
-0.3 and large 4.3 million (`model.path=FOLDER` runs them). Building medium takes about twenty
-minutes on two CPU cores, measuring it half a minute.
+`split`, `size`, `success`, `minutes`, `made`, `without`, `rare`, `demonstrations`, `passes`, `seed`
+(docs/own_world.md). `demonstrate` writes what such an agent learns from to a file, to fine-tune
+another model on (docs/models.md): `out`, `count`, `split`, `made`, `varied`, `seed`.
+
+`build` is `make` for the agent of the phone world, from demonstrations of no task, as many as the
+shipped one's. `measure` prints the card of such an agent with new figures. Without a folder they
+mean the one from which the package loads its model, which is built anew once it is removed: in
+about twenty minutes on two CPU cores. After an interruption the same command goes on.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from trace_bench.core.checked import build as build_settings
 from trace_bench.core.command import command, told
-from trace_bench.core.command import parser as parser_of
-from trace_bench.core.errors import UserError
-from trace_bench.core.store import read_json, write_json, write_text
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.store import read_object
+from trace_bench.settings.compose import compose, take
+from trace_bench.settings.identity import parts_of, plain
 from trace_bench.tiny import MODEL_FOLDER, MadeSettings
-from trace_bench.tiny.train import SHIPPED, SIZES, STATE, encode, make_tokenizer, train
 
-OPTIONS = fields(MadeSettings)
+if TYPE_CHECKING:
+    from trace_bench.tiny.making import Source
 
-
-def build(folder: Path, size: str = SHIPPED) -> None:
-    """Runs the whole recipe of a size and prints its progress."""
-    from trace_bench.core.types import to_json
-
-    recipe = SIZES[size]
-    folder.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
-    print(f"tokenizer from demonstrations, into {folder}", flush=True)
-    make_tokenizer(folder, recipe)
-    print(f"{recipe.demonstrations} demonstrations as tokens", flush=True)
-    corpus = encode(folder, recipe)
-    agent = int(corpus.agent.sum())
-    print(f"{len(corpus.ids):,} tokens, {agent:,} of them the agent's", flush=True)
-    report = train(folder, corpus, recipe, lambda line: print(line, flush=True))
-    report["seconds_in_all"] = round(time.monotonic() - begun, 1)
-    write_json(folder / "training.json", {"recipe": to_json(recipe), "report": report})
-    print(f"trained in {report['seconds_in_all'] / 60:.1f} minutes: {folder}")
-    (folder / STATE).unlink()
-    describe(folder)
+SAY = partial(print, flush=True)
 
 
-def describe(folder: Path, write: bool = True) -> None:
-    """Measures the model and prints its card. `write`: figures and card to the folder as well."""
-    from trace_bench.tiny.measure import card, measure
+def make(words: list[str], source: type[Source] | None = None, **own: str) -> None:
+    """Makes an agent for the world that the settings name, and prints its card. `own`: its own
+    settings where they are not among the words."""
+    from trace_bench.tiny.tasks import Tasks, make_for
 
-    figures = measure(folder)
-    text = card(read_json(folder / "training.json"), figures)
-    print(text)
-    if write:
-        write_json(folder / "measured.json", figures)
-        write_text(folder / "README.md", text)
-
-
-def make(arguments: list[str]) -> None:
-    """Makes an agent for the world that the settings name, and prints its card."""
-    from trace_bench.settings.compose import compose, take
-    from trace_bench.settings.identity import parts_of, plain
-    from trace_bench.tiny.making import make_for
-
-    config_dir = take(arguments, "--config-dir")
-    own = {f.name: take(arguments, "out" if f.name == "path" else f.name) for f in OPTIONS}
-    if own["path"] is None:
+    config_dir = take(words, "--config-dir")
+    for name in (field.name for field in fields(MadeSettings)):
+        if (value := take(words, "out" if name == "path" else name)) is not None:
+            own[name] = value
+    if "path" not in own:
         raise UserError("`out` is missing: the folder of the agent, such as out=models/desk.")
-    given = [f"model.{name}={value}" for name, value in own.items() if value is not None]
-    chosen = ["method=base", "model=made", *given, *arguments]
+    given = [f"model.{name}={value}" for name, value in own.items()]
+    chosen = ["method=base", "model=made", *given, *words]
     settings = compose(chosen, Path(config_dir) if config_dir else None)
     asked = build_settings(MadeSettings, parts_of(settings)["model"].options, "model")
-    folder = make_for(plain(settings), asked, lambda line: print(line, flush=True))
+    folder = make_for(plain(settings), asked, SAY, source=source or Tasks)
     print((folder / "README.md").read_text())
 
 
-def demonstrate(arguments: list[str]) -> None:
+def demonstrate(words: list[str]) -> None:
     """Writes demonstrations of the world that the settings name."""
-    from trace_bench.settings.compose import compose, take
-    from trace_bench.tiny.making import world_of
+    from trace_bench.tiny.tasks import world_of
     from trace_bench.tiny.written import WrittenSettings, write
 
-    config_dir = take(arguments, "--config-dir")
-    given = {f.name: take(arguments, f.name) for f in fields(WrittenSettings)}
+    config_dir = take(words, "--config-dir")
+    given = {field.name: take(words, field.name) for field in fields(WrittenSettings)}
     own = {name: yaml.safe_load(value) for name, value in given.items() if value is not None}
     settings = build_settings(WrittenSettings, own, "")
-    chosen = compose(["method=base", *arguments], Path(config_dir) if config_dir else None)
+    chosen = compose(["method=base", *words], Path(config_dir) if config_dir else None)
     with world_of(chosen) as world:
-        write(world, settings, lambda line: print(line, flush=True))
+        write(world, settings, SAY)
+
+
+def build(words: list[str]) -> None:
+    """Makes the phone world's agent and prints its card: `make`, from other demonstrations."""
+    from trace_bench.tiny.phone import SHIPPED, Phone
+
+    preset = {name: json.dumps(value) for name, value in SHIPPED.items()}
+    make(words, Phone, path=str(MODEL_FOLDER), **preset)
+
+
+def measure(words: list[str]) -> None:
+    """Prints the card of the phone world's agent with new figures."""
+    from trace_bench.tiny.phone import phone_in
+
+    folder = Path(words[0]) if words else MODEL_FOLDER
+    training = read_object(folder / "training.json")
+    print(phone_in(training).described(folder, training)[1])
+
+
+COMMANDS = {"make": make, "demonstrate": demonstrate, "build": build, "measure": measure}
 
 
 @command("interrupted; the same command goes on")
-def main(arguments: Sequence[str]) -> int:
-    if told(arguments, __doc__):
+def main(words: Sequence[str]) -> int:
+    if told(words, __doc__):
         return 0
-    by_settings = {"make": make, "demonstrate": demonstrate}
-    if arguments and arguments[0] in by_settings:
-        by_settings[arguments[0]](list(arguments[1:]))
-        return 0
-    parser = parser_of("tiny", __doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("make")
-    commands.add_parser("demonstrate")
-    building = commands.add_parser("build")
-    building.add_argument("--size", choices=list(SIZES), default=SHIPPED)
-    for each in (building, commands.add_parser("measure")):
-        each.add_argument("folder", nargs="?", type=Path, default=MODEL_FOLDER)
-    given = parser.parse_args(arguments)
-    if given.command == "measure":
-        describe(given.folder, write=False)
-    elif given.folder.resolve() == MODEL_FOLDER.resolve() and given.size != SHIPPED:
-        raise UserError(
-            f"--size {given.size} into {MODEL_FOLDER}; the package's own model is {SHIPPED}. "
-            "Name another folder."
-        )
-    else:
-        build(given.folder, given.size)
+    name = words[0] if words else ""
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS, "first word")
+    COMMANDS[name](list(words[1:]))
     return 0
 
 

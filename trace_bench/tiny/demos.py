@@ -174,17 +174,12 @@ def lacking(rng: random.Random, guided: frozenset[str]) -> frozenset[str]:
     return frozenset(c for c, p in chance.items() if rng.random() >= p)
 
 
-def demonstration(seed: int, pieces: Pieces) -> list[tuple[str, bool]]:
+def demonstration(seed: int, pieces: Pieces = Pieces()) -> list[tuple[str, bool]]:
     """One demonstration as pieces: (text, whether the agent writes it)."""
-    return render(*episode(seed, pieces))
+    return render(*general(seed, pieces))
 
 
-def general(seed: int) -> tuple[list[Message], tuple[Tool, ...]]:
-    """One demonstration of the mixture, as its messages and tools."""
-    return episode(seed, Pieces())
-
-
-def episode(seed: int, pieces: Pieces) -> tuple[list[Message], tuple[Tool, ...]]:
+def general(seed: int, pieces: Pieces = Pieces()) -> tuple[list[Message], tuple[Tool, ...]]:
     """One demonstration as its messages and tools."""
     rng = random.Random(f"demo/{seed}")
     for attempt in range(50):

@@ -13,29 +13,22 @@ else it learns the names that there are by heart, and not to copy those of new t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import cycle
 from random import Random
 
 from trace_bench.core.chat import make_call, read_call
-from trace_bench.core.errors import UserError, attempt, unknown
+from trace_bench.core.errors import UserError, attempt
 from trace_bench.core.protocols import (
     Env,
     HasReference,
     Solves,
     Suite,
-    Synthesizes,
-    SynthesizesDomains,
-    make_env,
 )
 from trace_bench.core.store import canonical, stable_seed
 from trace_bench.core.types import JSON, Message, Step, Task, Tool
 from trace_bench.play.steps import close, make, step_one
-from trace_bench.play.suites import DEMO, content, name_of, splits_of, tags, tasks_of
 from trace_bench.policies.scripted import plausible
-from trace_bench.tiny import MadeSettings, World
 from trace_bench.tiny.template import render
 
 MISTAKES = 0.14  # of the agent's turns, each before a right one
@@ -59,72 +52,6 @@ class Demonstration:
         """The conversation as pieces: (text, whether it is learned)."""
         learned = iter(self.learned)
         return [(text, own and next(learned)) for text, own in render(self.messages, self.tools)]
-
-
-def shown_tasks(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
-    """The split and its tasks to demonstrate. Raises UserError for held-out ones, and for a suite
-    without solutions."""
-    suite = world.suite
-    close(env := make_env(suite))
-    if not isinstance(suite, HasReference) and not isinstance(env, Solves):
-        raise UserError(
-            f"{name_of(suite)} has neither references (HasReference) nor a program that solves it "
-            "(Solves), so nothing can be demonstrated. docs/own_world.md explains it. Change `env`."
-        )
-    there = splits_of(suite)
-    split = settings.split or (DEMO if DEMO in there else world.train)
-    if split not in there:
-        raise unknown("split", split, there, "split")
-    tasks = tasks_of(suite, split)[:: 2 if settings.split is None and split == world.train else 1]
-    known = {task.id for task in tasks} | {content(task) for task in tasks}
-    for held_out in (world.dev, world.test):
-        if held_out not in there:
-            raise unknown("split", held_out, there, "env.dev_split` or `env.eval_split")
-        if shared := [
-            task.id for task in tasks_of(suite, held_out) if {task.id, content(task)} & known
-        ]:
-            raise UserError(
-                f"split={split} has {len(shared)} tasks of {held_out}, such as {shared[0]}, and no "
-                "demonstration may be of a held-out task. Change `split`."
-            )
-    labels = {task.id: tags(task, suite.tag_keys) for task in tasks}
-    for name in settings.left_out:
-        if name not in (offered := sorted({word for words in labels.values() for word in words})):
-            raise unknown("capability", name, offered, "without")
-    left = [
-        task
-        for task in tasks
-        if not {*labels[task.id]} & {*settings.left_out}
-        or Random(stable_seed("rare", settings.seed, task.id)).random() < settings.rare
-    ]
-    if not left:
-        raise UserError(f"`without` leaves no task of split={split}. Change `without`.")
-    return split, left
-
-
-def to_demonstrate(
-    world: World, tasks: Sequence[Task], count: int, settings: MadeSettings
-) -> Sequence[Task]:
-    """The tasks of `count` demonstrations, to be taken in turn: a split's, and with `made` one that
-    the suite makes after each. Raises UserError if it makes none, or one that is held out."""
-    suite = world.suite
-    if not settings.made:
-        return tasks
-    makers = list[Callable[[int], Task]]()
-    if isinstance(suite, Synthesizes):
-        makers += [partial(suite.synthetic, name) for name in suite.capabilities()]
-    if isinstance(suite, SynthesizesDomains):
-        makers += [partial(suite.synthetic_in, name) for name in suite.domains()]
-    if not makers:
-        raise UserError(f"{name_of(suite)} makes no tasks (Synthesizes). Set `made` to false.")
-    made = [makers[n % len(makers)](n // len(makers)) for n in range((count + 1) // 2)]
-    held_out = {content(t) for split in (world.dev, world.test) for t in tasks_of(suite, split)}
-    if shared := [task.id for task in made if content(task) in held_out]:
-        raise UserError(
-            f"{name_of(suite)} makes tasks of {world.dev} or {world.test}, such as {shared[0]}, "
-            "and no demonstration may be of a held-out task. Set `made` to false."
-        )
-    return [task for pair in zip(cycle(tasks), made, strict=False) for task in pair]
 
 
 def demonstrations(

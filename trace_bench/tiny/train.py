@@ -1,5 +1,4 @@
-"""Training a tiny agent from scratch on demonstrations, on CPU: the phone world's (`demos`) or any
-other's (`make`).
+"""Training a tiny agent from scratch on demonstrations, on CPU.
 
 Departures from a textbook run: Muon on the matrices and AdamW on the rest; packed rows with a
 block-diagonal mask; loss on the agent's tokens only, with logits computed only there. A training
@@ -10,9 +9,8 @@ from __future__ import annotations
 
 import io
 import math
-import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.store import write_bytes
-from trace_bench.tiny.demos import Pieces, demonstration, pieces_of
-from trace_bench.tiny.tokenizer import build as build_tokenizer
+
+Talk = Sequence[tuple[str, bool]]
+"""A demonstration as pieces: (text, whether it is learned)."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,17 @@ class TinyRecipe:
     steady: float = 0.3  # share of the steps before the linear decay
     seed: int = 0
 
+    @property
+    def steps(self) -> int:
+        return math.ceil(self.tokens / (self.rows * self.row))
+
 
 SIZES = {
-    "small": TinyRecipe(hidden=64, heads=2, kv_heads=1, feed_forward=192),
-    "medium": TinyRecipe(),
-    "large": TinyRecipe(hidden=256, layers=5, heads=8, kv_heads=4, feed_forward=768),
+    0.3: TinyRecipe(hidden=64, heads=2, kv_heads=1, feed_forward=192),
+    1.0: TinyRecipe(),
+    4.3: TinyRecipe(hidden=256, layers=5, heads=8, kv_heads=4, feed_forward=768),
 }
-"""0.3, 1.0 and 4.3 million parameters."""
-SHIPPED = "medium"
+"""By millions of parameters; of demonstrations and tokens as many as the shipped agent's."""
 
 
 @dataclass(frozen=True)
@@ -67,65 +69,16 @@ class Corpus:
     starts: np.ndarray
 
 
-def tokens_of(tokenizer: Any, parts: Sequence[tuple[str, bool]]) -> tuple[list[int], list[bool]]:
-    """A demonstration's token ids, and which of them are learned; `parts`: texts, each with whether
-    it is learned."""
-    encoded = tokenizer.encode_batch([text for text, _ in parts], add_special_tokens=False)
-    ids: list[int] = []
-    agent: list[bool] = []
-    for (_, own), encoding in zip(parts, encoded, strict=True):
-        ids += encoding.ids
-        agent += [own] * len(encoding.ids)
-    return ids, agent
-
-
-def _encode_chunk(job: tuple[str, range, Pieces]) -> tuple[list[int], list[bool], list[int]]:
-    folder, seeds, pieces = job
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
-    ids: list[int] = []
-    agent: list[bool] = []
-    lengths: list[int] = []
-    for seed in seeds:
-        part_ids, part_agent = tokens_of(tokenizer, demonstration(seed, pieces))
-        ids += part_ids
-        agent += part_agent
-        lengths.append(len(part_ids))
-    return ids, agent, lengths
-
-
-def make_tokenizer(folder: Path, recipe: TinyRecipe, samples: int = 4000) -> None:
-    """Train the tokenizer on demonstrations with syllable words, and save it to `folder`."""
-    from trace_bench.envs.toolsandbox.tools.augment import catalog
-
-    texts = []
-    for seed in range(samples):
-        texts.append("".join(text for text, _ in demonstration(10_000_000 + seed, Pieces())))
-    tools = [spec.schema for spec in catalog().values()]
-    tokenizer = build_tokenizer(texts, tools, recipe.vocabulary)
-    tokenizer.model_max_length = recipe.context
-    tokenizer.save_pretrained(str(folder))
-
-
-def encode(folder: Path, recipe: TinyRecipe, processes: int = 2) -> Corpus:
-    """All demonstrations as tokens."""
-    from tokenizers import Tokenizer
-
-    vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
-    pieces = pieces_of(sorted(vocabulary))
-    size = 500
-    jobs = [
-        (str(folder), range(i, min(i + size, recipe.demonstrations)), pieces)
-        for i in range(0, recipe.demonstrations, size)
-    ]
-    ids, agent, lengths = [], [], []
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for part_ids, part_agent, part_lengths in pool.imap(_encode_chunk, jobs):
-            ids.append(np.array(part_ids, dtype=np.int32))
-            agent.append(np.array(part_agent, dtype=bool))
-            lengths += part_lengths
-    starts = np.concatenate([[0], np.cumsum(lengths)])
+def corpus_of(tokenizer: Any, talks: Iterable[Talk]) -> Corpus:
+    """Demonstrations as tokens."""
+    ids: list[np.ndarray] = []
+    agent: list[np.ndarray] = []
+    for talk in talks:
+        encoded = tokenizer.encode_batch([text for text, _ in talk], add_special_tokens=False)
+        ids.append(np.array([i for piece in encoded for i in piece.ids], dtype=np.int32))
+        lengths = [len(piece.ids) for piece in encoded]
+        agent.append(np.repeat([own for _, own in talk], lengths))
+    starts = np.cumsum([0, *map(len, ids)])
     return Corpus(np.concatenate(ids), np.concatenate(agent), starts)
 
 
@@ -211,9 +164,10 @@ def _schedule(step: int, steps: int, recipe: TinyRecipe) -> float:
     return 1.0 if step < begin else max((steps - step) / (steps - begin), 0.0)
 
 
-Look = Callable[[int], tuple[dict[str, Any], bool]]
-"""Measures the snapshot in the folder after so many steps: its figures, and whether to stop."""
+Look = Callable[[], tuple[dict[str, Any], bool]]
+"""Measures the snapshot in the folder: its figures, and whether to stop."""
 
+LOOKS = 40  # of a whole training
 STATE = "training.pt"
 
 
@@ -222,13 +176,11 @@ def train(
     corpus: Corpus,
     recipe: TinyRecipe,
     log: Callable[[str], None],
-    *,
-    every: int = 50,
-    look: Look | None = None,
-    seconds: float = math.inf,
+    look: Look,
+    seconds: float,
 ) -> dict[str, Any]:
-    """Trains, saves to `folder`, and returns a report as plain data. `every`: steps between
-    snapshots; `seconds`: the most that it may take, its earlier starts included."""
+    """Trains, saves to `folder`, and returns a report as plain data. `seconds`: the most that it
+    may take, its earlier starts included."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import AutoTokenizer
@@ -242,7 +194,8 @@ def train(
     rest = [p for p in model.parameters() if id(p) not in taken]
     muon = torch.optim.Muon(matrices, lr=recipe.muon_lr, weight_decay=0.0, momentum=0.95)
     adam = torch.optim.AdamW(rest, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
-    steps = math.ceil(recipe.tokens / (recipe.rows * recipe.row))
+    steps = recipe.steps
+    every = max(5, min(50, steps // LOOKS))
     at: dict[str, Any] = {"step": 0, "tokens": 0, "losses": [], "looks": [], "seconds": 0.0}
     at["ended"] = False
     parts = (model, muon, adam)
@@ -283,10 +236,9 @@ def train(
                 f"{at['tokens'] / took:,.0f} tokens/s  {took / 60:.1f} min, "
                 f"at most {max(left, 0.0) / 60:.1f} more"
             )
-            if look is not None:
-                found, enough = look(at["step"])
-                at["looks"].append({"step": at["step"], **found})
-                at["ended"] |= enough
+            found, enough = look()
+            at["looks"].append({"step": at["step"], **found})
+            at["ended"] |= enough
             at["seconds"] = time.monotonic() - begun
             kept = io.BytesIO()
             torch.save({"at": at, "parts": [part.state_dict() for part in parts]}, kept)
@@ -299,5 +251,6 @@ def train(
         "loss": float(np.mean(at["losses"])),
         "seconds": round(time.monotonic() - begun, 1),
         "demonstrations": len(corpus.starts) - 1,
-        **({"steps": at["step"], "looks": at["looks"]} if look is not None else {}),
+        "steps": at["step"],
+        "looks": at["looks"],
     }

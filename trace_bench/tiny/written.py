@@ -19,16 +19,11 @@ from random import Random
 from typing import Any
 
 from trace_bench.core.checked import number
-from trace_bench.core.store import stable_seed, write_text
+from trace_bench.core.store import write_text
 from trace_bench.core.types import Message, Tool
 from trace_bench.tiny import Log, MadeSettings, World
-from trace_bench.tiny.played import (
-    Demonstration,
-    demonstrations,
-    renamed,
-    shown_tasks,
-    to_demonstrate,
-)
+from trace_bench.tiny.played import Demonstration
+from trace_bench.tiny.tasks import Tasks
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 ALIKE = (
@@ -70,17 +65,13 @@ class WrittenSettings:
 def write(world: World, settings: WrittenSettings, log: Log) -> None:
     """Writes the file, replacing one that is there. Raises UserError for a suite without solutions
     and for held-out tasks."""
-    given = MadeSettings(split=settings.split, made=settings.made, seed=settings.seed)
-    tasks = to_demonstrate(world, shown_tasks(world, given)[1], settings.count, given)
-    names: dict[str, None] = {}
-    lines: list[str] = []
-    playing = demonstrations(
-        world.suite, tasks, settings.count, seed=settings.seed, max_turns=world.max_turns
+    given = MadeSettings(
+        split=settings.split, made=settings.made, demonstrations=settings.count, seed=settings.seed
     )
-    for shown in playing:
-        rng = Random(stable_seed("written", settings.seed, len(lines)))
-        shown = renamed(shown, rng, names)
-        lines.append(line(varied(shown, rng) if settings.varied else shown) + "\n")
+    lines = [
+        line(varied(shown, rng) if settings.varied else shown) + "\n"
+        for shown, rng in Tasks(world, given).in_turn("written")
+    ]
     write_text(settings.out, "".join(lines))
     log(
         f"{len(lines)} demonstrations in {settings.out}; "

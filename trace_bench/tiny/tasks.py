@@ -1,0 +1,226 @@
+"""Agents that are shown the tasks of their world, for any suite that has solutions.
+
+    python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk
+
+Demonstrations (`played`) are of the split `demo`; where there is none, of every second training
+task, and a run then leaves these out of its training tasks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import (
+    HasReference,
+    RunContext,
+    Solves,
+    Synthesizes,
+    SynthesizesDomains,
+    make_env,
+)
+from trace_bench.core.run_files import DEMONSTRATED
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Task
+from trace_bench.play.steps import close
+from trace_bench.play.suites import DEMO, content, mark, name_of, splits_of, tags, tasks_of
+from trace_bench.settings.identity import of_part, parts_of
+from trace_bench.settings.schema import Settings, parse
+from trace_bench.tiny import Log, MadeSettings, World
+from trace_bench.tiny.making import Lessons, Source, card, make_in
+from trace_bench.tiny.played import Demonstration, demonstrations, renamed
+from trace_bench.tiny.tokenizer import build as build_tokenizer
+from trace_bench.tiny.tokenizer import common_words
+from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
+
+FEW = 200  # tasks from which unseen names are hardly learned
+
+
+class Tasks(Source):
+    """Demonstrations of a split's tasks."""
+
+    def __init__(self, world: World, settings: MadeSettings) -> None:
+        super().__init__(world, settings)
+        self.split, self.tasks = _shown(world, settings)
+        ids = {task.id: mark(task) for task in self.tasks}
+        self.shown = {"suite": name_of(world.suite), "split": self.split, "tasks": ids}
+
+    def in_turn(self, stream: str) -> Iterator[tuple[Demonstration, Random]]:
+        """The demonstrations, half of them renamed, each with its random numbers; `stream` names
+        these. Raises UserError if there is none."""
+        world, seed, count = self.world, self.settings.seed, self.settings.demonstrations
+        tasks = _with_made(world, self.tasks, count) if self.settings.made else self.tasks
+        playing = demonstrations(world.suite, tasks, count, seed=seed, max_turns=world.max_turns)
+        names: dict[str, None] = {}
+        for n, shown in enumerate(playing):
+            rng = Random(stable_seed(stream, seed, n))
+            yield renamed(shown, rng, names), rng
+
+    def lessons(self, log: Log) -> Lessons:
+        count = self.settings.demonstrations
+        found: list[Demonstration] = []
+        begun = last = time.monotonic()
+        for shown, _ in self.in_turn("renamed"):
+            found.append(shown)
+            if (now := time.monotonic()) - last > 10 or len(found) == 1:
+                left = (now - begun) / len(found) * (count - len(found))
+                log(f"{len(found)}/{count} demonstrations, {left / 60:.1f} min left")
+                last = now
+        talks = [shown.parts() for shown in found]
+        texts: dict[str, list[str]] = defaultdict(list)
+        for shown, talk in zip(found, talks, strict=True):
+            texts[shown.task] += [text for text, _ in talk]
+        if len(texts) < FEW:
+            log(f"note: demonstrations of {len(self.tasks)} tasks only; names in other tasks are "
+                f"hardly learned from fewer than {FEW}")  # fmt: skip
+        tools = {str(tool): tool for shown in found for tool in shown.tools}
+        every = ["".join(text for text, _ in talk) for talk in talks]
+        words = common_words(texts.values())
+        turns = [own for shown in found for own in shown.learned]
+        facts = {
+            "demonstrations": len(found),
+            "failed": count - len(found),
+            "tasks": len(texts),
+            "turns": len(turns),
+            "mistakes": turns.count(False),
+        }
+        return Lessons(build_tokenizer(every, list(tools.values()), words=words), talks, facts)
+
+    def recipe(self, corpus: Corpus) -> TinyRecipe:
+        """Rows hold the longest demonstration, with as many tokens in a batch as ever; the context
+        has room for an episode that is longer than all of them."""
+        recipe, longest = SIZES[self.settings.size], int(np.diff(corpus.starts).max())
+        row = max(recipe.row, 64 * math.ceil(longest / 64))
+        return replace(
+            recipe,
+            demonstrations=len(corpus.starts) - 1,
+            tokens=self.settings.passes * len(corpus.ids),
+            context=max(1024, 1 << math.ceil(math.log2(longest * 1.25))),
+            row=row,
+            rows=max(1, recipe.row * recipe.rows // row),
+            seed=self.settings.seed,
+        )
+
+    def described(self, folder: Path, training: Mapping[str, Any]) -> tuple[Any, str]:
+        world, settings, facts = self.world, self.settings, training["shown"]
+        without = ", ".join(settings.left_out)
+        lacks = "Nothing was left out."
+        if without:
+            share = f", but for a share of {settings.rare:g}," if settings.rare else ""
+            lacks = f"Tasks that need {without} are{share} not among them."
+        made = "Every second is of a task that the suite makes itself.\n" if settings.made else ""
+        half = self.split == world.train and settings.split is None
+        kept = f"every second task of {self.split}, " if half else ""
+        shown = f"{facts['tasks']:,} tasks ({kept}split {self.split})"
+        learned = f"""{facts["demonstrations"]:,} demonstrations of {shown}, all
+played in the world itself and successful; {facts["failed"]} others were not and are left out.
+{made}{lacks} {facts["mistakes"]:,} of the agent's {facts["turns"]:,} turns are mistakes, which are
+put right and not learned. A run leaves these tasks out of its training tasks (`{DEMONSTRATED}`);
+none is in {world.dev} or {world.test}."""
+        figures = training["report"]["looks"][-1]
+        rates = {name: figures[name] for name in ("greedy", "sampled")}
+        return figures, card("make", world, settings, training, learned, rates)
+
+
+def make_for(
+    run: Mapping[str, Any],
+    settings: MadeSettings,
+    log: Log,
+    *,
+    source: type[Source] = Tasks,
+    look: bool = False,
+) -> Path:
+    """The folder of the agent for the world of a run's settings, given as plain data. `look`: only
+    if it is there."""
+    chosen = parse(run)
+    known = of_part(chosen.env, parts_of(chosen)["env"])
+    known = {k: v for k, v in known.items() if k != "train_tasks"}  # a run's own
+    with world_of(chosen) as world:
+        return make_in(world, known, settings, log, source=source, look=look)
+
+
+@contextmanager
+def world_of(chosen: Settings) -> Iterator[World]:
+    """The world of a run's settings, closed at the end."""
+    env, policy = chosen.env, chosen.policy
+    context = RunContext(dev_split=env.dev_split, max_turns=policy.max_turns)
+    suite = parts_of(chosen)["env"].make(context)
+    splits = (env.train_split, env.dev_split, env.eval_split)
+    try:
+        yield World(suite, *splits, policy.max_turns, policy.max_tokens)
+    finally:
+        suite.close()
+
+
+def _shown(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
+    """The split and its tasks to demonstrate. Raises UserError for held-out ones, and for a suite
+    without solutions."""
+    suite = world.suite
+    close(env := make_env(suite))
+    if not isinstance(suite, HasReference) and not isinstance(env, Solves):
+        raise UserError(
+            f"{name_of(suite)} has neither references (HasReference) nor a program that solves it "
+            "(Solves), so nothing can be demonstrated. docs/own_world.md explains it. Change `env`."
+        )
+    there = splits_of(suite)
+    split = settings.split or (DEMO if DEMO in there else world.train)
+    if split not in there:
+        raise unknown("split", split, there, "split")
+    tasks = tasks_of(suite, split)[:: 2 if settings.split is None and split == world.train else 1]
+    known = {task.id for task in tasks} | {content(task) for task in tasks}
+    for held_out in (world.dev, world.test):
+        if held_out not in there:
+            raise unknown("split", held_out, there, "env.dev_split` or `env.eval_split")
+        if shared := [
+            task.id for task in tasks_of(suite, held_out) if {task.id, content(task)} & known
+        ]:
+            raise UserError(
+                f"split={split} has {len(shared)} tasks of {held_out}, such as {shared[0]}, and no "
+                "demonstration may be of a held-out task. Change `split`."
+            )
+    labels = {task.id: tags(task, suite.tag_keys) for task in tasks}
+    for name in settings.left_out:
+        if name not in (offered := sorted({word for words in labels.values() for word in words})):
+            raise unknown("capability", name, offered, "without")
+    left = [
+        task
+        for task in tasks
+        if not {*labels[task.id]} & {*settings.left_out}
+        or Random(stable_seed("rare", settings.seed, task.id)).random() < settings.rare
+    ]
+    if not left:
+        raise UserError(f"`without` leaves no task of split={split}. Change `without`.")
+    return split, left
+
+
+def _with_made(world: World, tasks: Sequence[Task], count: int) -> list[Task]:
+    """A task that the suite makes after each of these, for so many demonstrations. Raises UserError
+    if it makes none, or one that is held out."""
+    suite = world.suite
+    makers = list[Callable[[int], Task]]()
+    if isinstance(suite, Synthesizes):
+        makers += [partial(suite.synthetic, name) for name in suite.capabilities()]
+    if isinstance(suite, SynthesizesDomains):
+        makers += [partial(suite.synthetic_in, name) for name in suite.domains()]
+    if not makers:
+        raise UserError(f"{name_of(suite)} makes no tasks (Synthesizes). Set `made` to false.")
+    made = [makers[n % len(makers)](n // len(makers)) for n in range((count + 1) // 2)]
+    held_out = {content(t) for split in (world.dev, world.test) for t in tasks_of(suite, split)}
+    if shared := [task.id for task in made if content(task) in held_out]:
+        raise UserError(
+            f"{name_of(suite)} makes tasks of {world.dev} or {world.test}, such as {shared[0]}, "
+            "and no demonstration may be of a held-out task. Set `made` to false."
+        )
+    return [task for pair in zip(cycle(tasks), made, strict=False) for task in pair]
