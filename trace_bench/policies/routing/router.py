@@ -122,9 +122,7 @@ class ClassifierRouter(Router):
             raise unknown("lock", lock, (LOCK,), "agent.router.lock")
         self._model, self.waits = model, model.at_servers
         self.linear = Linear(description)
-        self.others = share(description, "others")
         self.soft = bool(description.get("soft", False))
-        self.otherwise: str | None = description.get("otherwise")
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         (choice,) = self.routes([(messages, tools)])
@@ -135,13 +133,12 @@ class ClassifierRouter(Router):
 
     def choose(self, state: State) -> str | Mixture | None:
         """The sum of adapters for the state [hidden size]."""
-        scores = self.linear.scores(np.array(state, dtype=np.float64))
-        gates = rounded(softmax(scores)) if self.soft else best(scores)
-        return blend(self.linear.labels, gates, self.others, self.otherwise)
+        return self.linear.choose(np.array(state, dtype=np.float64), self.soft)
 
 
 class Linear:
-    """A linear layer with labels, from JSON: `weights` [labels, features], `bias` [labels]."""
+    """A linear layer with labels, from JSON: `weights` [labels, features], `bias` [labels]; and how
+    its choice is applied: `others`, `otherwise`."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.labels: list[str | None] = list(description["labels"])
@@ -154,6 +151,14 @@ class Linear:
                 f"agent.router has {count} labels, weights of shape {weights.shape} and a bias of "
                 f"shape {bias.shape}; needed: finite numbers, (labels, features) and (labels)."
             )
+        self.others = share(description, "others")
+        self.otherwise: str | None = description.get("otherwise")
+
+    def choose(self, features: np.ndarray, soft: bool = False) -> str | Mixture | None:
+        """[features] -> the best adapter, or the sum of all, to which the others are added."""
+        scores = self.scores(features)
+        gates = rounded(softmax(scores)) if soft else best(scores)
+        return blend(self.labels, gates, self.others, self.otherwise)
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """[features] -> [labels]. Raises UserError for another shape."""
@@ -214,8 +219,6 @@ class TurnRouter(RoutesTurns):
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.linear = Linear(description)
-        self.others = share(description, "others")
-        self.otherwise: str | None = description.get("otherwise")
         self.place = {word: i for i, word in enumerate(description["words"])}
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
@@ -225,8 +228,7 @@ class TurnRouter(RoutesTurns):
     def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         features = np.zeros(len(self.place))
         features[[self.place[w] for w in shown(messages, tools) if w in self.place]] = 1.0
-        gates = best(self.linear.scores(features))
-        return blend(self.linear.labels, gates, self.others, self.otherwise)
+        return self.linear.choose(features)
 
 
 def shown(messages: Sequence[Message], tools: Sequence[Tool]) -> set[str]:
