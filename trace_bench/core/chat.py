@@ -179,6 +179,11 @@ def text_message(text: str, calls: Sequence[Mapping[str, Any]] = ()) -> Message:
     return {**message, "tool_calls": list(calls)} if calls else message
 
 
+def opening_of(system: str, user: str) -> list[Message]:
+    """The first messages of a conversation."""
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+
 def call_json(identity: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
     """A tool call as a message has it, with its id."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)

@@ -12,6 +12,7 @@ import numpy as np
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.summary import Interval
+from trace_bench.core.types import grouped
 from trace_bench.results.records import TRAINING, Record, own_settings
 from trace_bench.results.statistics import (
     ASSUMED,
@@ -164,9 +165,7 @@ Cells = Mapping[tuple[str, int], Cell]
 
 
 def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
-    groups: dict[tuple[str, int], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record.label, record.budget), []).append(record)
+    groups = grouped(records, lambda r: (r.label, r.budget))
     keys = sorted(groups, key=lambda k: (style().place(k[0]), k[1]))
     return {key: Cell(*key, tuple(sorted(groups[key], key=lambda r: r.seed))) for key in keys}
 
@@ -238,12 +237,12 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 def repeats_of(records: Sequence[Record]) -> Repeats:
     """From runs that differ in the seed only, else from the trials of each run, else assumed. Runs
     that never disagree, such as those without training, say nothing."""
-    groups: dict[str, list[Record]] = {}
-    for r in records:
-        apart = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
-        key = str((r.label, r.budget, apart, own_settings(r)))
-        groups.setdefault(key, []).append(r)
-    found = [_between_seeds(some) for some in groups.values() if len(some) > 1]
+
+    def apart(r: Record) -> str:
+        settings = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
+        return str((r.label, r.budget, settings, own_settings(r)))
+
+    found = [_between_seeds(some) for some in grouped(records, apart).values() if len(some) > 1]
     found = [each for each in found if each[0]]
     if found:
         flips, excess, freedom = (mean([each[i] for each in found]) for i in range(3))

@@ -19,6 +19,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
+from trace_bench.core.types import grouped
 from trace_bench.results import compare
 from trace_bench.results.captions import began_with
 from trace_bench.results.compare import Cell, Difference, base_of, difference
@@ -203,9 +204,7 @@ def _settings(a: Side, b: Side) -> list[str]:
     differ = [f"  {k}: {one[k]} | {two[k]}" for k in one if k in two and one[k] != two[k]]
     for side, own, other in (("A", one, two), ("B", two, one)):
         # Counted by group: of another method or part there are dozens.
-        groups: dict[str, list[str]] = {}
-        for key in (k for k in own if k not in other):
-            groups.setdefault(key.partition(".")[0], []).append(key)
+        groups = grouped((k for k in own if k not in other), lambda key: key.partition(".")[0])
         counts = [some[0] if len(some) == 1 else f"{len(some)} of {group}"
                   for group, some in groups.items()]  # fmt: skip
         differ += [f"  settings that only {side} has: {', '.join(counts)}"] if counts else []
