@@ -112,7 +112,8 @@ def _hash_of(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any:
-    """A router's description with other names of adapters; None stays the base model."""
+    """A router's description with other names of adapters; None stays the base model. `name` is
+    given every name in it."""
     if router is None:
         return None
     out = dict(router)

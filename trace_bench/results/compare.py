@@ -182,14 +182,19 @@ def by_cell(
     return Table(name, caption, ("method", "budget", *header), tuple(made))
 
 
+def at(record: Record, places: Sequence[int]) -> Record:
+    """The record with the tasks at these places alone."""
+
+    def some(values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(values[i] for i in places) if values else ()
+
+    cut = {name: some(vars(record)[name]) for name in ("success", "base", "passes", "needs")}
+    return replace(record, **cut)
+
+
 def only(cell: Cell, places: Sequence[int]) -> Cell:
     """The cell with the tasks at these places alone, those of its base agents too."""
-
-    def some(values: Sequence[float | None]) -> tuple[float | None, ...]:
-        return tuple(values[i] for i in places)
-
-    records = (replace(r, success=some(r.success), base=some(r.base)) for r in cell.records)
-    return replace(cell, records=tuple(records))
+    return replace(cell, records=tuple(at(r, places) for r in cell.records))
 
 
 def base_of(cell: Cell) -> Cell:

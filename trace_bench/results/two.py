@@ -61,21 +61,8 @@ class Side:
     def on(self, shared: Sequence[str], ids: Sequence[str]) -> Side:
         """The side on these of its tasks; `ids` names all of them, in the records' order."""
         places = [ids.index(task) for task in shared]
-
-        def cut(record: Record) -> Record:
-            def of(values: Sequence[Any]) -> tuple[Any, ...]:
-                return tuple(values[i] for i in places) if values else ()
-
-            return replace(
-                record,
-                success=of(record.success),
-                base=of(record.base),
-                passes=of(record.passes),
-                needs=of(record.needs),
-            )
-
-        also = len(ids) - len(places)
-        return Side(tuple(map(cut, self.records)), tuple(shared), also)
+        records = tuple(compare.at(record, places) for record in self.records)
+        return Side(records, tuple(shared), len(ids) - len(places))
 
     def settings(self) -> dict[str, Any]:
         seeds = ", ".join(str(r.seed) for r in self.records)

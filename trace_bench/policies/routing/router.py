@@ -31,11 +31,12 @@ silenced, so weights need not sum to one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from trace_bench.core.beginning import renamed
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Prompt, Router, RoutesTurns, ShowsState, State
 from trace_bench.core.types import AgentSpec, Message, Tool
@@ -67,21 +68,12 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
     kind = str(description.get("kind"))
     if kind not in KINDS:
         raise unknown("router", kind, KINDS, "agent.router.kind")
-    for name in _named(description):
+    used: list[str | None] = []
+    renamed(description, used.append)
+    for name in used:
         if name is not None and name not in names:
             raise unknown("adapter", name, ["null (the base model)", *names], "agent.router")
     return KINDS[kind](description, model)
-
-
-def _named(description: Mapping[str, Any]) -> Iterator[str | None]:
-    """Every adapter that a description names."""
-    yield from (description.get("adapter"), description.get("otherwise"))
-    yield from description.get("labels", ())
-    yield from (example[1] for example in description.get("examples", ()))
-    yield from (each[0] for key in ("skills", "parts") for each in description.get(key, ()))
-    for part in ("retrieval", "zero_shot"):  # of "both"
-        if part in description:
-            yield from _named(description[part])
 
 
 class FixedRouter(Router):
