@@ -28,8 +28,8 @@ from trace_bench.results.places import Found, check_coverage, say
 from trace_bench.results.prices import Prices
 from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record
-from trace_bench.results.statistics import many
-from trace_bench.results.table import Table, estimate, gap, p_value, style, write
+from trace_bench.results.statistics import many, p_value
+from trace_bench.results.table import Table, estimate, gap, style, write
 
 ABOUT = "about_tables"
 

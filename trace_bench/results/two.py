@@ -25,8 +25,8 @@ from trace_bench.results.captions import began_with
 from trace_bench.results.compare import Cell, Difference, base_of, difference
 from trace_bench.results.places import Found, choose, find, say, split
 from trace_bench.results.records import Record, flat_settings
-from trace_bench.results.statistics import ASSUMED, can_show, many
-from trace_bench.results.table import Table, estimate, gap, p_value
+from trace_bench.results.statistics import ASSUMED, can_show, many, p_value
+from trace_bench.results.table import Table, estimate, gap
 
 _SAME_TASKS = ("env.name", "env.suite", "evaluation.split")
 _LIMIT = "evaluation.limit"
