@@ -12,7 +12,7 @@ and server shares them unchanged:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from pathlib import PurePath
@@ -280,3 +280,18 @@ def grouped(values: Iterable[T], by: Callable[[T], K]) -> dict[K, list[T]]:
     for value in values:
         groups.setdefault(by(value), []).append(value)
     return groups
+
+
+def flat(
+    data: Mapping[str, Any], without: Collection[str] = (), prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """(name, value) of all that holds no further names, which are joined by dots; `without`: names
+    that are left out, with all that is in them."""
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if name in without:
+            continue
+        if isinstance(value, Mapping):
+            yield from flat(value, without, f"{name}.")
+        else:
+            yield name, value

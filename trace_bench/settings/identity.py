@@ -6,7 +6,7 @@ Settings whose field has `metadata={"identity": False}` (addresses, deadlines) a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.store import read_object
-from trace_bench.core.types import to_json
+from trace_bench.core.types import flat, to_json
 from trace_bench.settings.registry import Offered, Part, find
 from trace_bench.settings.schema import (
     PARTS,
@@ -79,7 +79,7 @@ def served_name(model: ModelSettings) -> str:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Keys in which two identities differ, each as `key: old -> new`."""
-    before, after = dict(_flat(old)), dict(_flat(new))
+    before, after = dict(flat(old)), dict(flat(new))
     keys = sorted(before.keys() | after.keys())
     return [
         f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
@@ -126,11 +126,3 @@ def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
         return {**own, **options, "origin": to_json(part.origin)}
     named = {} if chosen.factory is None else {"factory": part.factory.text}  # a part of our own
     return {**own, **options, **named}
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
