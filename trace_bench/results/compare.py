@@ -188,8 +188,13 @@ def at(record: Record, places: Sequence[int]) -> Record:
     def some(values: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(values[i] for i in places) if values else ()
 
-    cut = {name: some(vars(record)[name]) for name in ("success", "base", "passes", "needs")}
-    return replace(record, **cut)
+    return replace(
+        record,
+        success=some(record.success),
+        base=some(record.base),
+        passes=some(record.passes),
+        needs=some(record.needs),
+    )
 
 
 def only(cell: Cell, places: Sequence[int]) -> Cell:
