@@ -27,7 +27,7 @@ from trace_bench.core.lines import Stored
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines, reason, shown
 from trace_bench.core.text import visible
-from trace_bench.core.types import Message, Milestone, Trajectory
+from trace_bench.core.types import Message, Milestone, Trajectory, grouped
 from trace_bench.results.rules import same_agents
 
 CAPABILITIES = "capabilities.json"
@@ -46,9 +46,7 @@ def episodes(folder: Path) -> list[Stored]:
 
 def listing(found: Sequence[Stored]) -> str:
     """One line per task: episodes, mean similarity, successes, and the calls that ran it."""
-    by_task: dict[str, list[Stored]] = {}
-    for episode in found:
-        by_task.setdefault(episode.trajectory.task, []).append(episode)
+    by_task = grouped(found, lambda episode: episode.trajectory.task)
     width = min(max(map(len, by_task)), WIDTH)
     lines = [f"{'task':<{width}}  episodes  success  similarity  run for"]
     for task, group in sorted(by_task.items()):

@@ -92,7 +92,7 @@ def test_the_classifier_learns_from_synthetic_openings_alone(classified: Any, po
 def test_the_classifier_sends_new_tasks_to_their_adapter(classified: Any, policy: Any) -> None:
     agent, lab = classified
     router = make_router(agent, policy)
-    assert isinstance(router, ClassifierRouter) and router.others == 0.35
+    assert isinstance(router, ClassifierRouter) and router.linear.others == 0.35
     of = {a.name: a.capability for a in agent.adapters}
     hits: Counter[bool] = Counter()
     for task in lab.suite.tasks("dev"):

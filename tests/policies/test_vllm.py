@@ -28,7 +28,7 @@ from trace_bench.policies.chat import Chat
 from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.policies.served import weights_hash
+from trace_bench.policies.served import served_name
 from trace_bench.policies.states import StateServers
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
@@ -196,7 +196,7 @@ def test_a_name_served_with_other_weights_is_caught(
     weights = load_file(wrong / "adapter_model.safetensors")
     zero = {k: torch.zeros_like(v) if ".lora_B" in k else v for k, v in weights.items()}
     save_file(zero, wrong / "adapter_model.safetensors")
-    name = f"{right.name}+{weights_hash(right)}"
+    name = served_name(right)
     httpx.post(
         f"{url}/load_lora_adapter", json={"lora_name": name, "lora_path": str(wrong)}
     ).raise_for_status()

@@ -28,8 +28,8 @@ from trace_bench.results.compare import DEFAULTS, cells, check_comparable
 from trace_bench.results.groups import groups_of, overview, with_own
 from trace_bench.results.places import Found, choose, find, split
 from trace_bench.results.records import Record, as_line, read_records
+from trace_bench.results.tables import by_world
 from trace_bench.results.two import compare_two, sides_of
-from trace_bench.results.worlds import by_world
 from trace_bench.settings.schema import PolicySettings
 from trace_bench.trainers.settings import Recipe
 

@@ -19,7 +19,7 @@ from servers.scripted import Answer, Server, chat, models, serve
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import Endpoint
-from trace_bench.policies.served import weights_hash
+from trace_bench.policies.served import served_name
 from trace_bench.serve.forward import Forward
 
 
@@ -66,7 +66,7 @@ def both(tmp_path: Path) -> Iterator[tuple[Served, Server, Behind, dict[str, str
         save_file(weights, place / "adapter_model.safetensors")
         adapters[name] = place
     agent = routed_agent(tmp_path, "m", adapters)
-    there = {a.name: f"{a.name}+{weights_hash(a)}" for a in agent.adapters}
+    there = {a.name: served_name(a) for a in agent.adapters}
     script = Behind()
     with serve(script) as behind:
         endpoint = Endpoint((behind.url,), KEY, retries=0, deadline=5.0, concurrency=8)

@@ -56,11 +56,6 @@ class UserTurn:
     steps: tuple[AgentStep, ...] = ()
 
 
-def opening_of(system: str, user: str) -> list[Message]:
-    """The first messages of a conversation."""
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
-
-
 def text_of(message: Mapping[str, Any]) -> str:
     """A message's content; empty if it has none."""
     content = message.get("content")

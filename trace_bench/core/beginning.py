@@ -93,12 +93,16 @@ def adapter_hash(adapter: AdapterRef) -> str:
             f"the adapter {adapter.name!r} is gone: {gone[0]} does not exist, and there is none of "
             "its name beside the agent. Change `agent`."
         )
-    return hash_of(tuple((f, f.stat().st_mtime_ns, f.stat().st_size) for f in files))
+    return hash_of(files)
+
+
+def hash_of(files: Sequence[Path]) -> str:
+    """Hash of the files' content; read again only if the time or size of one differs."""
+    return _hash_of(tuple((f, f.stat().st_mtime_ns, f.stat().st_size) for f in files))
 
 
 @functools.lru_cache(maxsize=64)
-def hash_of(files: tuple[tuple[Path, int, int], ...]) -> str:
-    """Hash of the files' content; read again only if a file's time (ns) or size (bytes) differ."""
+def _hash_of(files: tuple[tuple[Path, int, int], ...]) -> str:
     digest = hashlib.sha256()
     for file, _, _ in files:
         with plain_file(file) as stream:
@@ -108,7 +112,8 @@ def hash_of(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any:
-    """A router's description with other names of adapters; None stays the base model."""
+    """A router's description with other names of adapters; None stays the base model. `name` is
+    given every name in it."""
     if router is None:
         return None
     out = dict(router)

@@ -128,11 +128,9 @@ def _check(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         if name in schema["required"] and name not in arguments:
             raise ValueError(f"the argument {name} is missing; {allowed}")
         if name in arguments and not _fits(arguments[name], kind):
-            given, plain = (
-                shorter(arguments[name]),
-                {k: kind[k] for k in kind if k != "description"},
-            )
-            raise ValueError(f"{name}={given} is not allowed; allowed: {json.dumps(plain)}")
+            wanted = json.dumps({k: kind[k] for k in kind if k != "description"})
+            given = shorter(arguments[name])
+            raise ValueError(f"{name}={given} is not allowed; allowed: {wanted}")
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
@@ -177,6 +175,11 @@ def call_message(name: str, arguments: Mapping[str, Any], identity: str = "call_
 def text_message(text: str, calls: Sequence[Mapping[str, Any]] = ()) -> Message:
     message: Message = {"role": "assistant", "content": text}
     return {**message, "tool_calls": list(calls)} if calls else message
+
+
+def opening_of(system: str, user: str) -> list[Message]:
+    """The first messages of a conversation."""
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
 def call_json(identity: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:

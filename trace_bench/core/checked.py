@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import types as pytypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
@@ -76,6 +76,13 @@ def identifies(parameter: Parameter, value: Any) -> bool:
     if parameter.metadata.get("later") and value == to_json(parameter.default):
         return False
     return bool(parameter.metadata.get("identity", True))
+
+
+def identifying(settings: Any, without: Container[str] = ()) -> dict[str, Any]:
+    """The settings of a dataclass that are part of a run's identity, as plain data."""
+    known = parameters(type(settings))
+    plain = {n: to_json(v) for n, v in vars(settings).items() if n not in without}
+    return {n: v for n, v in plain.items() if identifies(known[n], v)}
 
 
 def build(cls: type[T], data: Any, path: str = "") -> T:

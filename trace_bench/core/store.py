@@ -162,14 +162,30 @@ def whole(out: Path) -> Iterator[Path]:
         if out.exists():
             raise UserError(f"{shown(out)} exists already. Name another place in --out.")
         # An absolute path: Inspect's viewer takes some relative ones for a place on the network.
-        building = out.resolve().with_name(f".{out.name}.building")
-        shutil.rmtree(building, ignore_errors=True)
-        building.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with _beside(out.resolve()) as building:
+            building.parent.mkdir(parents=True, exist_ok=True)
             yield building
             building.rename(out)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A place for a folder that takes the place of `folder` at the end of the block."""
+    with _beside(folder) as building:
+        yield building
+        shutil.rmtree(folder, ignore_errors=True)
+        building.rename(folder)
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A place beside a folder, where nothing is before and after the block."""
+    building = folder.with_name(f".{folder.name}.building")
+    shutil.rmtree(building, ignore_errors=True)
+    try:
+        yield building
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -20,6 +20,7 @@ from trace_bench.core.types import Amount, Figure, Meta, Name, Share, StopReason
 ByName = Mapping[Name, Amount]
 Plain = Mapping[str, Any]
 SPARSE = {"sparse": True}
+SHOWN = ("model", "temperature", "seed")  # of a role that a model plays
 
 
 @dataclass(frozen=True)
@@ -316,3 +317,18 @@ def read_summary(folder: Path) -> Summary | None:
     except Unreadable as error:
         raise UserError(f"{path} is damaged ({error}). {REPAIRS[SUMMARY]}") from error
     return found if found.complete else None
+
+
+def facts(about: Mapping[str, Any], played: Mapping[str, Mapping[str, Any]]) -> str:
+    """What a suite says about itself as one line, which stands with every table. `played`: the
+    models in roles; a fact that is named like a role names its model, too."""
+    parts = []
+    for name, value in about.items():
+        if value in ("", None, [], {}):
+            continue
+        text = f"{name.replace('_', ' ')}: {value}"
+        if name in played:
+            model = played[name]
+            text += " (" + ", ".join(f"{k} {model[k]}" for k in SHOWN if k in model) + ")"
+        parts.append(text)
+    return "; ".join(parts)

@@ -12,11 +12,11 @@ and server shares them unchanged:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from trace_bench.core.text import is_name
 
@@ -28,6 +28,8 @@ except ImportError:  # in a container: these values are decoded and checked outs
         """A range that nobody reads."""
 
 
+T = TypeVar("T")
+K = TypeVar("K")
 Message = dict[str, Any]
 Tool = dict[str, Any]
 JSON = dict[str, Any]
@@ -270,3 +272,26 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float):
         return float(value)  # also of a subclass, such as numpy's
     return str(value) if isinstance(value, PurePath) else value
+
+
+def grouped(values: Iterable[T], by: Callable[[T], K]) -> dict[K, list[T]]:
+    """The values by what `by` gives for each, in the order in which they come."""
+    groups: dict[K, list[T]] = {}
+    for value in values:
+        groups.setdefault(by(value), []).append(value)
+    return groups
+
+
+def flat(
+    data: Mapping[str, Any], without: Collection[str] = (), prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """(name, value) of all that holds no further names, which are joined by dots; `without`: names
+    that are left out, with all that is in them."""
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if name in without:
+            continue
+        if isinstance(value, Mapping):
+            yield from flat(value, without, f"{name}.")
+        else:
+            yield name, value

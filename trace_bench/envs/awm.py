@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trace_bench.checklists.talk import opening_of, text_of
-from trace_bench.core.chat import answer_call, read_call, tool_json
+from trace_bench.checklists.talk import text_of
+from trace_bench.core.chat import answer_call, opening_of, read_call, tool_json
 from trace_bench.core.protocols import Env
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     ContinuesAdapters,
@@ -42,10 +43,10 @@ GOES_ON = Need(
 class FailureLoopSettings(TaskSettings, AnalysisSettings):
     """`method.*` of `method=failure_loop`: those of TRACE's analysis, and these."""
 
-    rounds: int = field(default=3, metadata={"low": 1})
+    rounds: int = field(default=3, metadata=number(1))
     """Rounds of analysis and training, each with the same part of the training (ours; SENTINEL goes
     on until nothing more is gained)."""
-    analysis_share: float = field(default=0.20, metadata={"low": 0, "high": 1})
+    analysis_share: float = field(default=0.20, metadata=number(0, 1))
     """Part of a round that is analysis (ours: with 1,280 rollouts about one for each task)."""
 
     def looks(self, budget: int) -> list[int]:
@@ -66,31 +67,29 @@ class FailureLoop(Method):
         agent, budget, settings = base, lab.budget_left(), self.settings
         report: list[dict[str, Any]] = []
         looks = settings.looks(budget)
-        for number, episodes in enumerate(looks):
+        for turn, episodes in enumerate(looks):
             report.append({})
 
             def write(**parts: Any) -> None:
                 report[-1].update(parts)
                 lab.write("rounds.json", report)
 
-            analysis = Analysis(lab, settings, write, f"analysis/{number}")
+            analysis = Analysis(lab, settings, write, f"analysis/{turn}")
             analysis.play(agent, tasks, episodes)
             able = generator(lab.suite).capabilities()
             names = [v.name for v in analysis.choose(able) if v.selected and v.name in able]
             names = names[: settings.max_capabilities]
             write(trained=names)
-            rollouts = (lab.budget_left() - sum(looks[number + 1 :])) // (len(looks) - number)
+            rollouts = (lab.budget_left() - sum(looks[turn + 1 :])) // (len(looks) - turn)
             if names:
-                seed, count = (
-                    stable_seed(lab.seed, "failure_loop", number),
-                    settings.synthetic_tasks,
-                )
+                seed = stable_seed(lab.seed, "failure_loop", turn)
+                count = settings.synthetic_tasks
                 drawn = [draw(lab.suite, name, count, Mix(), seed, "train") for name in names]
-                made, round_name = interleave(drawn), f"round{number + 1}"
+                made, round_name = interleave(drawn), f"round{turn + 1}"
                 job = TrainingJob(round_name, agent, made, rollouts, seed, settings.reward)
                 agent = lab.trainer.train(job, lab)  # it goes on from the agent's adapter
             else:
-                lab.log(f"round {number + 1}: no capability above the thresholds, no training")
+                lab.log(f"round {turn + 1}: no capability above the thresholds, no training")
         if left := lab.budget_left():
             lab.log(f"{left} of {budget} rollouts unspent")
         return agent

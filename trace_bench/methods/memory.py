@@ -26,7 +26,7 @@ from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory, grouped
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_json
 from trace_bench.methods.gepa.adapter import feedback
@@ -207,9 +207,7 @@ class TrainingFreeGrpo(Remembering):
 
     def shown(self, seen: Sequence[Rated]) -> list[list[Rated]]:
         """The groups whose rewards differ, the best attempt first."""
-        groups: dict[str, list[Rated]] = {}
-        for one in seen:
-            groups.setdefault(one.trajectory.task, []).append(one)
+        groups = grouped(seen, lambda one: one.trajectory.task)
         return [
             sorted(group, key=lambda s: -s.reward)
             for group in groups.values()

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Lab,
@@ -48,11 +49,11 @@ PER_TASK = 4  # successes that are kept of a task in a round, so that easy ones 
 class SuccessSettings(TuningSettings):
     """Fine-tuning on the agent's own successes."""
 
-    epochs: int = field(default=4, metadata={"low": 1})
+    epochs: int = field(default=4, metadata=number(1))
     """Passes over what was kept."""
-    batch: int = field(default=16, metadata={"low": 1})
+    batch: int = field(default=16, metadata=number(1))
     """Conversations in one optimizer step."""
-    learning_rate: float = field(default=0.003, metadata={"low": 0})
+    learning_rate: float = field(default=0.003, metadata=number(0))
     """At the first step, as with trainer=local; it falls linearly to 0."""
 
 
@@ -60,7 +61,7 @@ class SuccessSettings(TuningSettings):
 class RftSettings(SuccessSettings):
     """`method.*` of `method=rft`. None of the numbers was searched for."""
 
-    rounds: int = field(default=2, metadata={"low": 1})
+    rounds: int = field(default=2, metadata=number(1))
     """Rounds of rollouts and fine-tuning, each with the same part of the budget."""
 
 
@@ -76,19 +77,19 @@ class Rft(Method):
         tuner(lab)
         agent, kept = base, list[Trajectory]()
         budget, rounds = lab.budget_left(), self.settings.rounds
-        for number in range(rounds):
-            share = budget // rounds + (budget % rounds if number == rounds - 1 else 0)
+        for turn in range(rounds):
+            share = budget // rounds + (budget % rounds if turn == rounds - 1 else 0)
             played = lab.rollouts(
-                f"rft/{number}",
+                f"rft/{turn}",
                 agent,
-                in_turn(tasks, share, stable_seed(lab.seed, "rft", number)),
+                in_turn(tasks, share, stable_seed(lab.seed, "rft", turn)),
                 purpose=Purpose.TRAINING,
             )
             new = successes(played)
             kept += new
-            lab.log(f"rft: {len(new)} of {len(played)} episodes are kept in round {number + 1}")
+            lab.log(f"rft: {len(new)} of {len(played)} episodes are kept in round {turn + 1}")
             if kept:
-                agent = tune(f"rft{number + 1}", base, lab, self.settings, kept)
+                agent = tune(f"rft{turn + 1}", base, lab, self.settings, kept)
         return agent
 
     def plan(self, run: PlannedRun) -> MethodPlan:
@@ -151,7 +152,7 @@ class DistillSettings(SuccessSettings, PromptOnlySettings):
     """`method.*` of `method=distill`: those of the analysis, and these, of which none was searched
     for."""
 
-    analysis_share: float = field(default=0.25, metadata={"low": 0, "high": 1})
+    analysis_share: float = field(default=0.25, metadata=number(0, 1))
     """Part of the budget that is analysis, at least `analysis_minimum`."""
 
     def analysis(self, budget: int) -> int:

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, Need
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.trainers.record import check_finite, start_of, stepped
+from trace_bench.core.types import AgentSpec
+from trace_bench.trainers.course import epoch, in_groups
+from trace_bench.trainers.record import check_finite, start_of, stepped, with_version
 
 if TYPE_CHECKING:
     from trace_bench.trainers.model import Learner
@@ -30,11 +31,11 @@ HERE = Need("trainer", FineTunes, "docs/trainers.md", WHY)
 class TuningSettings:
     """The steps of a fine-tuning. The adapter's rank and layers are the trainer's."""
 
-    epochs: int = field(default=1, metadata={"low": 1})
+    epochs: int = field(default=1, metadata=number(1))
     """Passes over the conversations."""
-    batch: int = field(default=32, metadata={"low": 1})
+    batch: int = field(default=32, metadata=number(1))
     """Conversations in one optimizer step."""
-    learning_rate: float = field(default=0.001, metadata={"low": 0})
+    learning_rate: float = field(default=0.001, metadata=number(0))
     """At the first step; it falls linearly to 0."""
 
 
@@ -101,23 +102,12 @@ class Tuning:
         if not stepped(state.records):
             self.lab.log(f"{self.name}: no step had a gradient, so there is no adapter")
             return self.base
-        name = f"{self.name}@{state.iteration:04d}"
-        adapter = AdapterRef(name, str(self.folder / f"{state.iteration:04d}"))
-        return dataclasses.replace(
-            self.base, version=f"{self.base.version}+{name}", adapters=(adapter,)
-        )
+        return with_version(self.base, self.name, self.folder / f"{state.iteration:04d}")
 
-    def _batches(self, count: int) -> list[list[int]]:
+    def _batches(self, count: int) -> list[Sequence[int]]:
         """All epochs' batches, each epoch in an order of its own."""
-        out: list[list[int]] = []
-        for epoch in range(self.settings.epochs):
-            order = list(range(count))
-            random.Random(stable_seed(self.seed, "order", epoch)).shuffle(order)
-            out += [
-                order[first : first + self.settings.batch]
-                for first in range(0, count, self.settings.batch)
-            ]
-        return out
+        orders = (epoch(count, self.seed, n) for n in range(self.settings.epochs))
+        return [batch for order in orders for batch in in_groups(order, self.settings.batch)]
 
     def _step(self, optimizer: Any, batch: Sequence[Tokens]) -> dict[str, float]:
         """One optimizer step on the mean of -log p over the batch's agent tokens."""

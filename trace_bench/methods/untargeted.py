@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
+from trace_bench.core.checked import number
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import (
     Lab,
@@ -74,12 +75,12 @@ class UntargetedSettings(TaskSettings):
 
     environments: str | None = None
     """A folder in the AgentWorldModel format; None: the suite's own environments."""
-    scenarios: int = field(default=16, metadata={"low": 1})
+    scenarios: int = field(default=16, metadata=number(1))
     """How many environments of that folder."""
     pool: Literal["suite", "broad"] = "suite"
     """Which kinds of environments the tasks are drawn from: one for each capability that the suite
     can generate tasks for, or also those of other domains."""
-    breadth: int | None = field(default=None, metadata={"low": 1})
+    breadth: int | None = field(default=None, metadata=number(1))
     """How many kinds of the pool; which, the run's seed says, and of a smaller breadth all are
     among those of a larger one. None: all."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from trace_bench.core.protocols import OnEpisode, Prompt, Router, RoutesTurns
-from trace_bench.core.types import AgentSpec, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Task, Trajectory, grouped
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
 from trace_bench.play.steps import close, make, step_all, with_guidance
 from trace_bench.play.suites import Suites
@@ -77,11 +77,8 @@ def _some(
     router: Router, suites: Suites, agent: AgentSpec, tasks: Sequence[Task]
 ) -> list[Choice | BaseException]:
     """The choices for one batch of tasks, which are reset together, suite by suite."""
-    places: dict[int, list[int]] = {}
-    for i, task in enumerate(tasks):
-        places.setdefault(id(suites.of(task)), []).append(i)
     found: dict[int, Choice | BaseException] = {}
-    for group in places.values():
+    for group in grouped(range(len(tasks)), lambda i: id(suites.of(tasks[i]))).values():
         suite = suites.of(tasks[group[0]])
         due = [(make(suite), tasks[i]) for i in group]
         try:

@@ -12,7 +12,6 @@ probe prompt must differ from the base model's. Before a run begins, each is ask
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,12 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.beginning import adapter_hash
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, Message, Turn
 from trace_bench.llm.client import Client, LLMError
-from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, check_paths, read_weights
+from trace_bench.policies.engine.lora import check_paths, read_weights
 
 PROBE: Message = {"role": "user", "content": "Name three things that you can do for me."}
 VLLM = "vllm"
@@ -83,7 +83,7 @@ class Servers:
             self._drop(name)
         for adapter in wanted.values():
             if adapter.name not in self._loaded:
-                served = f"{adapter.name}+{weights_hash(adapter)}"
+                served = served_name(adapter)
                 for server in range(len(self._urls)):
                     self._add(server, served, adapter)
                 self._loaded[adapter.name], self._paths[adapter.name] = served, adapter.path
@@ -221,15 +221,9 @@ def _distance(one: Sequence[float], two: Sequence[float]) -> float:
     return max((abs(a - b) for a, b in zip(one, two, strict=True)), default=0.0)
 
 
-def weights_hash(adapter: AdapterRef) -> str:
-    """Hash of the adapter's weights and settings, so that a served name identifies its content."""
-    digest = hashlib.sha256()
-    for file in (CONFIG, WEIGHTS):
-        path = Path(adapter.path) / file
-        if not path.is_file():
-            raise UserError(f"adapter {adapter.name!r}: {path} does not exist. Train it again.")
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:10]
+def served_name(adapter: AdapterRef) -> str:
+    """The adapter's name on servers, with a hash of its files: it identifies the content."""
+    return f"{adapter.name}+{adapter_hash(adapter)[:10]}"
 
 
 def changes_something(adapter: AdapterRef) -> bool:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.checklists.items import FOCUSES, ORIGINS, Checklist, read_checklist, to_json
-from trace_bench.checklists.talk import UserTurn, opening_of, text_of, turns_of
+from trace_bench.checklists.talk import UserTurn, text_of, turns_of
+from trace_bench.core.chat import opening_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import Lines

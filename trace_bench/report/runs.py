@@ -15,7 +15,7 @@ from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines, read_object
 from trace_bench.core.summary import Summary
-from trace_bench.core.types import to_json
+from trace_bench.core.types import grouped, to_json
 from trace_bench.results import captions
 from trace_bench.results.compare import DEFAULTS, Cell, difference, other_data, other_environment
 from trace_bench.results.places import find as records_in
@@ -81,9 +81,7 @@ def tasks(run: Run) -> dict[str, Any]:
     per task in the order of ids: success and similarity (means over trials, null where every trial
     was lost), adapters (names of those that acted), errors."""
     lines = read_lines(run.folder / "evaluation.jsonl", Outcome)
-    by_agent: dict[str, list[Outcome]] = {}
-    for line in lines:
-        by_agent.setdefault(line.agent, []).append(line)
+    by_agent = grouped(lines, lambda line: line.agent)
     ids = sorted({line.task for line in lines})
     tags = read_if_there(run.folder / TASKS)
     columns = {agent: _columns(counted(own, DEFAULT), ids) for agent, own in by_agent.items()}
@@ -91,9 +89,7 @@ def tasks(run: Run) -> dict[str, Any]:
 
 
 def _columns(lines: Sequence[Outcome], ids: Sequence[str]) -> dict[str, list[Any]]:
-    of_task: dict[str, list[Outcome]] = {}
-    for line in lines:
-        of_task.setdefault(line.task, []).append(line)
+    of_task = grouped(lines, lambda line: line.task)
     own = [of_task.get(i, []) for i in ids]
     return {
         "success": [_mean([o.success for o in trials if not o.lost]) for trials in own],

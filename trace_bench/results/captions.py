@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.summary import SHOWN, facts
 from trace_bench.results.compare import repeats_of
 from trace_bench.results.records import BY_KIND, Record, training_tasks
 from trace_bench.results.rules import RULES
 from trace_bench.results.statistics import can_show, many
 
-SHOWN = ("model", "temperature", "seed")  # of a role that a model plays
 _BOUNDS = ("idle", "reference")
 
 
@@ -125,21 +125,6 @@ def models(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if group == "llm" and name in SHOWN:
             found.setdefault(role, {})[name] = value
     return found
-
-
-def facts(about: Mapping[str, Any], played: Mapping[str, Mapping[str, Any]]) -> str:
-    """What a suite says about itself as one line, which stands with every table. `played`: the
-    models in roles (see `models`); a fact that is named like a role names its model, too."""
-    parts = []
-    for name, value in about.items():
-        if value in ("", None, [], {}):
-            continue
-        text = f"{name.replace('_', ' ')}: {value}"
-        if name in played:
-            model = played[name]
-            text += " (" + ", ".join(f"{k} {model[k]}" for k in SHOWN if k in model) + ")"
-        parts.append(text)
-    return "; ".join(parts)
 
 
 # -- runs that began with the agent of earlier ones: tables show them by all that was spent -------

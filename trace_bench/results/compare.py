@@ -12,6 +12,7 @@ import numpy as np
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.summary import Interval
+from trace_bench.core.types import grouped
 from trace_bench.results.records import TRAINING, Record, own_settings
 from trace_bench.results.statistics import (
     ASSUMED,
@@ -164,9 +165,7 @@ Cells = Mapping[tuple[str, int], Cell]
 
 
 def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
-    groups: dict[tuple[str, int], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record.label, record.budget), []).append(record)
+    groups = grouped(records, lambda r: (r.label, r.budget))
     keys = sorted(groups, key=lambda k: (style().place(k[0]), k[1]))
     return {key: Cell(*key, tuple(sorted(groups[key], key=lambda r: r.seed))) for key in keys}
 
@@ -183,14 +182,24 @@ def by_cell(
     return Table(name, caption, ("method", "budget", *header), tuple(made))
 
 
+def at(record: Record, places: Sequence[int]) -> Record:
+    """The record with the tasks at these places alone."""
+
+    def some(values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(values[i] for i in places) if values else ()
+
+    return replace(
+        record,
+        success=some(record.success),
+        base=some(record.base),
+        passes=some(record.passes),
+        needs=some(record.needs),
+    )
+
+
 def only(cell: Cell, places: Sequence[int]) -> Cell:
     """The cell with the tasks at these places alone, those of its base agents too."""
-
-    def some(values: Sequence[float | None]) -> tuple[float | None, ...]:
-        return tuple(values[i] for i in places)
-
-    records = (replace(r, success=some(r.success), base=some(r.base)) for r in cell.records)
-    return replace(cell, records=tuple(records))
+    return replace(cell, records=tuple(at(r, places) for r in cell.records))
 
 
 def base_of(cell: Cell) -> Cell:
@@ -238,12 +247,12 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 def repeats_of(records: Sequence[Record]) -> Repeats:
     """From runs that differ in the seed only, else from the trials of each run, else assumed. Runs
     that never disagree, such as those without training, say nothing."""
-    groups: dict[str, list[Record]] = {}
-    for r in records:
-        apart = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
-        key = str((r.label, r.budget, apart, own_settings(r)))
-        groups.setdefault(key, []).append(r)
-    found = [_between_seeds(some) for some in groups.values() if len(some) > 1]
+
+    def apart(r: Record) -> str:
+        settings = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
+        return str((r.label, r.budget, settings, own_settings(r)))
+
+    found = [_between_seeds(some) for some in grouped(records, apart).values() if len(some) > 1]
     found = [each for each in found if each[0]]
     if found:
         flips, excess, freedom = (mean([each[i] for each in found]) for i in range(3))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import PER_ITEM
+from trace_bench.core.types import grouped
 from trace_bench.results.captions import describe, head
 from trace_bench.results.compare import (
     Cell,
@@ -60,10 +61,8 @@ def routing(records: Sequence[Record], caption: str) -> Table:
 
 def selection(records: Sequence[Record], caption: str) -> Table:
     """How often runs of a budget selected a capability, and how well labelling runs agreed."""
-    at: dict[int, list[Record]] = {}
-    for record in sorted(records, key=lambda r: r.budget):
-        if record.label == style().focus:
-            at.setdefault(record.budget, []).append(record)
+    focus = sorted((r for r in records if r.label == style().focus), key=lambda r: r.budget)
+    at = grouped(focus, lambda r: r.budget)
     names = sorted({n for runs in at.values() for r in runs for n in (*r.capabilities, *r.votes)})
     rows = [(name, *(_selected(name, runs) for runs in at.values())) for name in names]
     text = (

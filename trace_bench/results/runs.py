@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
 from trace_bench.core.store import fingerprint, read_bytes, read_if_there
 from trace_bench.core.summary import Borrowed, Costs, Summary, read_summary
-from trace_bench.core.types import Boundary, Purpose, to_json
+from trace_bench.core.types import Boundary, Purpose, flat, to_json
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.results.records import Record, record_of
 from trace_bench.results.rules import DEFAULT, counted, drops
@@ -49,7 +49,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     ledger = _checked_bytes(folder, "ledger.jsonl", summary)
     evaluation = _checked_bytes(folder, "evaluation.jsonl", summary)
     _check_ledger(folder, ledger, summary)
-    settings, source = _sources(dict(_shared(config)), summary.borrowed)
+    settings, source = _sources(dict(flat(config, FREE)), summary.borrowed)
     lines = _by_agent(evaluation, ("final", "base", *FLOORS))
     final = counted(lines["final"], rule)
     tasks = sorted({o.task for o in final})
@@ -113,7 +113,7 @@ def _sources(
         if key in apart or key.startswith(tuple(f"{group}." for group in apart))
     }
     left = {k: v for k, v in settings.items() if f"training.{k}" not in source}
-    lender = dict(_shared({"env": borrowed.env}))
+    lender = dict(flat({"env": borrowed.env}, FREE))
     training = borrowed.training
     source |= {"training.suite": training.suite}
     source |= {f"training.{name}": value for name, value in training.data.items()}
@@ -222,15 +222,3 @@ def _training(folder: Path) -> list[list[Any]]:
 
 def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
-
-
-def _shared(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Flat settings without those that may differ."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if name in FREE:
-            continue
-        if isinstance(value, Mapping):
-            yield from _shared(value, f"{name}.")
-        else:
-            yield name, value

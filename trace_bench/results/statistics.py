@@ -254,3 +254,7 @@ def can_show(tasks: int, seeds: int, trials: int, repeats: Repeats = ASSUMED) ->
 def many(count: int, what: str) -> str:
     """The count with the word, in the plural unless it is one."""
     return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def p_value(p: float) -> str:
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"

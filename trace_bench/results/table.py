@@ -78,10 +78,6 @@ def gap(found: Interval) -> str:
     return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
-def p_value(p: float) -> str:
-    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
-
-
 # -- how methods are shown -------------------------------------------------------------------------
 
 OTHER = "#000000"

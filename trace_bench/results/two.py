@@ -19,13 +19,14 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
+from trace_bench.core.types import grouped
 from trace_bench.results import compare
 from trace_bench.results.captions import began_with
 from trace_bench.results.compare import Cell, Difference, base_of, difference
 from trace_bench.results.places import Found, choose, find, say, split
 from trace_bench.results.records import Record, flat_settings
-from trace_bench.results.statistics import ASSUMED, can_show, many
-from trace_bench.results.table import Table, estimate, gap, p_value
+from trace_bench.results.statistics import ASSUMED, can_show, many, p_value
+from trace_bench.results.table import Table, estimate, gap
 
 _SAME_TASKS = ("env.name", "env.suite", "evaluation.split")
 _LIMIT = "evaluation.limit"
@@ -60,21 +61,8 @@ class Side:
     def on(self, shared: Sequence[str], ids: Sequence[str]) -> Side:
         """The side on these of its tasks; `ids` names all of them, in the records' order."""
         places = [ids.index(task) for task in shared]
-
-        def cut(record: Record) -> Record:
-            def of(values: Sequence[Any]) -> tuple[Any, ...]:
-                return tuple(values[i] for i in places) if values else ()
-
-            return replace(
-                record,
-                success=of(record.success),
-                base=of(record.base),
-                passes=of(record.passes),
-                needs=of(record.needs),
-            )
-
-        also = len(ids) - len(places)
-        return Side(tuple(map(cut, self.records)), tuple(shared), also)
+        records = tuple(compare.at(record, places) for record in self.records)
+        return Side(records, tuple(shared), len(ids) - len(places))
 
     def settings(self) -> dict[str, Any]:
         seeds = ", ".join(str(r.seed) for r in self.records)
@@ -203,9 +191,7 @@ def _settings(a: Side, b: Side) -> list[str]:
     differ = [f"  {k}: {one[k]} | {two[k]}" for k in one if k in two and one[k] != two[k]]
     for side, own, other in (("A", one, two), ("B", two, one)):
         # Counted by group: of another method or part there are dozens.
-        groups: dict[str, list[str]] = {}
-        for key in (k for k in own if k not in other):
-            groups.setdefault(key.partition(".")[0], []).append(key)
+        groups = grouped((k for k in own if k not in other), lambda key: key.partition(".")[0])
         counts = [some[0] if len(some) == 1 else f"{len(some)} of {group}"
                   for group, some in groups.items()]  # fmt: skip
         differ += [f"  settings that only {side} has: {', '.join(counts)}"] if counts else []

@@ -3,7 +3,6 @@ whose adapters are copied, so that the earlier run's folder may change."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from trace_bench.core.beginning import WEIGHTS, Beginning, adapter_hash, as_json
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import ContinuesAdapters, MethodPlan, Need, ShowsState, Trainer
 from trace_bench.core.run_files import BEGINNING
-from trace_bench.core.store import disk_errors, read_bytes, write_bytes, write_json
+from trace_bench.core.store import disk_errors, read_bytes, replacing, write_bytes, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.routing.router import AT_SERVERS
 from trace_bench.settings.schema import Settings
@@ -94,17 +93,12 @@ def _copy(adapter: AdapterRef, folder: Path) -> AdapterRef:
     expected = stem.rpartition("-")[2]
     if target.is_dir() and adapter_hash(own).startswith(expected):
         return own
-    building = target.with_name(f".{version}.building")
-    with disk_errors(target):
-        shutil.rmtree(building, ignore_errors=True)
+    with disk_errors(target), replacing(target) as building:
         for name in WEIGHTS:
             write_bytes(building / name, read_bytes(Path(adapter.path) / name))
         if not adapter_hash(replace(adapter, path=str(building))).startswith(expected):
-            shutil.rmtree(building, ignore_errors=True)
             raise UserError(
                 f"the adapter {adapter.path} was changed while it was copied. Run the command "
                 "again when nothing writes it any more, or change `agent`."
             )
-        shutil.rmtree(target, ignore_errors=True)
-        building.rename(target)
     return own

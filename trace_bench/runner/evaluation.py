@@ -106,13 +106,7 @@ class Evaluation:
         if len(agent.adapters) == 1 and agent.router is None:
             return
         with self._clock.phase("evaluation of every adapter"):
-            choices: dict[str | None, Sequence[Outcome]] = {}
-            for name in outcomes.choices_of(agent):
-                spec, label = outcomes.only(agent, name), f"adapter:{name or 'none'}"
-                if outcomes.acts_alike(spec, base):
-                    choices[name] = self.outcomes["base"]
-                else:
-                    choices[name] = self._held_out.evaluate(label, spec, self._plan)
+            choices = _each_alone(self._held_out, self._plan, base, agent, "adapter:")
             self.routed = outcomes.routing(choices, self.outcomes["final"])
 
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
@@ -124,12 +118,7 @@ class Evaluation:
             return
         plan = self._dev_plan()
         with self._clock.phase("evaluation of routing"):
-            choices: dict[str | None, Sequence[Outcome]] = {}
-            for name in outcomes.choices_of(agent):
-                spec, label = outcomes.only(agent, name), name or "none"
-                if outcomes.acts_alike(spec, base):
-                    spec, label = base, "base"
-                choices[name] = self._routing.evaluate(label, spec, plan)
+            choices = _each_alone(self._routing, plan, base, agent)
             routed = self._routing.evaluate("routed", agent, plan)
             self.validated = outcomes.routing(choices, routed)
 
@@ -160,6 +149,19 @@ class Evaluation:
         tasks = tasks_of(self._player.suites.target, settings.env.dev_split)
         few = settings.evaluation.limit if settings.rehearsal else None
         return EvaluationPlan(tuple(tasks[:few]))
+
+
+def _each_alone(
+    evaluator: Evaluator, plan: EvaluationPlan, base: AgentSpec, agent: AgentSpec, label: str = ""
+) -> dict[str | None, list[Outcome]]:
+    """The outcomes of all that the agent's router chooses among, each for all tasks."""
+    found = {}
+    for name in outcomes.choices_of(agent):
+        spec, own = outcomes.only(agent, name), f"{label}{name or 'none'}"
+        if outcomes.acts_alike(spec, base):
+            spec, own = base, "base"
+        found[name] = evaluator.evaluate(own, spec, plan)
+    return found
 
 
 # -- what a base agent did that earned nothing, before rollouts are spent on rewards of 0 ----------

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.summary import AgentRow, AgentScore, PairedDifference, Routing
-from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory
+from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory, grouped
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner.episodes import Spot
 
@@ -171,11 +170,9 @@ def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> Paired
 
 def equal_trials(outcomes: Sequence[Outcome]) -> int | None:
     """The trials of each task, if several and all equal in score, turns and tokens; else None."""
-    by_task: dict[str, list[tuple[Any, ...]]] = {}
-    for o in outcomes:
-        by_task.setdefault(o.task, []).append((o.score, o.stop, o.turns, o.tokens))
-    trials = {len(found) for found in by_task.values()}
+    by_task = grouped(outcomes, lambda o: o.task).values()
+    trials = {len(found) for found in by_task}
     if trials in (set(), {1}):
         return None
-    same = all(one == found[0] for found in by_task.values() for one in found)
-    return max(trials) if same else None
+    equal = (len({(o.score, o.stop, o.turns, o.tokens) for o in found}) == 1 for found in by_task)
+    return max(trials) if all(equal) else None

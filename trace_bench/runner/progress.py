@@ -215,9 +215,9 @@ def until(seconds: float) -> str:
     return time.strftime(form, time.localtime(time.time() + seconds))
 
 
-def bar(share: float, width: int = 8) -> str:
-    full = round(min(max(share, 0.0), 1.0) * width)
-    return "\u2588" * full + "\u2591" * (width - full)
+def bar(share: float) -> str:
+    full = round(min(max(share, 0.0), 1.0) * 8)
+    return "\u2588" * full + "\u2591" * (8 - full)
 
 
 def _fitting(name: str, figures: str, columns: int) -> str:

@@ -21,10 +21,10 @@ from trace_bench.core.summary import (
     Routing,
     Summary,
     TrainedApart,
+    facts,
 )
 from trace_bench.llm.roles import cost_in_words
-from trace_bench.results.captions import facts
-from trace_bench.results.table import p_value
+from trace_bench.results.statistics import p_value
 from trace_bench.trackers.jsonl import Metrics
 
 WIDE = 104  # columns of the whole closing table with usual names

@@ -16,6 +16,7 @@ from trace_bench.core.protocols import Suite
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.summary import (
+    SHOWN,
     AgentRow,
     Began,
     Borrowed,
@@ -31,7 +32,6 @@ from trace_bench.core.summary import (
 from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.llm.roles import IN_EPISODES, cost_per_item
 from trace_bench.play.suites import about_of, name_of
-from trace_bench.results.captions import SHOWN
 from trace_bench.runner.bench import Bench
 from trace_bench.runner.build import models_in_roles
 from trace_bench.runner.evaluation import Evaluation

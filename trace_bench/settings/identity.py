@@ -5,26 +5,24 @@ Settings whose field has `metadata={"identity": False}` (addresses, deadlines) a
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import hash_of, read_beginning
-from trace_bench.core.checked import choices
+from trace_bench.core.checked import choices, identifying
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.store import read_object
-from trace_bench.core.types import to_json
+from trace_bench.core.types import flat, to_json
 from trace_bench.settings.registry import Offered, Part, find
 from trace_bench.settings.schema import (
     PARTS,
     EnvSettings,
     ModelSettings,
     PartSettings,
-    RoleSettings,
     Settings,
 )
 
@@ -33,30 +31,20 @@ NOT_NAMED = ("factory", "options", "image")  # how a part is specified, not what
 
 def parts_of(settings: Settings) -> dict[str, Part]:
     """The parts that the settings name, by group. Raises UserError."""
-    groups: dict[str, PartSettings] = {
-        "env": settings.env,
-        "method": settings.method,
-        "model": settings.model,
-        "policy": settings.policy,
-        "trainer": settings.trainer,
-        "tracker": settings.tracker,
-    }
-    return {g: find(g, chosen, settings.env.suite if g == "env" else None)
-            for g, chosen in groups.items()}  # fmt: skip
+    suite = settings.env.suite
+    return {g: find(g, vars(settings)[g], suite if g == "env" else None) for g in PARTS}
 
 
 def identity(settings: Settings, parts: Mapping[str, Part]) -> dict[str, Any]:
     """The run's identity as plain data; its fingerprint names the run."""
-    data = {
-        f.name: to_json(getattr(settings, f.name))
-        for f in dataclasses.fields(Settings)
-        if f.name not in ELSEWHERE and f.name not in PARTS
-        and (getattr(settings, f.name) != f.default or not f.metadata.get("later"))
-    }  # fmt: skip
+    data = identifying(settings, without=(*ELSEWHERE, *PARTS))
     for group in PARTS:
         if group not in ELSEWHERE:
             data[group] = of_part(getattr(settings, group), parts[group])
-    data["llm"] = {name: _of_role(role) for name, role in settings.llm.roles.items()}
+    data["llm"] = {
+        name: role.by if role.by == "program" else identifying(role)
+        for name, role in settings.llm.roles.items()
+    }
     path = None if parts["policy"].declared.scripted else model_path(settings, parts)
     data["model"]["sha256"] = None if path is None else weights_hash(path)
     if settings.agent is not None:
@@ -91,7 +79,7 @@ def served_name(model: ModelSettings) -> str:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Keys in which two identities differ, each as `key: old -> new`."""
-    before, after = dict(_flat(old)), dict(_flat(new))
+    before, after = dict(flat(old)), dict(flat(new))
     keys = sorted(before.keys() | after.keys())
     return [
         f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
@@ -102,10 +90,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def weights_hash(path: str) -> str | None:
     """Hash of local weights, so that a rebuilt model gives a different run; None for a hub name."""
-    files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else None
-    if files is None:
-        return None
-    return hash_of(tuple((f, f.stat().st_mtime_ns, f.stat().st_size) for f in files))
+    return hash_of(sorted(Path(path).glob("*.safetensors"))) if Path(path).is_dir() else None
 
 
 def weights_count(path: str) -> int | None:
@@ -131,13 +116,7 @@ def _model_files(folder: Path) -> list[Path]:
 
 
 def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
-    own = {
-        f.name: to_json(getattr(chosen, f.name))
-        for f in dataclasses.fields(chosen)
-        if f.name not in NOT_NAMED
-        and f.metadata.get("identity", True)
-        and (getattr(chosen, f.name) != f.default or not f.metadata.get("later"))
-    }
+    own = identifying(chosen, without=NOT_NAMED)
     options = part.factory.identity(part.options)
     for key, parameter in part.factory.known().items():
         offered = choices(parameter.hint)
@@ -147,21 +126,3 @@ def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
         return {**own, **options, "origin": to_json(part.origin)}
     named = {} if chosen.factory is None else {"factory": part.factory.text}  # a part of our own
     return {**own, **options, **named}
-
-
-def _of_role(role: RoleSettings) -> Any:
-    if role.by == "program":
-        return role.by
-    return {
-        f.name: to_json(getattr(role, f.name))
-        for f in dataclasses.fields(role)
-        if f.metadata.get("identity", True)
-    }
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

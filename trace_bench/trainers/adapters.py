@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trace_bench.core.errors import unknown
-from trace_bench.core.store import stable_seed, write_bytes, write_text
+from trace_bench.core.store import replacing, stable_seed, write_bytes, write_text
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_adapter
 from trace_bench.policies.loading import without_weights
@@ -190,12 +189,9 @@ def write_adapter(
         "rank_pattern": {},
         "alpha_pattern": {},
     }
-    building = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(building, ignore_errors=True)
-    write_text(building / CONFIG, json.dumps(config, indent=2) + "\n")
-    write_bytes(building / WEIGHTS, save(plain, metadata={"format": "pt"}))
-    shutil.rmtree(folder, ignore_errors=True)  # the same version, from an interrupted iteration
-    building.rename(folder)
+    with replacing(folder) as building:  # of the same version, from an interrupted iteration
+        write_text(building / CONFIG, json.dumps(config, indent=2) + "\n")
+        write_bytes(building / WEIGHTS, save(plain, metadata={"format": "pt"}))
 
 
 def begin_with(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trace_bench.core.checked import BY_MODEL, LATER, PLACE, identifies, number, parameters
+from trace_bench.core.checked import BY_MODEL, LATER, PLACE, identifying, number
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import to_json
 from trace_bench.trainers.algorithms import Algorithm
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -100,8 +99,7 @@ class Recipe:
 
     def trained(self) -> dict[str, Any]:
         """The settings that decide what is trained: those of a job's identity, as plain data."""
-        known = parameters(type(self))
-        return {n: v for n, v in to_json(self).items() if identifies(known[n], v)}
+        return identifying(self)
 
 
 @dataclass(frozen=True)

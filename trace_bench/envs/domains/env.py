@@ -13,8 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trace_bench.checklists.talk import opening_of
-from trace_bench.core.chat import answer_call, read_call
+from trace_bench.core.chat import answer_call, opening_of, read_call
 from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task, Tool
 from trace_bench.envs import LiveEnv, met
 from trace_bench.envs.domains.tasks import Row, apply, tables

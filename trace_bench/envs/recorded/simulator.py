@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from trace_bench.checklists.talk import ToolCall, opening_of, plain
-from trace_bench.core.chat import ask_until
+from trace_bench.checklists.talk import ToolCall, plain
+from trace_bench.core.chat import ask_until, opening_of
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.protocols import Ask
 from trace_bench.core.text import without_surrogates

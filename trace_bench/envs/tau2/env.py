@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from trace_bench.checklists.talk import ToolCall, opening_of
-from trace_bench.core.chat import answer_call, make_tool, read_call
+from trace_bench.checklists.talk import ToolCall
+from trace_bench.core.chat import answer_call, make_tool, opening_of, read_call
 from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs import LiveEnv

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.checklists.model_judge import LONGEST, cut, entries_in, verdicts_on
-from trace_bench.checklists.talk import opening_of
-from trace_bench.core.chat import ask_until
+from trace_bench.core.chat import ask_until, opening_of
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary, Message

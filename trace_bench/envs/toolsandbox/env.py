@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trace_bench.checklists.talk import opening_of
+from trace_bench.core.chat import opening_of
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
 from trace_bench.envs import LiveEnv

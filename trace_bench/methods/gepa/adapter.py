@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
+from trace_bench.core.checked import number
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
@@ -22,16 +23,16 @@ Reflector = Callable[[str, Sequence[Mapping[str, Any]]], str]
 class GepaSettings:
     """`method.*` of `method=gepa`."""
 
-    minibatch: int = field(default=8, metadata={"low": 1})
+    minibatch: int = field(default=8, metadata=number(1))
     """Training tasks that a proposal is made from and tested on (the package's default is 3: three
     sampled episodes say little about a candidate; on the development split 8 was the better)."""
-    validation: int = field(default=24, metadata={"low": 1})
+    validation: int = field(default=24, metadata=number(1))
     """Training tasks kept for comparing accepted candidates; the others are for proposals."""
-    lines: int = field(default=4, metadata={"low": 1})
+    lines: int = field(default=4, metadata=number(1))
     """Most lines of the prompt (the program reflector's)."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the score is maximized."""
-    failures: int = field(default=5, metadata={"low": 1})
+    failures: int = field(default=5, metadata=number(1))
     """Failed proposals in a row after which it stops with an error."""
 
     @property

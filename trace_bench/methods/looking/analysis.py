@@ -20,7 +20,7 @@ from trace_bench.core.protocols import (
     PlannedRun,
 )
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
+from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory, grouped
 from trace_bench.methods.looking import analyst, capabilities
 from trace_bench.methods.looking.capabilities import (
     VOCABULARY,
@@ -251,10 +251,8 @@ class Analysis:
 
     def known(self, names: Sequence[str]) -> list[Known]:
         """What the analysis found about every training task, with the capabilities `names`."""
-        by_task: dict[str, list[Analysed]] = {}
-        for e in self.episodes:
-            if e.labels is not None:
-                by_task.setdefault(e.task.id, []).append(e)
+        labelled = (e for e in self.episodes if e.labels is not None)
+        by_task = grouped(labelled, lambda e: e.task.id)
         out: list[Known] = []
         for group in by_task.values():
             solved = 2 * sum(e.passed for e in group) > len(group)

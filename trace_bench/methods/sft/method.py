@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trace_bench.core.chat import read_call
-from trace_bench.core.checked import LATER
+from trace_bench.core.checked import LATER, number
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.factory import load
 from trace_bench.core.protocols import (
@@ -61,7 +61,7 @@ class SftSettings(TuningSettings):
     chat format of OpenAI or that of the Agent Data Protocol, one JSON object a line; None: in the
     phone world the project's own demonstrations, drawn from the mixture that the tiny agent was
     trained on, in others the training tasks, played by their references."""
-    demonstrations: int = field(default=1024, metadata={"low": 1})
+    demonstrations: int = field(default=1024, metadata=number(1))
     """How many of them are used, the first ones that fit."""
     tools: Literal["suite", "own"] = field(default="suite", metadata=LATER)
     """The tools of a conversation in `data`: the suite's, or its own, so that it may be of any
@@ -133,7 +133,7 @@ def demonstrations(
     """The demonstrations as tokens, under the base agent's prompt. Those longer than `context`
     tokens are left out, and counted in the log. Raises UserError if none is left."""
     every = [
-        tokens_of(chat, replace(each, messages=tuple(with_guidance(each.messages, base.prompt))))
+        tokens_of(chat, replace(each, messages=with_guidance(each.messages, base.prompt)))
         for each in shown
     ]
     fitting = [s for s in every if len(s.ids) <= context]

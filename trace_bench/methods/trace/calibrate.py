@@ -16,6 +16,7 @@ from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.making import MAX_LEVEL, Mix, draw
 from trace_bench.methods.trace.settings import SynthesisSettings
+from trace_bench.trainers.course import in_groups
 
 EPS = 1e-9
 MOST_LOST = 0.1  # share of episodes that may be lost to errors before a calibration is useless
@@ -153,8 +154,7 @@ def _play_round(
 
 def numbers(played: Sequence[Trajectory], settings: SynthesisSettings) -> Numbers:
     """Numbers of one capability's episodes, in groups of `calibration_group_size`."""
-    size = settings.calibration_group_size
-    return of_groups([played[at : at + size] for at in range(0, len(played), size)], settings)
+    return of_groups(in_groups(played, settings.calibration_group_size), settings)
 
 
 def of_groups(groups: Sequence[Sequence[Trajectory]], settings: SynthesisSettings) -> Numbers:

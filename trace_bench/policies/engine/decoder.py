@@ -66,10 +66,10 @@ def supports(model: Any) -> bool:
 
 
 class Decoder:
-    """Backend over the weights of a Hugging Face module; see this file's docstring. `merged`:
-    whether adapters are merged into matrices of their own (None: in a small model in float32)."""
+    """Backend over the weights of a Hugging Face module; see this file's docstring. Adapters are
+    merged into matrices of their own in a small model in float32."""
 
-    def __init__(self, model: Any, slots: int, context: int, merged: bool | None = None) -> None:
+    def __init__(self, model: Any, slots: int, context: int) -> None:
         c = model.config
         self.slots, self.context, self.block = slots, context, BLOCK_SLOTS
         self.vocab, self.hidden = int(c.vocab_size), int(c.hidden_size)
@@ -81,10 +81,9 @@ class Decoder:
         self.shapes: Mapping[str, tuple[int, int]] = {
             name: (m.weight.shape[0], m.weight.shape[1]) for name, m in source.linear.items()
         }
-        if merged is None:
-            dtypes = {m.weight.dtype for m in source.linear.values()}
-            small = sum(p.numel() for p in model.parameters()) <= SMALL
-            merged = small and dtypes == {torch.float32}
+        dtypes = {m.weight.dtype for m in source.linear.values()}
+        small = sum(p.numel() for p in model.parameters()) <= SMALL
+        merged = small and dtypes == {torch.float32}
         dtype = next(iter(source.linear.values())).weight.dtype
         with torch.inference_mode():
             self._matrices: Matrices = Merged(source) if merged else LowRank(source)

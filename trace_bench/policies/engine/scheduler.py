@@ -24,6 +24,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from trace_bench.core.types import grouped
 from trace_bench.policies.engine.layout import Backend, Rows
 from trace_bench.policies.engine.sampling import sample, uniforms
 
@@ -73,6 +74,7 @@ class _Member:
     """A live episode. Between turns, `following` holds its next order, if it has arrived."""
 
     episode: int
+    adapter: str | None
     following: tuple[int, ...] | None = None
     kept: int | None = None
     temperature: float = 1.0
@@ -103,7 +105,6 @@ class Scheduler:
         self.backend, self.slots, self.context, self.stop = backend, slots, context, stop
         self.computed = 0  # tokens computed so far
         self._members: dict[int, _Member] = {}
-        self._adapters: dict[int, str | None] = {}
         self._rows: list[_Row] = []
         self._row_of: dict[int, _Row] = {}
         self._waiting: list[_Member] = []  # live, without a row yet, in order of arrival
@@ -117,7 +118,7 @@ class Scheduler:
 
     def adapters(self) -> set[str | None]:
         """The adapters that live episodes use."""
-        return set(self._adapters.values())
+        return {member.adapter for member in self._members.values()}
 
     def sampled(self, episode: int) -> tuple[int, ...]:
         """The ids of an episode's open turn so far."""
@@ -133,8 +134,7 @@ class Scheduler:
             raise ValueError(f"episode {order.episode}: the prompt is too long")
         member = self._members.get(order.episode)
         if member is None:
-            member = self._members[order.episode] = _Member(order.episode)
-            self._adapters[order.episode] = order.adapter
+            member = self._members[order.episode] = _Member(order.episode, order.adapter)
             self._waiting.append(member)
         elif member.following is not None or self._row_of[order.episode].active:
             raise ValueError(f"episode {order.episode}: a turn is open already")
@@ -153,7 +153,6 @@ class Scheduler:
         member = self._members.pop(episode, None)
         if member is None:
             return
-        del self._adapters[episode]
         row = self._row_of.pop(episode, None)
         if row is None:
             self._waiting.remove(member)
@@ -220,11 +219,7 @@ class Scheduler:
         """Splits rows whose members' newest tokens differ; returns the finished turns."""
         done = []
         for row in rows:
-            parts: dict[tuple[int, bool], list[_Member]] = {}
-            for m in row.members:
-                token = m.ids[-1]
-                ended = token == self.stop or len(m.ids) == m.limit
-                parts.setdefault((token, ended), []).append(m)
+            parts = grouped(row.members, self._newest)
             for part, ((token, ended), members) in zip(
                 self._split(row, list(parts.values())), parts.items(), strict=True
             ):
@@ -236,12 +231,15 @@ class Scheduler:
                     ]
         return done
 
+    def _newest(self, member: _Member) -> tuple[int, bool]:
+        """A member's newest token, and whether the turn ends with it."""
+        token = member.ids[-1]
+        return token, token == self.stop or len(member.ids) == member.limit
+
     def _resume(self) -> None:
         """Starts the next turn of rows whose members have new orders; splits rows that differ."""
         for row in [r for r in self._rows if not r.active]:
-            parts: dict[tuple[tuple[int, ...] | None, int | None], list[_Member]] = {}
-            for m in row.members:
-                parts.setdefault((m.following, m.kept), []).append(m)
+            parts = grouped(row.members, lambda m: (m.following, m.kept))
             if list(parts) == [(None, None)]:
                 continue
             for part, (following, kept) in zip(
@@ -290,7 +288,7 @@ class Scheduler:
         started: dict[tuple[str | None, tuple[int, ...]], _Row] = {}
         later: list[_Member] = []
         for member in self._waiting:
-            adapter, ids = self._adapters[member.episode], member.following or ()
+            adapter, ids = member.adapter, member.following or ()
             if len(self._row_of) == self.slots:
                 later.append(member)
             elif (twin := started.get((adapter, ids))) is not None:

@@ -31,11 +31,12 @@ silenced, so weights need not sum to one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from trace_bench.core.beginning import renamed
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Prompt, Router, RoutesTurns, ShowsState, State
 from trace_bench.core.types import AgentSpec, Message, Tool
@@ -67,21 +68,12 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
     kind = str(description.get("kind"))
     if kind not in KINDS:
         raise unknown("router", kind, KINDS, "agent.router.kind")
-    for name in _named(description):
+    used: list[str | None] = []
+    renamed(description, used.append)
+    for name in used:
         if name is not None and name not in names:
             raise unknown("adapter", name, ["null (the base model)", *names], "agent.router")
     return KINDS[kind](description, model)
-
-
-def _named(description: Mapping[str, Any]) -> Iterator[str | None]:
-    """Every adapter that a description names."""
-    yield from (description.get("adapter"), description.get("otherwise"))
-    yield from description.get("labels", ())
-    yield from (example[1] for example in description.get("examples", ()))
-    yield from (each[0] for key in ("skills", "parts") for each in description.get(key, ()))
-    for part in ("retrieval", "zero_shot"):  # of "both"
-        if part in description:
-            yield from _named(description[part])
 
 
 class FixedRouter(Router):
@@ -122,9 +114,7 @@ class ClassifierRouter(Router):
             raise unknown("lock", lock, (LOCK,), "agent.router.lock")
         self._model, self.waits = model, model.at_servers
         self.linear = Linear(description)
-        self.others = share(description, "others")
         self.soft = bool(description.get("soft", False))
-        self.otherwise: str | None = description.get("otherwise")
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         (choice,) = self.routes([(messages, tools)])
@@ -135,13 +125,12 @@ class ClassifierRouter(Router):
 
     def choose(self, state: State) -> str | Mixture | None:
         """The sum of adapters for the state [hidden size]."""
-        scores = self.linear.scores(np.array(state, dtype=np.float64))
-        gates = rounded(softmax(scores)) if self.soft else best(scores)
-        return blend(self.linear.labels, gates, self.others, self.otherwise)
+        return self.linear.choose(np.array(state, dtype=np.float64), self.soft)
 
 
 class Linear:
-    """A linear layer with labels, from JSON: `weights` [labels, features], `bias` [labels]."""
+    """A linear layer with labels, from JSON: `weights` [labels, features], `bias` [labels]; and how
+    its choice is applied: `others`, `otherwise`."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.labels: list[str | None] = list(description["labels"])
@@ -154,6 +143,14 @@ class Linear:
                 f"agent.router has {count} labels, weights of shape {weights.shape} and a bias of "
                 f"shape {bias.shape}; needed: finite numbers, (labels, features) and (labels)."
             )
+        self.others = share(description, "others")
+        self.otherwise: str | None = description.get("otherwise")
+
+    def choose(self, features: np.ndarray, soft: bool = False) -> str | Mixture | None:
+        """[features] -> the best adapter, or the sum of all, to which the others are added."""
+        scores = self.scores(features)
+        gates = rounded(softmax(scores)) if soft else best(scores)
+        return blend(self.labels, gates, self.others, self.otherwise)
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """[features] -> [labels]. Raises UserError for another shape."""
@@ -214,8 +211,6 @@ class TurnRouter(RoutesTurns):
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.linear = Linear(description)
-        self.others = share(description, "others")
-        self.otherwise: str | None = description.get("otherwise")
         self.place = {word: i for i, word in enumerate(description["words"])}
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
@@ -225,8 +220,7 @@ class TurnRouter(RoutesTurns):
     def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         features = np.zeros(len(self.place))
         features[[self.place[w] for w in shown(messages, tools) if w in self.place]] = 1.0
-        gates = best(self.linear.scores(features))
-        return blend(self.linear.labels, gates, self.others, self.otherwise)
+        return self.linear.choose(features)
 
 
 def shown(messages: Sequence[Message], tools: Sequence[Tool]) -> set[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from trace_bench.core.lines import Outcome
 from trace_bench.core.store import fingerprint, write_text
 from trace_bench.core.text import file_name
-from trace_bench.core.types import Message, Trajectory, to_json
+from trace_bench.core.types import Message, Trajectory, grouped, to_json
 from trace_bench.results.formats.episodes import HELD_OUT, Exported, FinishedRun
 from trace_bench.results.statistics import mean, task_means
 
@@ -25,9 +25,7 @@ SCORES = ("success", "similarity")
 
 def write(source: FinishedRun, out: Path) -> None:
     made = datetime.fromtimestamp((source.folder / "summary.json").stat().st_mtime, UTC).isoformat()
-    groups: dict[str, list[Exported]] = {}
-    for played in source.episodes():
-        groups.setdefault(played.group, []).append(played)
+    groups = grouped(source.episodes(), lambda played: played.group)
     logs = {group: _last(found, source) for group, found in groups.items()}
     for line in source.outcomes():
         group = f"{HELD_OUT}{line.agent}"

@@ -109,10 +109,17 @@ class Solver:
         self.asked.add(capability)
         return capability not in self.lacks
 
-    def need(self, *tools: str) -> None:
+    def need(self, tool: str) -> None:
         """Gives up when a tool is missing for which no call could be invented."""
-        if any(tool not in self.tools for tool in tools):
+        if tool not in self.tools:
             raise GiveUp
+
+    def has(self, tool: str) -> bool:
+        """Whether a tool is there whose result could be invented. A solver that declines gives up
+        without it; False for one that invents."""
+        if tool not in self.tools and self.can(DECLINE):
+            raise GiveUp
+        return tool in self.tools
 
     def call(self, tool: str, /, **arguments: Any) -> Steps:
         """The tool's result. An error whose cause is a setting is answered by changing that setting

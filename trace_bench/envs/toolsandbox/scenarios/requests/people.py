@@ -10,7 +10,6 @@ from trace_bench.envs.toolsandbox.scenarios.pools import RELATIONSHIPS, Choices
 from trace_bench.envs.toolsandbox.scenarios.requests.lookups import SETTERS
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     CONVERT,
-    DECLINE,
     DISAMBIGUATE,
     GiveUp,
     Redraw,
@@ -72,8 +71,8 @@ def by_relationship(choices: Choices, who: Person) -> Person:
 def find_contact(solver: Solver, who: Person, invent: bool = True) -> Steps:
     """The person's row from `search_contacts`. Without that tool the solver declines or, lacking
     this capability and if `invent`, goes on with an invented person."""
-    if "search_contacts" not in solver.tools:
-        if solver.can(DECLINE) or not invent:
+    if not solver.has("search_contacts"):
+        if not invent:
             raise GiveUp
         return {"person_id": "12345678", "name": who.called, "phone_number": INVENTED_NUMBER}
     rows = yield from solver.call("search_contacts", **{who.key: who.called})
@@ -147,7 +146,7 @@ def modify_contact(
     name = who.phrase
 
     def solution(solver: Solver) -> Solution:
-        if "search_contacts" not in solver.tools and not solver.can(DECLINE):
+        if not solver.has("search_contacts"):
             number = number_argument(solver, spoken)
             yield from solver.call("add_contact", name=name, phone_number=number)
             return "The contact is changed."

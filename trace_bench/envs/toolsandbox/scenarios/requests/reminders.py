@@ -10,7 +10,6 @@ from trace_bench.envs.toolsandbox.scenarios.requests import lookups
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     ASK,
     CONVERT,
-    DECLINE,
     GiveUp,
     Request,
     Say,
@@ -41,12 +40,9 @@ def remind_at(choices: Choices, missing: str = "") -> Request:
                 yield Say(_WHEN)  # the user answers with the date that is known here
             else:
                 then = _GUESSED_WHEN
-        if "datetime_info_to_timestamp" in solver.tools:
+        stamp: float = lookups.INVENTED_TIME
+        if solver.has("datetime_info_to_timestamp"):
             stamp = yield from lookups.timestamp_of(solver, then)
-        elif solver.can(DECLINE):
-            raise GiveUp
-        else:
-            stamp = lookups.INVENTED_TIME
         yield from solver.call("add_reminder", content=what, reminder_timestamp=stamp)
         return "The reminder is set."
 
@@ -69,11 +65,8 @@ def remind_in(choices: Choices, missing: bool = False) -> Request:
     def solution(solver: Solver) -> Solution:
         if missing and solver.can(ASK):
             yield Say(_WHEN)  # the user answers with the lookups.span that is known here
-        if "get_current_timestamp" not in solver.tools:
-            if solver.can(DECLINE):
-                raise GiveUp
-            stamp = lookups.INVENTED_TIME
-        else:
+        stamp: float = lookups.INVENTED_TIME
+        if solver.has("get_current_timestamp"):
             stamp = yield from solver.call("get_current_timestamp")
             if solver.can(CONVERT) and (solver.can(ASK) or not missing):
                 stamp = yield from solver.call("shift_timestamp", timestamp=stamp, **shift)
@@ -168,9 +161,7 @@ def _about(
 def _find_reminder(solver: Solver, errand: str) -> Steps:
     """The row of a reminder. Without the tool that finds it the solver declines or, lacking this
     capability, goes on with None."""
-    if "search_reminder" not in solver.tools:
-        if solver.can(DECLINE):
-            raise GiveUp
+    if not solver.has("search_reminder"):
         return None
     rows = yield from solver.call("search_reminder", content=errand)
     if not rows:
