@@ -45,7 +45,7 @@ PARAMETERS: Mapping[str, str] = {
 }
 """Short games; the package's own defaults go up to 11 rooms and 46 steps."""
 DEFAULT = ("twc",)
-SIZES = {"demo": 4000, "train": 1000, "dev": 200, "test": 400}
+SIZES = {"demo": 6000, "train": 1000, "dev": 200, "test": 400}
 SHARES = {"demo": range(6, 16), "train": range(3, 6), "dev": range(2, 3), "test": range(2)}
 # The package's folds, and the seed of a split's first task: its own seeds are 0 to 999 for the fold
 # train, and 1,000 from 10,000 and 20,000 for dev and test; it takes others too.
