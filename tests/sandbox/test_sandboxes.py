@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,6 +38,7 @@ from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.owners import LABEL
 from trace_bench.sandbox.suite import SandboxedSuite, _class_with, _Remote, abilities_of
+from trace_bench.sandbox.transport import Lost, Worker
 
 PHONE = chosen("toolsandbox", "embedded")
 KINDS = [
@@ -233,6 +235,34 @@ def test_other_code_in_the_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     suite = sandboxed("process")
     with pytest.raises(UserError, match=r"its image is of another version\. Build it again"):
         suite.make().reset(suite.tasks("train")[0])
+
+
+def test_a_worker_that_takes_no_call_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    send, tried = Worker.send, list[str]()
+
+    def stuck(worker: Worker, message: Any, deadline: float) -> None:
+        tried.append("call")
+        if len(tried) == 2:
+            raise Lost("it accepts no more input")
+        send(worker, message, deadline)
+
+    suite = sandboxed("process")
+    task, env = suite.tasks("train")[0], suite.make()
+    monkeypatch.setattr(Worker, "send", stuck)
+    first = env.reset(task)
+    assert env.step({"role": "assistant", "content": "Hm."}).messages and first.messages
+    assert suite._pool.workers.lost == ["it accepts no more input"] and len(tried) == 3
+    suite.close()
+
+
+def test_a_closed_pool_leaves_nobody_waiting() -> None:
+    suite = sandboxed("process")
+    task = suite.tasks("train")[0]
+    with ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(suite.make().reset, task) for _ in range(64)]
+        suite.close()
+    assert {type(call.exception()) for call in calls} <= {type(None), EpisodeError, UserError}
+    suite.close()  # what was called after the first
 
 
 @pytest.mark.docker

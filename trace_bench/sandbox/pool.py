@@ -26,6 +26,9 @@ from trace_bench.sandbox.transport import Lost, Transport, Worker
 from trace_bench.sandbox.workers import Workers
 
 ASKED = 1024  # questions at a time; a thread is started for each only when it is needed
+SIDE_BY_SIDE = (
+    64  # batches of a worker at a time, which are as many threads: of `sandbox.processes`
+)
 
 
 class Pool:
@@ -76,8 +79,8 @@ class Pool:
         if not calls:
             return []
         wanted = Round(calls)
-        self._wanted.append(wanted)
         with self._starting:
+            self._wanted.append(wanted)
             if self._thread is None or not self._thread.is_alive():
                 self.workers.ended = False
                 self._thread = threading.Thread(target=self._serve, name="sandbox", daemon=True)
@@ -98,8 +101,8 @@ class Pool:
     def close(self) -> None:
         self.workers.ended = True
         self._bell.ring()
-        if self._thread is not None:
-            self._thread.join(5)  # it may be starting a container
+        if (thread := self._thread) is not None:
+            thread.join(5)  # it may be starting a container
         for worker in [*self.workers.there]:
             self.workers.retire(worker)
         if self._threads is not None:
@@ -114,21 +117,17 @@ class Pool:
                 self._listen()
             except BaseException as error:  # whoever waits for a result is to know
                 self._end_rounds(error)
-        self._end_rounds(EpisodeError("sandbox", "the pool was closed"))
+        with self._starting:  # what is wanted from now on is another thread's
+            self._end_rounds(EpisodeError("sandbox", "the pool was closed"))
+            self._thread = None
 
     def _end_rounds(self, error: BaseException) -> None:
-        self._take_wanted()
+        while self._wanted:
+            self._rounds.add(self._wanted.popleft())
         for waiting in self._rounds:
             with suppress(InvalidStateError):
                 waiting.results.set_exception(error)
         self._rounds, self._sent, self._alone = set(), [], []
-
-    def _take_wanted(self) -> list[Round]:
-        fresh = []
-        while self._wanted:
-            fresh.append(self._wanted.popleft())
-        self._rounds.update(fresh)
-        return fresh
 
     def _begin(self) -> None:
         """Sends what is wanted; first, when nothing else runs, the calls to be retried."""
@@ -138,15 +137,15 @@ class Pool:
             episode.history, episode.answers = [], {}
         if self._alone:
             if not self._sent:
-                now, self._alone = (
-                    self._alone[: self.workers.size],
-                    self._alone[self.workers.size :],
-                )
+                size = self.workers.size
+                now, self._alone = self._alone[:size], self._alone[size:]
                 self._apart = True
                 self._send_all(now)
         elif not (self._apart and self._sent):
             self._apart = False
-            for fresh in self._take_wanted():
+            while self._wanted and len(self._sent) < SIDE_BY_SIDE * self.workers.size:
+                fresh = self._wanted.popleft()
+                self._rounds.add(fresh)
                 self._send_all([Due(fresh, place) for place in range(len(fresh.calls))])
 
     def _send_all(self, calls: Sequence[Due]) -> None:
@@ -191,6 +190,8 @@ class Pool:
 
     def _listen(self) -> None:
         """Waits until something arrives, is wanted or is late, and takes it."""
+        if self._alone and not self._sent:
+            return  # nothing could be sent: it is retried at once
         busy = dict.fromkeys(calls.worker for calls in self._sent)
         owner = {fd: worker for worker in busy for fd in worker.transport.filenos()}
         clocks = [calls.deadline for calls in self._sent if not calls.open]
