@@ -99,9 +99,11 @@ class Pool:
         return result["value"]
 
     def close(self) -> None:
-        self.workers.ended = True
+        with self._starting:
+            self.workers.ended = True
+            thread = self._thread
         self._bell.ring()
-        if (thread := self._thread) is not None:
+        if thread is not None:
             thread.join(5)  # it may be starting a container
         for worker in [*self.workers.there]:
             self.workers.retire(worker)
