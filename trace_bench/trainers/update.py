@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed, write_bytes
-from trace_bench.core.types import AdapterRef, grouped
+from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.adapters import begin_with, restart
 from trace_bench.trainers.algorithms import Batch
@@ -71,7 +71,9 @@ def update(
     own = learner.rounded or bool(settings.hinted) or algorithm.truncate is not None
     sequences = [s for each in trajectories for s in each]
     owners = [i for i, each in enumerate(trajectories) for _ in each]
-    rows = grouped(range(len(owners)), owners.__getitem__)  # of each trajectory's sequences
+    rows: list[list[int]] = [[] for _ in trajectories]  # the places of each trajectory's sequences
+    for row, owner in enumerate(owners):
+        rows[owner].append(row)
     places = [row for row, owner in enumerate(owners) if usable[owner]]
     hinted = [is_hinted(owner, settings) for owner in owners]
     if own and settings.minibatches > 1 and places:  # else the first step has them all
