@@ -5,7 +5,7 @@ slowest of them alone, with the user asked from this process and from a sandbox.
 
 tau2's telecom tasks (they are asked for an answer each turn) with an agent that answers at once and
 users who think for a time drawn from an exponential distribution, the same in every kind. 1.0 is
-the least possible; if every round of turns waited for its slowest user, it would be some 2 to 3.
+the least possible.
 """
 
 from __future__ import annotations

@@ -258,10 +258,12 @@ def test_a_worker_that_takes_no_call_is_replaced(monkeypatch: pytest.MonkeyPatch
 def test_a_closed_pool_leaves_nobody_waiting() -> None:
     suite = sandboxed("process")
     task = suite.tasks("train")[0]
-    with ThreadPoolExecutor(8) as threads:
-        calls = [threads.submit(suite.make().reset, task) for _ in range(64)]
-        suite.close()
-    assert {type(call.exception()) for call in calls} <= {type(None), EpisodeError, UserError}
+    threads = ThreadPoolExecutor(8)
+    calls = [threads.submit(suite.make().reset, task) for _ in range(64)]
+    suite.close()
+    found = {type(call.exception(timeout=60)) for call in calls}
+    assert found <= {type(None), EpisodeError, UserError}
+    threads.shutdown()
     suite.close()  # what was called after the first
 
 
