@@ -30,7 +30,7 @@ import yaml
 
 from trace_bench.core.checked import build as build_settings
 from trace_bench.core.command import command, told
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_object
 from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import parts_of, plain
@@ -101,7 +101,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     name = words[0] if words else ""
     if name not in COMMANDS:
-        raise unknown("command", name, COMMANDS, "first word")
+        raise UserError(f"unknown command {name!r}; allowed: {', '.join(COMMANDS)}.")
     COMMANDS[name](list(words[1:]))
     return 0
 
