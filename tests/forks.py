@@ -4,13 +4,17 @@ an interpreter (test_launchers.py)."""
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO
 
 
@@ -26,6 +30,72 @@ def forked(
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         printed.seek(0)
         return code, printed.read()
+
+
+def imported() -> None:
+    """What a command may need of models, once for all of them."""
+    from transformers import Qwen3ForCausalLM  # noqa: F401
+
+    import trace_bench.policies.local
+    import trace_bench.trainers.local  # noqa: F401
+
+
+class Ahead:
+    """A command in a child that is there before it is known which: a process with other threads, as
+    of servers, had better not be forked. It does what the caller of subprocess.Popen needs."""
+
+    def __init__(self) -> None:
+        imported()
+        heard, self._say = os.pipe()
+        self.pid = os.fork()
+        self._code: int | None = None
+        if self.pid == 0:
+            with os.fdopen(heard) as told:
+                module, log, *arguments = json.loads(told.readline())
+            with Path(log).open("a") as printed:
+                os._exit(_as_main(module, tuple(arguments), printed, lambda: None))
+        os.close(heard)
+
+    def begin(self, module: str, log: Path, *arguments: str) -> Ahead:
+        os.write(self._say, (json.dumps([module, str(log), *arguments]) + "\n").encode())
+        return self
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def wait(self, timeout: float = 600) -> int:
+        end = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("a forked command", timeout)
+            time.sleep(0.02)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def forked_in(folder: Path, module: str, *arguments: str) -> tuple[int, str]:
+    """`forked` in another folder, whose modules are read anew."""
+    imported()
+
+    def there() -> None:
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
+        for file in folder.glob("*.py"):
+            sys.modules.pop(file.stem, None)
+
+    return forked(module, *arguments, prepare=there)
 
 
 def killed_until_done(work: Callable[[], object], first: float, more: float) -> int:

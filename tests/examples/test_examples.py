@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forks import forked_in
 from pages import EXAMPLES, lay_out
 
 FILES = sorted(EXAMPLES.glob("*.py"))
@@ -21,12 +22,19 @@ def here(tmp_path: Path) -> Path:
 
 
 def python(folder: Path, *arguments: str) -> str:
-    """stdout of a Python program in that folder."""
+    """What a Python program prints in that folder."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def module(folder: Path, name: str, *arguments: str) -> str:
+    """What `python -m name arguments` prints in that folder."""
+    code, said = forked_in(folder, name, *arguments)
+    assert code == 0, said
+    return said
 
 
 def summaries(folder: Path) -> dict[str, dict]:
@@ -61,7 +69,7 @@ def test_the_desk_is_learned_and_what_was_lacking_is_found(here: Path) -> None:
     not know what to do when it is down."""
     settings = ["env=custom", "env.factory=desk:Suite", "env.options.size=24", "budget=224"]
     quick = ["checkpoints=[]", "evaluation.yardsticks=false", "evaluation.routing=false"]
-    printed = python(here, "-m", "trace_bench", "-m", "method=grpo,trace", *settings, *quick)
+    printed = module(here, "trace_bench", "-m", "method=grpo,trace", *settings, *quick)
     assert "capabilities: recovers_from_errors" in printed
     assert "grpo on desk/own, " in printed and "env: desk:Suite, source " in printed
     found = summaries(here)
@@ -78,14 +86,12 @@ def test_a_method_of_ones_own(here: Path) -> None:
     name = "method.factory=best_of_prompts:BestOfPrompts"
     env = ["env=custom", "env.factory=desk:Suite", "env.options.size=16", "checkpoints=[]"]
     options = ["method.options.least=4", 'method.options.prompts=["Be brief.","Be polite."]']
-    arguments = ["-m", "trace_bench", "method=custom", name, *env, *options]
-    python(here, *arguments, "budget=24")
+    arguments = ["trace_bench", "method=custom", name, *env, *options]
+    module(here, *arguments, "budget=24")
     (summary,) = summaries(here).values()
     assert summary["rollouts"]["prompt"] == 24
-    done = subprocess.run(
-        [sys.executable, *arguments, "budget=11"], cwd=here, capture_output=True, text=True
-    )
-    assert done.returncode == 2 and done.stderr.startswith("error: budget=11 is too small for")
+    code, said = forked_in(here, *arguments, "budget=11")
+    assert code == 2 and said.startswith("error: budget=11 is too small for")
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forks import forked_in
 from pages import lay_out
 
 DESK = ["env=custom", "env.factory=desk:Suite", "env.options.size=16", "checkpoints=[]"]
@@ -33,6 +34,11 @@ def bench(folder: Path, *arguments: str, path: Path | None = None) -> subprocess
         capture_output=True,
         text=True,
     )
+
+
+def in_fork(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """The same in a child of this process, which has imported everything."""
+    return subprocess.CompletedProcess(arguments, *forked_in(folder, "trace_bench", *arguments))
 
 
 def summary_of(done: subprocess.CompletedProcess, folder: Path) -> dict:
@@ -60,7 +66,7 @@ def test_an_environment_from_the_page_keeps_the_contract(here: Path) -> None:
 
 @pytest.mark.slow
 def test_method_trainer_and_tracker_in_files(here: Path) -> None:
-    done = bench(
+    done = in_fork(
         here,
         *("method=custom", "method.factory=warm_up:WarmUp", "method.options.looks=1"),
         *("trainer=custom", "trainer.factory=my_trainer:RandomSearch", "trainer.options.tries=2"),

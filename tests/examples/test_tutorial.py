@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forks import forked_in
 from pages import EXAMPLES, ROOT, blocks
 
 from trace_bench.new import main
@@ -25,14 +26,13 @@ def test_the_tutorial_leads_from_an_empty_folder_to_a_report(tmp_path: Path) -> 
     for line in "".join(b.text for b in shown if b.language == "bash").splitlines():
         python, *words = shlex.split(line)
         assert python == "python"
-        done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-        said += done.stdout
-    printed = {text.rstrip() for text in said.splitlines()}
+        assert words.pop(0) == "-m"
+        code, printed = forked_in(tmp_path, *words)
+        assert code == 0, f"{line}\n{printed}"
+        said += printed
+    lines = {text.rstrip() for text in said.splitlines()}
     for block in (b for b in shown if b.language == "text"):
-        assert [text for text in block.text.splitlines() if text not in printed] == []
+        assert [text for text in block.text.splitlines() if text not in lines] == []
     assert (tmp_path / "desk.py").read_text() == (EXAMPLES / "desk.py").read_text()
     assert {p.parent.name for p in tmp_path.glob("runs/*/summary.json")} == {
         "base",
@@ -50,12 +50,10 @@ def test_a_world_of_ones_own_gets_its_own_agent_and_a_report(tmp_path: Path) -> 
     """The first commands of the page, with an agent of seconds and a small budget."""
     page = next(b for b in blocks(ROOT / "docs" / "own_world.md") if b.language == "bash")
     for line in page.text.splitlines():
-        words = shlex.split(line.replace("budget=1280", "budget=64 evaluation.limit=8"))[1:]
+        words = shlex.split(line.replace("budget=1280", "budget=64 evaluation.limit=8"))[2:]
         words += ["minutes=0.2"] if "make" in words else []
-        done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        code, said = forked_in(tmp_path, *words)
+        assert code == 0, f"{line}\n{said}"
     card = (tmp_path / "models" / "own" / "README.md").read_text()
     assert "# A tiny agent for desk/own" in card and "`minutes` were over" in card
     assert (tmp_path / "runs" / "grpo" / "summary.json").is_file()

@@ -26,7 +26,8 @@ WIDE = [  # bands that every environment is in: the tiny agent is not what is te
 SMALL = [
     *("budget=384", "method.minimum_training=48", "method.synthetic_tasks=24"),
     *("method.calibration_groups=2", "method.calibration_share=0.2"),
-    *("checkpoints=[]", "evaluation.limit=16", "evaluation.yardsticks=false"),
+    *("checkpoints=[]", "evaluation.limit=8", "evaluation.yardsticks=false"),
+    *("policy.max_turns=8", "policy.max_tokens=48"),
     *(
         "sandbox=process",
         "sandbox.allow_untrusted=true",
@@ -143,26 +144,27 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", ["generator", "judge"])
-def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(tmp_path: Path, role: str) -> None:
-    """No capability is given up because a server is down: the same command goes on, and ends as a
-    run in which nothing was down."""
+def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(tmp_path: Path) -> None:
+    """No capability is given up because a server is down, first the generator's and then the
+    judge's: the same command goes on, and ends as a run in which nothing was down."""
     modules = {name: [block(BAD["cheat"]), block(GOOD)] for name in FOUND[:2]}
-    quick = [f"llm.{role}.retries=1"]
+    quick = ["llm.generator.retries=1", "llm.judge.retries=1"]
     with serve(Writer(modules)) as server:
         run(settings(server, tmp_path / "whole", *quick))
+    left = {**modules, FOUND[0]: modules[FOUND[0]][1:]}
+    for role, texts in (("generator", modules), ("judge", left)):
 
-    def down(asked: str, body: dict[str, Any]) -> Answer | None:
-        again = "was not accepted" in body["messages"][-1]["content"] or role == "judge"
-        return Answer({}, 500) if asked == role and again else None
+        def down(asked: str, body: dict[str, Any], role: str = role) -> Answer | None:
+            again = "was not accepted" in body["messages"][-1]["content"] or role == "judge"
+            return Answer({}, 500) if asked == role and again else None
 
-    with (
-        serve(Writer(modules, down)) as server,
-        pytest.raises(UserError, match=f"the {role} does not answer.*The same command goes on"),
-    ):
-        run(settings(server, tmp_path / "r", *quick))
-    assert not (tmp_path / "r" / "summary.json").exists()
-    with serve(Writer({**modules, FOUND[0]: modules[FOUND[0]][1:]})) as server:
+        with (
+            serve(Writer(texts, down)) as server,
+            pytest.raises(UserError, match=f"the {role} does not answer.*The same command goes on"),
+        ):
+            run(settings(server, tmp_path / "r", *quick))
+        assert not (tmp_path / "r" / "summary.json").exists()
+    with serve(Writer(left)) as server:
         run(settings(server, tmp_path / "r", *quick))
     names = ("agent.json", "ledger.jsonl")
     one, two = ([(tmp_path / r / n).read_text() for n in names] for r in ("whole", "r"))

@@ -28,7 +28,7 @@ def test_verl_takes_the_local_trainers_step(algorithm: list[str], tmp_path: Path
     nothing follows from them."""
     name, *more = algorithm
     shape = ["budget=24", "trainer.groups=6", "trainer.group_size=4", "trainer.epochs=1"]
-    more += ["trainer.gpus=2", "trainer.restarts=0"]
+    more += ["trainer.restarts=0"]
     chosen = jobs.settings(*shape, f"trainer.algorithm={name}", *more)
     lab = jobs.make_lab(tmp_path, chosen)
     tasks = list(lab.suite.tasks("train"))[:12]

@@ -29,7 +29,7 @@ def trained(
     model = save_thinker(folder / "model", OPENED)
     given = ["env=custom", "env.factory=thinking:AskingSuite", "model=hf", f"model.path={model}"]
     limits = ["policy.context=512", "policy.max_turns=6", "policy.max_tokens=24", "budget=64"]
-    chosen = jobs.settings("trainer.gpus=2", "trainer.restarts=0", *SHAPE, *given, *limits, *more)
+    chosen = jobs.settings("trainer.restarts=0", *SHAPE, *given, *limits, *more)
     lab = jobs.make_lab(folder / "run", chosen)
     lab.trainer.train(jobs.job("thinks", chosen, AskingSuite().tasks("train")), lab)
     lab.close()
