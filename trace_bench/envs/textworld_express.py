@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 from zlib import crc32
@@ -45,14 +46,15 @@ PARAMETERS: Mapping[str, str] = {
 }
 """Short games; the package's own defaults go up to 11 rooms and 46 steps."""
 DEFAULT = ("twc",)
-SIZES = {"demo": 6000, "train": 1000, "dev": 200, "test": 400}
+SIZES = {"demo": 6000, "train": 512, "dev": 200, "test": 400}
 SHARES = {"demo": range(6, 16), "train": range(3, 6), "dev": range(2, 3), "test": range(2)}
 # The package's folds, and the seed of a split's first task: its own seeds are 0 to 999 for the fold
 # train, and 1,000 from 10,000 and 20,000 for dev and test; it takes others too.
 FOLDS = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
          "test": ("test", 20_000)}  # fmt: skip
 """By default a game's opening decides to which split it belongs, in sixteenths: no split has a game
-of another, and all are of the fold train, whose words an agent knows from its demonstrations."""
+of another, and all are of the fold train, whose words an agent knows from its demonstrations. But
+for these no two tasks have the same opening: some are drawn forty times in a thousand games."""
 SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 100_000
 APART = 100  # seeds between two made tasks, so that each finds an opening of its own
 _COOKING = ("cookingworld", PARAMETERS["cookingworld"])
@@ -73,6 +75,15 @@ REFUSALS = ("Unknown action", "You can't")
 GOLDS = 12  # drawn for a reference: where they differ, the shortest is kept
 
 
+@dataclass
+class _Divided:
+    """A game's seeds by split, as far as they were looked at, and the openings that are taken."""
+
+    seeds: dict[str, list[int]]
+    next: int = 0
+    taken: set[int] = field(default_factory=set)
+
+
 class Games:
     """Game objects of one Java machine, which is started when the first is asked for."""
 
@@ -80,33 +91,38 @@ class Games:
         self._gateway: Any = None
         self._golds: dict[str, list[str]] = {}
         self._idle: dict[tuple[str, str], list[Any]] = {}
-        self._seeds: dict[tuple[str, str], dict[str, list[int]]] = {}
+        self._divided: dict[tuple[str, str], _Divided] = {}
 
     def seed(self, game: str, parameters: str, split: str, place: int) -> int:
         """The seed of the game with that place in a split, by the openings. Raises UserError for a
         game whose openings are too few to be divided."""
-        found = self._seeds.setdefault((game, parameters), {name: [] for name in SHARES})
-        seed = sum(map(len, found.values()))
-        while len(found[split]) <= place:
-            if seed > 2000 + 40 * place:
+        found = self._divided.setdefault(
+            (game, parameters), _Divided({name: [] for name in SHARES})
+        )
+        while len(found.seeds[split]) <= place:
+            if found.next > 2000 + 40 * place:
                 given = f"env.games=[{game}]"
                 raise UserError(f"{given}: its openings are too few for a split of their own; "
                                 "allowed: env.unseen=true.")  # fmt: skip
-            found[self._split(_data(game, parameters, "train", seed))].append(seed)
-            seed += 1
-        return found[split][place]
+            opening = self._opening(_data(game, parameters, "train", found.next))
+            there = _split_of(opening)
+            if there == "demo" or opening not in found.taken:
+                found.taken.add(opening)
+                found.seeds[there].append(found.next)
+            found.next += 1
+        return found.seeds[split][place]
 
     def training(self, data: dict[str, Any]) -> dict[str, Any]:
         """The first game from this seed on whose opening is one of `train`."""
-        while self._split(data) != "train":
+        while _split_of(self._opening(data)) != "train":
             data = {**data, "seed": data["seed"] + 1}
         return data
 
-    def _split(self, data: Mapping[str, Any]) -> str:
+    def _opening(self, data: Mapping[str, Any]) -> int:
+        """A checksum of the first observation."""
         game, last = self.new(data)
         self.back(game, data)
-        share = crc32(_line(last["observation"]).encode()) % 16
-        return next(name for name in SHARES if share in SHARES[name])
+        return crc32(_line(last["observation"]).encode())
 
     def new(self, data: Mapping[str, Any], gold: bool = False) -> tuple[Any, dict[str, Any]]:
         """A game at its start, in an object that no live episode has, and what it shows. `gold`:
@@ -230,6 +246,10 @@ class TextWorldExpressEnv(Solves):
         self._last = json.loads(self._game.stepJSON(self._commands[-1]))
         seen = _line(self._last["observation"])
         return f"ValueError: {seen}" if seen.startswith(REFUSALS) else seen
+
+
+def _split_of(opening: int) -> str:
+    return next(name for name in SHARES if opening % 16 in SHARES[name])
 
 
 def _line(text: str) -> str:

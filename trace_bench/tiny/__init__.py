@@ -47,6 +47,9 @@ class MadeSettings:
     rare: float = field(default=0.0, metadata=number(0, 1))
     """The share of these tasks that is demonstrated all the same: an agent that has seen a little
     of a capability can find it, one that has seen nothing seldom does."""
+    renamed: bool = field(default=True, metadata=LATER)
+    """In half of the demonstrations other names stand for half of the names, so that an agent
+    learns to copy them; false suits a world in which every split has the same names."""
     demonstrations: int = field(default=4000, metadata=number(1))
     """How many."""
     passes: int = field(default=12, metadata=number(1))

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from trace_bench.core.checked import identifies, parameters
+from trace_bench.core.checked import identifying
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import DEMONSTRATED
 from trace_bench.core.store import (
@@ -92,8 +92,7 @@ def card(
     ended = "all passes were done" if steps >= planned else "`minutes` were over"
     if success is not None and rates["sampled"]["success"] >= success:
         ended = f"success on {world.dev} had reached {success:g}"
-    options = {k: v for k, v in to_json(settings).items() if k != "path"}
-    words = " ".join(f"{k}={v}" for k, v in options.items() if v not in (None, []))
+    words = " ".join(f"{k}={v}" for k, v in identifying(settings).items() if v not in (None, []))
     return f"""# A tiny agent for {name_of(world.suite)}
 
 A Qwen3-architecture language model of {report["parameters"]:,} parameters (vocabulary
@@ -170,10 +169,8 @@ def make_in(
     something else."""
     suite = world.suite
     of = {"suite": name_of(suite), "about": about_of(suite)} if known is None else known
-    asked = parameters(MadeSettings)
-    options = {k: v for k, v in to_json(settings).items() if identifies(asked[k], v)}
     limits = {k: v for k, v in vars(world).items() if k != "suite"}
-    wanted = to_json({"world": {**of, **source.known}, "settings": options, **limits})
+    wanted = to_json({"world": {**of, **source.known}, "settings": identifying(settings), **limits})
     out = settings.path or _cached(f"{world.suite.name}-{fingerprint(wanted)}")
     out = out.expanduser().absolute()
     if look and not out.exists():

@@ -58,15 +58,15 @@ class Tasks(Source):
         self.shown = {"suite": name_of(world.suite), "split": self.split, "tasks": ids}
 
     def in_turn(self, stream: str) -> Iterator[tuple[Demonstration, Random]]:
-        """The demonstrations, half of them renamed, each with its random numbers; `stream` names
-        these. Raises UserError if there is none."""
+        """The demonstrations, renamed if that is asked for, each with its random numbers; `stream`
+        names these. Raises UserError if there is none."""
         world, seed, count = self.world, self.settings.seed, self.settings.demonstrations
         tasks = _with_made(world, self.tasks, count) if self.settings.made else self.tasks
         playing = demonstrations(world.suite, tasks, count, seed=seed, max_turns=world.max_turns)
         names: dict[str, None] = {}
         for n, shown in enumerate(playing):
             rng = Random(stable_seed(stream, seed, n))
-            yield renamed(shown, rng, names), rng
+            yield renamed(shown, rng, names) if self.settings.renamed else shown, rng
 
     def lessons(self, log: Log) -> Lessons:
         count = self.settings.demonstrations
