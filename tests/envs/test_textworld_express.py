@@ -51,6 +51,11 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_four_rooms_make_few_games() -> None:
     """What docs/textworld_express.md says of `coin`."""
+    for game in ("coin", "simonsays"):
+        few = TextWorldExpressSuite(games=(game,))
+        with pytest.raises(UserError, match=rf"env.games=\[{game}\]: its openings are too few"):
+            few.tasks("dev")
+        few.close()
     made = TextWorldExpressSuite(games=("coin",), unseen=True)
     openings: dict[str, set[str]] = {}
     for split in ("train", "dev", "test"):

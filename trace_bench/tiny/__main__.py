@@ -6,8 +6,8 @@
     python -m trace_bench.tiny measure [FOLDER]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
-`split`, `size`, `success`, `minutes`, `made`, `without`, `rare`, `demonstrations`, `passes`, `seed`
-(docs/own_world.md). `demonstrate` writes what such an agent learns from to a file, to fine-tune
+`split`, `size`, `success`, `minutes`, `made`, `without`, `rare`, `renamed`, `demonstrations`,
+`passes`, `seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file, to fine-tune
 another model on (docs/models.md): `out`, `count`, `split`, `made`, `varied`, `seed`.
 
 `build` is `make` for the agent of the phone world, from demonstrations of no task, as many as the
