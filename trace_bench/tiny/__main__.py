@@ -7,8 +7,8 @@
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
 `split`, `size`, `success`, `minutes`, `made`, `without`, `rare`, `renamed`, `demonstrations`,
-`passes`, `seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file, to fine-tune
-another model on (docs/models.md): `out`, `count`, `split`, `made`, `varied`, `seed`.
+`passes`, `seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file,
+to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `made`, `varied`, `seed`.
 
 `build` is `make` for the agent of the phone world, from demonstrations of no task, as many as the
 shipped one's. `measure` prints the card of such an agent with new figures. Without a folder they
