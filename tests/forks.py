@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +41,18 @@ def imported() -> None:
     import trace_bench.trainers.local  # noqa: F401
 
 
+@contextmanager
+def ahead(count: int) -> Iterator[list[Ahead]]:
+    """So many of them; none is left afterwards, whatever became of it."""
+    children = [Ahead() for _ in range(count)]
+    try:
+        yield list(children)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 class Ahead:
     """A command in a child that is there before it is known which: a process with other threads, as
     of servers, had better not be forked. It does what the caller of subprocess.Popen needs."""
@@ -50,14 +63,18 @@ class Ahead:
         self.pid = os.fork()
         self._code: int | None = None
         if self.pid == 0:
-            with os.fdopen(heard) as told:
-                module, log, *arguments = json.loads(told.readline())
-            with Path(log).open("a") as printed:
-                os._exit(_as_main(module, tuple(arguments), printed, lambda: None))
+            try:  # nothing may lead from here back into the tests
+                with os.fdopen(heard) as told:
+                    module, log, *arguments = json.loads(told.readline())
+                with Path(log).open("a") as printed:
+                    self._code = _as_main(module, tuple(arguments), printed, lambda: None)
+            finally:
+                os._exit(1 if self._code is None else self._code)
         os.close(heard)
 
     def begin(self, module: str, log: Path, *arguments: str) -> Ahead:
-        os.write(self._say, (json.dumps([module, str(log), *arguments]) + "\n").encode())
+        with os.fdopen(self._say, "w") as say:
+            say.write(json.dumps([module, str(log), *arguments]) + "\n")
         return self
 
     def poll(self) -> int | None:

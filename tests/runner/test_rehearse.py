@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from forks import Ahead
+from forks import Ahead, ahead
 from recordings import recorded, write_apart
 
 from trace_bench.core.errors import UserError
@@ -125,21 +125,21 @@ def test_an_experiment_is_rehearsed(
     for the official ToolSandbox, which no package holds (the embedded suite is in its place), and
     recordings, which are the user's own. Its run is started and killed in children of this process,
     but for one, which is an interpreter of its own."""
-    if name != "smoke":
-        children = [Ahead(), Ahead()]
-
-        def start(folder: Path) -> Ahead:
-            words = ["--run", str(folder / "settings.json")]
-            return children.pop().begin("trace_bench.rehearse", folder / "log.txt", *words)
-
-        monkeypatch.setattr("trace_bench.rehearse._start", start)
     more = {"paper_toolsandbox": ["env.suite=embedded", "evaluation.split=test"]}
     if name == "paper_cm2":
         more[name] = [f"env.folder={write_apart(tmp_path / 'recordings', recorded(6))}"]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     kept = []
     monkeypatch.setattr("trace_bench.rehearse.shutil.rmtree", lambda path, **_: kept.append(path))
-    code = main([f"experiment={name}", *more.get(name, ())])
+    with ahead(0 if name == "smoke" else 2) as children:
+
+        def start(folder: Path) -> Ahead:
+            words = ["--run", str(folder / "settings.json")]
+            return children.pop().begin("trace_bench.rehearse", folder / "log.txt", *words)
+
+        if children:
+            monkeypatch.setattr("trace_bench.rehearse._start", start)
+        code = main([f"experiment={name}", *more.get(name, ())])
     said = capfd.readouterr().out
     assert code == 0 and "FAILED" not in said, said
     assert "optimizer steps, adapters" in said and "resumed; each is in the ledger once" in said

@@ -53,8 +53,8 @@ SHARES = {"demo": range(6, 16), "train": range(3, 6), "dev": range(2, 3), "test"
 FOLDS = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
          "test": ("test", 20_000)}  # fmt: skip
 """By default a game's opening decides to which split it belongs, in sixteenths: no split has a game
-of another, and all are of the fold train, whose words an agent knows from its demonstrations. But
-for these no two tasks have the same opening: some are drawn forty times in a thousand games."""
+of another, and all are of the fold train, whose words an agent knows from its demonstrations. In
+the other three no two tasks have the same opening: the package draws some again and again."""
 SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 100_000
 APART = 100  # seeds between two made tasks, so that each finds an opening of its own
 _COOKING = ("cookingworld", PARAMETERS["cookingworld"])
@@ -77,7 +77,8 @@ GOLDS = 12  # drawn for a reference: where they differ, the shortest is kept
 
 @dataclass
 class _Divided:
-    """A game's seeds by split, as far as they were looked at, and the openings that are taken."""
+    """A game's seeds by split, as far as they were looked at, the next one, and the checksums of
+    the openings that are taken."""
 
     seeds: dict[str, list[int]]
     next: int = 0
@@ -303,7 +304,8 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
 
     def about(self) -> dict[str, Any]:
         data = f"textworld-express {VERSION}"
-        return {"data": data, "games": self._games_of, "steps": self._steps, "unseen": self._unseen}
+        told = {"data": data, "games": self._games_of, "steps": self._steps}
+        return told | {"unseen": self._unseen, "distinct": not self._unseen}
 
     def make(self) -> TextWorldExpressEnv:
         return TextWorldExpressEnv(self._games, self._steps)
