@@ -63,6 +63,7 @@ class Ahead:
         self.pid = os.fork()
         self._code: int | None = None
         if self.pid == 0:
+            os.close(self._say)
             try:  # nothing may lead from here back into the tests
                 with os.fdopen(heard) as told:
                     module, log, *arguments = json.loads(told.readline())
