@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import verl_job as jobs
+from interpreter import PLAIN
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
@@ -28,8 +29,9 @@ HERE = Path(__file__).parent
 
 
 def named(name: str, beneath: int | None = None) -> list[psutil.Process]:
-    """Processes of that Ray class that come from this one's children, or from `beneath`'s."""
-    top = psutil.Process(beneath) if beneath else psutil.Process()
+    """Processes of that Ray class that come from this one's children (of its parent's, which forks
+    all programs where `tests/interpreter.py` runs the tests), or from `beneath`'s."""
+    top = psutil.Process(beneath or (os.getppid() if PLAIN in os.environ else os.getpid()))
     return [p for p in top.children(recursive=True) if _title(p).startswith(name)]
 
 
@@ -183,9 +185,11 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     """The whole program is killed in the middle of an iteration; nothing of it is left running,
     and the same command finishes with every episode once."""
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "trace_bench", *jobs.CPU, "budget=96", "checkpoints=[]"]
+    plain = os.environ.get(PLAIN, sys.executable)  # its children are beneath it
+    command = ["-m", "trace_bench", *jobs.CPU, "budget=96", "checkpoints=[]"]
     command += ["evaluation.limit=4", f"run_dir={folder}"]
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nothing = subprocess.DEVNULL
+    first = subprocess.Popen([plain, *command], stdout=nothing, stderr=nothing)
     try:
         end = time.monotonic() + 600
         while len(read_lines(folder / "ledger.jsonl")) < 40:
@@ -198,7 +202,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     before = read_lines(folder / "ledger.jsonl")
     _, alive = psutil.wait_procs(beneath, timeout=60)  # a machine may be busy
     assert not alive, [_title(p) for p in alive]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     after = read_lines(folder / "ledger.jsonl")
     assert after[: len(before)] == before

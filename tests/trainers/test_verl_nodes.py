@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import verl_job as jobs
+from interpreter import PLAIN
 
 from trace_bench.core.store import read_lines
 from trace_bench.trainers.settings import VerlSettings
@@ -23,7 +24,9 @@ from trace_bench.trainers.verl.process import COMMAND, REFUSED
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
 
-RAY = [sys.executable, "-m", "ray.scripts.scripts"]
+# Each a process of its own, as on a machine of its own.
+PYTHON = os.environ.get(PLAIN, sys.executable)
+RAY = [PYTHON, "-m", "ray.scripts.scripts"]
 
 
 def free_port() -> int:
@@ -102,7 +105,7 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     lost = cluster.join()
     refused(cluster, tmp_path)
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "trace_bench", *jobs.CPU, "budget=96", "checkpoints=[]"]
+    command = [PYTHON, "-m", "trace_bench", *jobs.CPU, "budget=96", "checkpoints=[]"]
     command += ["trainer.nnodes=2", f"trainer.ray_address={cluster.address}", "evaluation.limit=4"]
     command += ["trainer.restarts=0", f"run_dir={folder}"]
     env = {**os.environ, **cluster.token}
@@ -138,7 +141,9 @@ def refused(cluster: Cluster, folder: Path) -> None:
     )
     job.write(folder)
     env = {**os.environ, **cluster.token}
-    done = subprocess.run([*COMMAND, str(folder), "0"], capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        [PYTHON, *COMMAND[1:], str(folder), "0"], capture_output=True, text=True, env=env
+    )
     assert done.returncode == REFUSED, done.stderr[-3000:]
     said = done.stdout.partition("refused: ")[2]
     assert said.count("the environment variable GONE is not set") == 2
