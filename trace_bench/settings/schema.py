@@ -72,9 +72,11 @@ class PolicySettings(PartSettings):
     that when another program needs the core."""
     shards: int = field(default=1, metadata=number(1, 1024) | LATER)
     """Into how many parts of whole groups a call's episodes are divided, each played as a batch of
-    its own (policy=local on a CPU). It changes rounding, so it belongs to the run."""
+    its own (policy=local on a CPU), and into how many at least a minibatch (trainer=local). It
+    changes rounding, so it belongs to the run."""
     workers: int = field(default=1, metadata=number(1, 1024) | PLACE)
-    """Processes that play these parts, at most policy.shards; any number gives the same bytes."""
+    """Processes that work these parts off, at most policy.shards; any number gives the same
+    bytes."""
     context: int | None = field(default=None, metadata=number(2) | BY_MODEL)
     """Tokens of one episode; null: what suits the model (docs/models.md); of a small one, what it
     can hold, at most 1024 (policy=local), or what the servers have."""

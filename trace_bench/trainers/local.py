@@ -1,6 +1,6 @@
-"""GRPO with LoRA in this process, on CPU or one GPU. After every iteration the state is saved, so
-that a job that was killed at any moment gives the same result when resumed (bit by bit with the
-same number of threads)."""
+"""GRPO with LoRA in this process, on CPU or one GPU, or on a CPU in several. After every iteration
+the state is saved, so that a job that was killed at any moment gives the same result when resumed
+(bit by bit with the same number of threads)."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from trace_bench.trainers.grpo import Advantages
     from trace_bench.trainers.model import Learner
+    from trace_bench.trainers.passes import Passes
     from trace_bench.trainers.tree import Tokens
     from trace_bench.trainers.update import State, Steps
 
@@ -61,6 +62,7 @@ class LocalTrainer(ByRecipe, FineTunes):
         self.settings, self.context = settings, run
         self.references = settings.algorithm.references
         self._learners: dict[str, Learner] = {}  # the last one, for later jobs
+        self._forks: Passes | None = None
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
         """Returns the job's agent with the adapter `<job.name>@<version>`, which takes the place of
@@ -112,11 +114,27 @@ class LocalTrainer(ByRecipe, FineTunes):
         optimizer = restore(State("timed"), learner, self.settings, 0)
         found = credit(usable, [float(n % 2) for n in range(len(usable))], job, self.settings)
         began = time.perf_counter()
-        update(learner, optimizer, sequences(usable, self.settings), found, self.settings, 0)
+        rows = sequences(usable, self.settings)
+        update(learner, optimizer, rows, found, self.settings, 0, **self.divided())
         return (time.perf_counter() - began) / len(usable)
 
     def learner(self, model: str) -> Learner:
         """The base model with LoRA layers, which hold the weights of the last training."""
+        from trace_bench.trainers.passes import Forks
+
+        learner = self._learner(model)
+        if self._forks is None and self.context.workers > 1:  # before this process has a gradient
+            _ = learner.memory_budget  # measured once for all
+            self._forks = Forks(self.context.workers, self._learner)
+        return learner
+
+    def divided(self) -> dict[str, Any]:
+        """For `update`: into how many parts a minibatch is divided, and what computes them."""
+        from trace_bench.trainers.passes import here
+
+        return {"passes": self._forks or here, "shards": self.context.shards}
+
+    def _learner(self, model: str) -> Learner:
         import torch
 
         from trace_bench.trainers.model import Learner
@@ -264,7 +282,10 @@ class _Training:
         seed = stable_seed(self.job.seed, "update", iteration)
         told = partial(self.lab.step, self.where(iteration))
         lessons = self.lessons(trajectories, rewards, learner)
-        steps = update(learner, optimizer, tokens, found, self.settings, seed, told, lessons)
+        divided = self.trainer.divided()
+        steps = update(
+            learner, optimizer, tokens, found, self.settings, seed, told, lessons, **divided
+        )
         largest = largest_update(learner.layers)
         check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
         record = self.record(iteration, trajectories, found, steps, rate)

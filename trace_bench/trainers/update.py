@@ -21,10 +21,10 @@ from trace_bench.core.store import stable_seed, write_bytes
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.adapters import begin_with, restart
-from trace_bench.trainers.algorithms import Batch
 from trace_bench.trainers.course import in_groups, is_hinted
-from trace_bench.trainers.grpo import Advantages, Mismatch, mismatch, policy_loss, token_weights
+from trace_bench.trainers.grpo import Advantages, Mismatch, mismatch, token_weights
 from trace_bench.trainers.model import Learner
+from trace_bench.trainers.passes import Part, Passes, here, split
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, build, parts
 
@@ -56,12 +56,14 @@ def update(
     seed: int,
     told: Callable[[int, int], None] = lambda done, total: None,
     taught: Sequence[Sequence[Tokens]] = (),
+    passes: Passes = here,
+    shards: int = 1,
 ) -> Steps:
     """Runs all epochs and minibatches over an iteration's trajectories, each as its training
     sequences, the members of each group adjacent. A token weighs as if its trajectory were one
     sequence. Stops before a step whose gradient is not finite. `told`: is given before each step
     how many are done of how many. `taught`: each trajectory's sequences as the algorithm's teacher
-    reads them; one without is not trained on."""
+    reads them; one without is not trained on. `shards`: parts of a minibatch, at least."""
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s) > 0 for t, s in zip(found.trained, trajectories, strict=True)]
@@ -91,16 +93,18 @@ def update(
     every = list(minibatches(usable, settings, seed))
     for members in every:
         told(steps.steps, len(every))
-        here = [row for i in members for row in rows[i]]
-        batch = [sequences[row] for row in here]
+        used = [row for i in members for row in rows[i]]
+        batch = [sequences[row] for row in used]
         lengths = torch.tensor([sum(len(sequences[r].sampled) for r in rows[i]) for i in members])
         weights = token_weights(lengths, *algorithm.aggregation(settings))
         weighed = found.spread(members, lengths), weights
         first = steps.steps == 0
         fresh = first and own and settings.minibatches == 1
-        norm, new = _step(learner, optimizer, batch, weighed, settings, steps, fresh)
+        norm, new = _step(
+            learner, optimizer, batch, weighed, settings, steps, fresh, passes, shards
+        )
         if fresh:
-            _replace(sequences, here, new, hinted, steps)
+            _replace(sequences, used, new, hinted, steps)
         elif first and not own:
             old = np.concatenate([b.logprobs for b in batch])
             steps.mismatch = mismatch(torch.from_numpy(old), torch.from_numpy(np.concatenate(new)))
@@ -117,13 +121,8 @@ def _before(
     found: list[np.ndarray] = []
     with torch.no_grad():
         for part in parts(batch, settings.batch_tokens, learner.memory_budget):
-            found += _split(learner.logprobs(build(part)), part)
+            found += split(learner.logprobs(build(part)), part)
     return found
-
-
-def _split(logprobs: Tensor, part: Sequence[Tokens]) -> list[np.ndarray]:
-    ends = np.cumsum([len(s.sampled) for s in part])[:-1]
-    return np.split(logprobs.detach().cpu().numpy(), ends)
 
 
 def _replace(
@@ -168,27 +167,28 @@ def _step(
     settings: TrainerSettings,
     steps: Steps,
     fresh: bool,
+    passes: Passes,
+    shards: int,
 ) -> tuple[float, list[np.ndarray]]:
     """One optimizer step on a minibatch; `weighed`: (advantages, weights) of its sampled tokens;
     `fresh`: the old policy is the learner as it is. Returns the norm of the gradient before
     clipping (NaN if the loss is NaN: clamping would turn that into a gradient of zero), and the
     log-probabilities of each sequence before the step."""
-    spread, weights = (each.to(learner.device) for each in weighed)
+    spread, weights = weighed
     optimizer.zero_grad(set_to_none=True)
     before: list[np.ndarray] = []
-    done = 0
-    for part in parts(batch, settings.batch_tokens, learner.memory_budget):
-        count = sum(len(b.sampled) for b in part)
-        here = slice(done, done + count)
-        done += count
-        new = learner.logprobs(build(part))
-        loss = policy_loss(_batch(new, part, spread[here], fresh), weights[here], settings)
-        torch.autograd.backward(loss.loss)
-        steps.loss += float(loss.loss.detach())
-        steps.clipped += float(loss.clipped) * count
-        steps.kl += float(loss.kl) * count
+    cut: list[Part] = []
+    ends = 0
+    for part in parts(batch, _size(batch, settings, shards), learner.memory_budget):
+        begins, ends = ends, ends + sum(len(b.sampled) for b in part)
+        cut.append(Part(part, spread[begins:ends], weights[begins:ends], fresh))
+    for own, passed in zip(cut, passes(learner, cut, settings), strict=True):
+        count = len(own.advantages)
+        steps.loss += passed.loss
+        steps.clipped += passed.clipped * count
+        steps.kl += passed.kl * count
         steps.weight += count
-        before += _split(new, part)
+        before += passed.logprobs
     norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters, settings.max_grad_norm))
     if not math.isfinite(steps.loss):
         norm = math.nan
@@ -200,24 +200,9 @@ def _step(
     return norm, before
 
 
-def _batch(new: Tensor, part: Sequence[Tokens], advantages: Tensor, fresh: bool) -> Batch:
-    """What the loss of these sequences depends on. `fresh`: as for `_step`."""
-
-    def joined(values: Sequence[np.ndarray | None]) -> Tensor | None:
-        there = [v for v in values if v is not None]
-        return torch.from_numpy(np.concatenate(there)).to(new.device) if there else None
-
-    old = new.detach() if fresh else joined([s.logprobs for s in part])
-    assert old is not None
-    return Batch(
-        new,
-        old,
-        advantages,
-        torch.tensor([len(s.sampled) for s in part], device=new.device),
-        joined([s.logprobs if s.reported is None else s.reported for s in part]),
-        joined([s.base for s in part]),
-        joined([s.teacher for s in part]),
-    )
+def _size(batch: Sequence[Tokens], settings: TrainerSettings, shards: int) -> int:
+    """Tokens of a part, so that there are at least `shards` of them, about alike."""
+    return min(settings.batch_tokens, math.ceil(sum(len(s.ids) for s in batch) / shards))
 
 
 @dataclass

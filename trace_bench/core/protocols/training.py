@@ -364,9 +364,9 @@ class RunContext:
 
     fingerprint: the run's fingerprint. folder: the run folder; in another process, a folder in it.
     model: the base model's weights, a folder or a hub name; served_model: its name on the servers.
-    batch (live episodes), context (tokens of an episode; None: as the policy decides), threads,
-    device, dtype, max_turns, max_tokens, max_seconds, thinking, thoughts: the settings of that name
-    in `policy`.
+    batch (live episodes), shards and workers (parts of a batch and their processes), context
+    (tokens of an episode; None: as the policy decides), threads, device, dtype, max_turns,
+    max_tokens, max_seconds, thinking, thoughts: the settings of that name in `policy`.
     dev_split: the development split. general_demonstrations: the suite's. settings: the run's
     settings as plain data; identity: the data behind the fingerprint.
     ask: asks the model that plays the simulated user; None if a program plays it. judge: asks the
@@ -384,6 +384,8 @@ class RunContext:
     model: str = ""
     served_model: str = ""
     batch: int = 128
+    shards: int = 1
+    workers: int = 1
     context: int | None = None
     threads: int | None = None
     device: str = "cpu"
