@@ -40,8 +40,10 @@ rays = bool(words) and "/site-packages/ray/" in words[0]
 if not rays and (words[:1] != ["-m"] or words[1].partition(".")[0] != "trace_bench"):
     os.execv(PYTHON, [PYTHON, *words])
 import array, ctypes, json, signal, socket
-if rays:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: workers end with what began them
+handed = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP}
+signal.pthread_sigmask(signal.SIG_BLOCK, handed)
+if rays or words[1] == "trace_bench.trainers.verl.process":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: they end with what began them
 files = []
 for each in map(int, os.listdir("/proc/self/fd")):
     try:
@@ -56,8 +58,14 @@ server.sendmsg([b" "], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", 
 server.sendall(asked.encode() + b"\\n")
 answers = server.makefile()
 child = int(answers.readline())
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
-    signal.signal(number, lambda number, frame: os.kill(child, number))
+def hand_on(number, frame):
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        pass  # its end is about to be told
+for number in handed:
+    signal.signal(number, hand_on)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, handed)
 code = int(answers.readline() or -signal.SIGKILL)
 if code < 0:
     if -code not in (signal.SIGKILL, signal.SIGSTOP):
@@ -139,9 +147,10 @@ class Server:
         return code
 
     def _gone(self, client: Any) -> None:
-        self._look.unregister(client)
+        """Whose program was killed, unless its fork ended in the same moment."""
         for child, its in self._clients.items():
             if its is client:
+                self._look.unregister(client)
                 _kill(child)
 
     def forget(self) -> None:
@@ -154,9 +163,11 @@ class Server:
         for each in (self._door, self._ended, self._ends, *self._clients.values()):
             each.close()
 
-    def end(self) -> None:
+    def end(self, first: int) -> None:
         for child in self._clients:
             _kill(child)
+        with suppress(ProcessLookupError):  # what it started with the plain interpreter
+            os.killpg(first, signal.SIGKILL)
 
 
 def _kill(child: int) -> None:
@@ -236,13 +247,15 @@ def main(arguments: list[str]) -> int:
         server.forget()
         become(asked, files, path)
         return 0
+    for each in files:
+        os.close(each)
     signal.signal(signal.SIGINT, lambda *_: os.kill(first, signal.SIGINT))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         found = server.serve(first)
     finally:
         if os.getpid() == server.pid:
-            server.end()
+            server.end(first)
             shutil.rmtree(place)
     if isinstance(found, int):
         return found if found >= 0 else 128 - found

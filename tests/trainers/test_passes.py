@@ -6,10 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from trace_bench.core.errors import UserError
+from trace_bench.settings.compose import compose
+
 TESTS = Path(__file__).parents[1]
 # In an interpreter of its own: where there is a GPU, no test before may have computed a gradient.
 PROGRAM = """
-import os, sys
+import multiprocessing, os, sys
+from dataclasses import replace
 import numpy as np
 import torch
 sys.path.insert(0, sys.argv[1])
@@ -18,7 +24,7 @@ from models import save_model
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
-from trace_bench.trainers.passes import Forks, Part
+from trace_bench.trainers.passes import Part, passing
 from trace_bench.trainers.tree import Tokens
 
 model, settings = str(save_model(Path("model"))), TrainerSettings()
@@ -34,25 +40,38 @@ def part():
     return Part(each, torch.randn(count), torch.full((count,), 1 / count), False)
 
 parts = [part() for _ in range(5)]
-trainers = [LocalTrainer(settings, RunContext(threads=1, workers=n)) for n in (1, 2, 3)]
-learners = [trainer.learner(model) for trainer in trainers]
-found = []
-for trainer, learner in reversed(list(zip(trainers, learners, strict=True))):
-    for parameter, like in zip(learner.parameters, learners[0].parameters, strict=True):
-        parameter.data.copy_(like.data + 0.01)  # the forks have not seen this
-    how = trainer.divided()["passes"]
-    assert isinstance(how, Forks) == (trainer is not trainers[0])
-    told = list(how(learner, parts, settings))
+learner = LocalTrainer(settings, RunContext(threads=1)).learner(model)
+found, said = [], []
+for workers in (3, 2, 1):
+    with passing(learner, settings, workers, said.append) as passes:
+        with torch.no_grad():
+            for n, parameter in enumerate(learner.parameters):
+                parameter.fill_(0.01 * (n % 5))  # after the forks
+                parameter.grad = None
+        told = list(passes(parts))
     gradients = [p.grad.numpy().tobytes() for p in learner.parameters]
     found.append((gradients, [(t.loss, t.clipped, t.kl) for t in told]))
     found[-1] += ([x.tobytes() for t in told for x in t.logprobs],)
+    with torch.no_grad():
+        for parameter in learner.parameters:
+            parameter.zero_()
+assert not said and not multiprocessing.active_children()
 assert found[0] == found[1] == found[2]
 assert len(set(found[0][1])) == 5 and any(map(any, found[0][0]))
-os.kill(trainers[1]._forks._processes[1].pid, 9)
-try:
-    list(trainers[1]._forks(learners[1], parts, settings))
-except UserError as error:
-    print(error)
+
+with passing(learner, settings, 2, print) as passes:
+    os.kill(multiprocessing.active_children()[1].pid, 9)
+    try:
+        list(passes(parts))
+    except UserError as error:
+        print(error)
+broken = [replace(each, weights=each.weights[1:]) for each in parts]
+with passing(learner, settings, 2, print) as passes:
+    try:
+        list(passes(broken))
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+assert not multiprocessing.active_children()
 """
 
 
@@ -61,4 +80,11 @@ def test_any_number_of_processes_gives_the_same_gradient(tmp_path: Path) -> None
         [sys.executable, "-c", PROGRAM, str(TESTS)], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert "ended by itself (-9; -9: killed" in done.stdout
+    killed, raised = done.stdout.splitlines()
+    assert "ended by itself (-9; -9: killed" in killed
+    assert raised == "in a process of policy.workers:"
+
+
+def test_forks_have_one_thread() -> None:
+    with pytest.raises(UserError, match=r"policy.threads=2 was given. Set one of them to 1"):
+        compose(["policy.shards=2", "policy.workers=2", "policy.threads=2"])

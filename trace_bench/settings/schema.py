@@ -112,6 +112,11 @@ class PolicySettings(PartSettings):
                 f"policy.shards={self.shards}. Change `policy.shards`, which belongs to the run, "
                 "or `policy.workers`."
             )
+        if self.workers > 1 and self.threads > 1:  # OpenMP's threads are in no fork
+            raise UserError(
+                f"policy.workers={self.workers} are forks of a process with one thread; "
+                f"policy.threads={self.threads} was given. Set one of them to 1."
+            )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ the state is saved, so that a job that was killed at any moment gives the same r
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class LocalTrainer(ByRecipe, FineTunes):
-    """`trainer=local`: GRPO with LoRA in this process."""
+    """`trainer=local`: GRPO with LoRA in this process, or with `policy.workers` forks of it."""
 
     settings: TrainerSettings
     weights_here = True
@@ -62,7 +61,6 @@ class LocalTrainer(ByRecipe, FineTunes):
         self.settings, self.context = settings, run
         self.references = settings.algorithm.references
         self._learners: dict[str, Learner] = {}  # the last one, for later jobs
-        self._forks: Passes | None = None
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
         """Returns the job's agent with the adapter `<job.name>@<version>`, which takes the place of
@@ -102,6 +100,7 @@ class LocalTrainer(ByRecipe, FineTunes):
     def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
         """Of every second one rewarded, so that there is something to learn."""
         from trace_bench.trainers.grpo import credit
+        from trace_bench.trainers.passes import passing
         from trace_bench.trainers.update import State, restore, update
 
         size = self.settings.group_size
@@ -113,28 +112,15 @@ class LocalTrainer(ByRecipe, FineTunes):
         learner = self.learner(model)
         optimizer = restore(State("timed"), learner, self.settings, 0)
         found = credit(usable, [float(n % 2) for n in range(len(usable))], job, self.settings)
-        began = time.perf_counter()
         rows = sequences(usable, self.settings)
-        update(learner, optimizer, rows, found, self.settings, 0, **self.divided())
+        shards, workers = self.context.shards, self.context.workers
+        with passing(learner, self.settings, workers, lambda _: None) as passes:
+            began = time.perf_counter()
+            update(learner, optimizer, rows, found, self.settings, 0, passes=passes, shards=shards)
         return (time.perf_counter() - began) / len(usable)
 
     def learner(self, model: str) -> Learner:
         """The base model with LoRA layers, which hold the weights of the last training."""
-        from trace_bench.trainers.passes import Forks
-
-        learner = self._learner(model)
-        if self._forks is None and self.context.workers > 1:  # before this process has a gradient
-            _ = learner.memory_budget  # measured once for all
-            self._forks = Forks(self.context.workers, self._learner)
-        return learner
-
-    def divided(self) -> dict[str, Any]:
-        """For `update`: into how many parts a minibatch is divided, and what computes them."""
-        from trace_bench.trainers.passes import here
-
-        return {"passes": self._forks or here, "shards": self.context.shards}
-
-    def _learner(self, model: str) -> Learner:
         import torch
 
         from trace_bench.trainers.model import Learner
@@ -176,23 +162,25 @@ class _Training:
         return conclude(self.job, self.lab, state.records, self.agent(state.iteration))
 
     def go_on(self, state: State) -> None:
+        from trace_bench.trainers.passes import passing
         from trace_bench.trainers.update import restore
 
         learner = self.trainer.learner(self.job.agent.model)
         optimizer = restore(state, learner, self.settings, self.job.seed, self.start)
-        for iteration in itertools.count(state.iteration):
-            trajectories, rewards = self.rollouts(iteration)
-            record = self.learn(iteration, trajectories, rewards, learner, optimizer)
-            perfect = record["one_share"] == 1.0
-            state.perfect = state.perfect + 1 if perfect else 0
-            state.records.append(record)
-            state.iteration = iteration + 1
-            last = not self.course.iterations_left()
-            state.finished = last or state.perfect >= self.settings.patience
-            self.save(state, learner, optimizer)
-            publish(self.job, self.lab, record, self.agent(state.iteration))
-            if state.finished:
-                return
+        workers = self.trainer.context.workers
+        with passing(learner, self.settings, workers, self.lab.log) as passes:
+            while not state.finished:
+                iteration = state.iteration
+                trajectories, rewards = self.rollouts(iteration)
+                record = self.learn(iteration, trajectories, rewards, learner, optimizer, passes)
+                perfect = record["one_share"] == 1.0
+                state.perfect = state.perfect + 1 if perfect else 0
+                state.records.append(record)
+                state.iteration = iteration + 1
+                last = not self.course.iterations_left()
+                state.finished = last or state.perfect >= self.settings.patience
+                self.save(state, learner, optimizer)
+                publish(self.job, self.lab, record, self.agent(state.iteration))
 
     # -- an iteration's rollouts ------------------------------------------------------------------
 
@@ -268,6 +256,7 @@ class _Training:
         rewards: Sequence[float],
         learner: Learner,
         optimizer: torch.optim.Optimizer,
+        passes: Passes,
     ) -> dict[str, Any]:
         """Updates the adapter from one iteration's rollouts; returns metrics."""
         from trace_bench.trainers.adapters import largest_update
@@ -282,9 +271,9 @@ class _Training:
         seed = stable_seed(self.job.seed, "update", iteration)
         told = partial(self.lab.step, self.where(iteration))
         lessons = self.lessons(trajectories, rewards, learner)
-        divided = self.trainer.divided()
+        shards = self.trainer.context.shards
         steps = update(
-            learner, optimizer, tokens, found, self.settings, seed, told, lessons, **divided
+            learner, optimizer, tokens, found, self.settings, seed, told, lessons, passes, shards
         )
         largest = largest_update(learner.layers)
         check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)

@@ -68,7 +68,6 @@ class Learner:
         dtype: DType = "float32",
         memory: float = 4e9,
     ) -> None:
-        self.path = path
         self.model, _ = load_model(path, device, dtype)
         self.dtype, self.memory = dtype, memory
         weights = (m.weight for m in self.model.modules() if isinstance(m, nn.Linear))

@@ -6,16 +6,17 @@ sum is the same to the byte by however many processes."""
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import os
 import pickle
 import signal
+import sys
 import traceback
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from trace_bench.trainers.grpo import policy_loss
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, build
+
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Passed:
     logprobs: list[np.ndarray]
 
 
-Passes = Callable[[Learner, Sequence[Part], TrainerSettings], Iterator[Passed]]
+Passes = Callable[[Sequence[Part]], Iterator[Passed]]
 """Adds the gradients of all parts to those of the learner's parameters."""
 
 
@@ -65,10 +68,34 @@ def one(learner: Learner, part: Part, settings: TrainerSettings) -> Passed:
     return Passed(float(loss.loss.detach()), float(loss.clipped), float(loss.kl), own)
 
 
-def here(learner: Learner, parts: Sequence[Part], settings: TrainerSettings) -> Iterator[Passed]:
-    """`Passes` in this process, one after the other."""
-    for part in parts:
-        yield one(learner, part, settings)
+def here(learner: Learner, settings: TrainerSettings) -> Passes:
+    """In this process, one after the other."""
+    return lambda parts: (one(learner, part, settings) for part in parts)
+
+
+@contextmanager
+def passing(
+    learner: Learner, settings: TrainerSettings, workers: int, log: Callable[[str], None]
+) -> Iterator[Passes]:
+    """`Passes` by so many processes, where one is this one. Where there is a GPU, autograd works in
+    a fork only if it never did in the process that forked; then this one does it all, and says so.
+    """
+    if workers == 1:
+        yield here(learner, settings)
+        return
+    _ = learner.memory_budget  # measured once for all
+    forks = [_Fork(learner, settings) for _ in range(workers)]
+    try:
+        for fork in forks:
+            fork.listens()
+        if not all(fork.able for fork in forks):
+            log("policy.workers: no fork can compute gradients here, so one process does")
+            yield here(learner, settings)
+        else:
+            yield lambda parts: _by(forks, learner, parts)
+    finally:
+        for fork in forks:
+            fork.end()
 
 
 def split(logprobs: Tensor, sequences: Sequence[Tokens]) -> list[np.ndarray]:
@@ -97,108 +124,101 @@ def _batch(new: Tensor, part: Part, advantages: Tensor) -> Batch:
     )
 
 
-class Forks:
-    """`Passes` by `count` forks of this process, which stay until it ends. This one leaves all
-    gradients to them: where torch finds a GPU, autograd works in a fork only if it never did in the
-    process that forked.
-    `learner_of`: the learner of a model, in a fork: the one that was there at the fork, or another
-    that it then loads."""
+def _by(forks: Sequence[_Fork], learner: Learner, parts: Sequence[Part]) -> Iterator[Passed]:
+    weights = [p.detach() for p in learner.parameters]
+    for n, fork in enumerate(forks[: len(parts)]):
+        fork.ask(weights, parts[n :: len(forks)])
+    for n in range(len(parts)):
+        passed, gradients = forks[n % len(forks)].told()
+        for parameter, gradient in zip(learner.parameters, gradients, strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient
+            elif gradient is not None:
+                parameter.grad += gradient
+        yield passed
 
-    def __init__(self, count: int, learner_of: Callable[[str], Learner]) -> None:
+
+class _Fork:
+    """A process that has the learner and computes gradients with weights that it is given."""
+
+    def __init__(self, learner: Learner, settings: TrainerSettings) -> None:
         context = multiprocessing.get_context("fork")
-        self._pipes, self._processes = list[Connection](), list[BaseProcess]()
-        for _ in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_work, args=(theirs, [*self._pipes, ours], learner_of), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
-        self.end = weakref.finalize(self, _end, self._pipes, self._processes)
+        self._pipe, theirs = context.Pipe()
+        arguments = (theirs, self._pipe, os.getpid(), learner, settings)
+        self._process = context.Process(target=_work, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        self.able = False
 
-    def __call__(
-        self, learner: Learner, parts: Sequence[Part], settings: TrainerSettings
-    ) -> Iterator[Passed]:
-        weights = [p.detach() for p in learner.parameters]
-        count = len(self._pipes)
-        for n, pipe in enumerate(self._pipes[: len(parts)]):
-            with suppress(BrokenPipeError):  # what it says, or how it ended, is read below
-                pipe.send_bytes(pickle.dumps((learner.path, weights, parts[n::count], settings)))
-        for n in range(len(parts)):
-            passed, gradients = self._told(n % count)
-            for parameter, gradient in zip(learner.parameters, gradients, strict=True):
-                if parameter.grad is None:
-                    parameter.grad = gradient
-                elif gradient is not None:
-                    parameter.grad += gradient
-            yield passed
+    def listens(self) -> None:
+        self.able = bool(self._hear()[0])
 
-    def _told(self, fork: int) -> tuple[Passed, list[Tensor | None]]:
+    def ask(self, weights: Sequence[Tensor], parts: Sequence[Part]) -> None:
+        with suppress(BrokenPipeError):  # how it ended is said when it is heard
+            self._pipe.send_bytes(pickle.dumps((weights, parts)))
+
+    def told(self) -> tuple[Passed, list[Tensor | None]]:
+        passed, gradients = self._hear()
+        return passed, gradients
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def _hear(self) -> Any:
         try:
-            kind, *told = pickle.loads(self._pipes[fork].recv_bytes())
+            kind, *told = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            process = self._processes[fork]
-            process.join()
+            self._process.join()
             raise UserError(
-                f"a process of policy.workers ended by itself ({process.exitcode}; -9: killed, "
-                "perhaps for its memory). Run the same command again, or lower `policy.workers`."
+                f"a process of policy.workers ended by itself ({self._process.exitcode}; -9: "
+                "killed, perhaps for its memory). Run the same command again, or lower "
+                "`policy.workers`."
             ) from None
         if kind == "refused":
             raise UserError(told[0])
         if kind == "raised":
             raise RuntimeError(f"in a process of policy.workers:\n{told[0]}")
-        return told[0], told[1]
-
-
-def _end(pipes: Sequence[Connection], processes: Sequence[BaseProcess]) -> None:
-    for process in processes:
-        process.kill()
-        process.join()
-    for pipe in pipes:
-        pipe.close()
+        return told
 
 
 def _work(
-    pipe: Connection, others: Sequence[Connection], learner_of: Callable[[str], Learner]
+    pipe: Connection, other: Connection, parent: int, learner: Learner, settings: TrainerSettings
 ) -> None:
-    """What a fork does, until the process that forked it is gone. An interrupt is that one's."""
+    """What a fork does, until the process that forked it ends. An interrupt is that one's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others:
-        other.close()  # else it would still be heard when its owner is gone
-
-    def tell(*what: Any) -> None:
-        pipe.send_bytes(pickle.dumps(what))
-
-    try:
-        _check_autograd()
-        while True:
-            model, weights, parts, settings = pickle.loads(pipe.recv_bytes())
-            learner = learner_of(model)
+    other.close()
+    if sys.platform.startswith("linux"):  # else a run that is killed leaves its folder locked
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    told: list[tuple[Any, ...]] = [("ready", _has_autograd())]
+    with suppress(EOFError, BrokenPipeError):
+        while os.getppid() == parent:
+            for each in told:
+                pipe.send_bytes(pickle.dumps(each))
+            weights, parts = pickle.loads(pipe.recv_bytes())
             with torch.no_grad():
                 for parameter, weight in zip(learner.parameters, weights, strict=True):
                     parameter.copy_(weight)
-            for part in parts:
-                for parameter in learner.parameters:
-                    parameter.grad = None
-                passed = one(learner, part, settings)
-                tell("passed", passed, [p.grad for p in learner.parameters])
-    except (EOFError, OSError):
-        return
+            told = [_gradient(learner, part, settings) for part in parts]
+
+
+def _gradient(learner: Learner, part: Part, settings: TrainerSettings) -> tuple[Any, ...]:
+    for parameter in learner.parameters:
+        parameter.grad = None
+    try:
+        passed = one(learner, part, settings)
     except UserError as error:
-        tell("refused", str(error))
-    except BaseException:
-        tell("raised", traceback.format_exc())
+        return "refused", str(error)
+    except Exception:
+        return "raised", traceback.format_exc()
+    return "passed", passed, [p.grad for p in learner.parameters]
 
 
-def _check_autograd() -> None:
+def _has_autograd() -> bool:
     try:
         torch.autograd.backward(torch.ones(1, requires_grad=True))
-    except RuntimeError as error:
-        raise UserError(
-            "policy.workers: where there is a GPU, no fork of a process that computed gradients "
-            "(here an earlier run did) can compute any. Start a new process, or set "
-            "policy.workers=1 (the result is the same)."
-        ) from error
+    except RuntimeError:
+        return False
+    return True

@@ -109,8 +109,9 @@ class TrainerSettings(Recipe):
     patience: int = field(default=5, metadata=number(1))
     """Iterations with nothing left to learn before stopping early."""
     memory: float = field(default=4.0, metadata=number(0.01))
-    """GB that a forward pass may keep for the backward pass: batches are divided to fit, and a
-    sequence that does not fit alone has its layers computed again."""
+    """GB that a forward pass may keep for the backward pass, in each process (policy.workers):
+    batches are divided to fit, and a sequence that does not fit alone has its layers computed
+    again."""
 
 
 @dataclass(frozen=True)

@@ -56,14 +56,17 @@ def update(
     seed: int,
     told: Callable[[int, int], None] = lambda done, total: None,
     taught: Sequence[Sequence[Tokens]] = (),
-    passes: Passes = here,
+    passes: Passes | None = None,
     shards: int = 1,
 ) -> Steps:
     """Runs all epochs and minibatches over an iteration's trajectories, each as its training
     sequences, the members of each group adjacent. A token weighs as if its trajectory were one
     sequence. Stops before a step whose gradient is not finite. `told`: is given before each step
     how many are done of how many. `taught`: each trajectory's sequences as the algorithm's teacher
-    reads them; one without is not trained on. `shards`: parts of a minibatch, at least."""
+    reads them; one without is not trained on. `passes`: computes the gradients of the parts of a
+    minibatch (None: this process does), which is cut into `shards` of about as many tokens before
+    memory cuts it further."""
+    passes = passes or here(learner, settings)
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s) > 0 for t, s in zip(found.trained, trajectories, strict=True)]
@@ -179,10 +182,11 @@ def _step(
     before: list[np.ndarray] = []
     cut: list[Part] = []
     ends = 0
-    for part in parts(batch, _size(batch, settings, shards), learner.memory_budget):
-        begins, ends = ends, ends + sum(len(b.sampled) for b in part)
-        cut.append(Part(part, spread[begins:ends], weights[begins:ends], fresh))
-    for own, passed in zip(cut, passes(learner, cut, settings), strict=True):
+    for share in divided(batch, shards):
+        for part in parts(share, settings.batch_tokens, learner.memory_budget):
+            begins, ends = ends, ends + sum(len(b.sampled) for b in part)
+            cut.append(Part(part, spread[begins:ends], weights[begins:ends], fresh))
+    for own, passed in zip(cut, passes(cut), strict=True):
         count = len(own.advantages)
         steps.loss += passed.loss
         steps.clipped += passed.clipped * count
@@ -200,9 +204,14 @@ def _step(
     return norm, before
 
 
-def _size(batch: Sequence[Tokens], settings: TrainerSettings, shards: int) -> int:
-    """Tokens of a part, so that there are at least `shards` of them, about alike."""
-    return min(settings.batch_tokens, math.ceil(sum(len(s.ids) for s in batch) / shards))
+def divided(batch: Sequence[Tokens], shards: int) -> list[list[Tokens]]:
+    """At most `shards` runs of neighbours, of about as many tokens each."""
+    total, done = sum(len(s.ids) for s in batch), 0
+    shares: list[list[Tokens]] = [[] for _ in range(shards)]
+    for sequence in batch:
+        shares[(done + len(sequence.ids) // 2) * shards // total].append(sequence)
+        done += len(sequence.ids)
+    return [share for share in shares if share]
 
 
 @dataclass
