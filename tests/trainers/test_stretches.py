@@ -24,11 +24,12 @@ from trace_bench.core.types import StopReason, Trajectory, Turn, to_json
 from trace_bench.policies.endpoints import OpenAISettings, served
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.talk import Thoughts
-from trace_bench.trainers import update as update_module
+from trace_bench.trainers import passes as passes_module
 from trace_bench.trainers.course import sequences
 from trace_bench.trainers.grpo import group_advantages
 from trace_bench.trainers.record import check_prompt
 from trace_bench.trainers.tree import Tokens, stretches, with_prompt
+from trace_bench.trainers.update import update
 
 ONE_STEP = replace(SETTINGS, group_size=8, groups=8, epochs=1, minibatches=1, learning_rate=0.01)
 BLOCK = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
@@ -51,13 +52,13 @@ def train(
 ) -> Trained:
     """64 episodes and one step. `seen`: a monkeypatch, to look at what is computed."""
     learned: list[Tokens] = []
-    build = update_module.build
+    build = passes_module.build
 
     def built(part: list[Tokens]) -> Any:
         learned.extend(part)
         return build(part)
 
-    seen.setattr(update_module, "build", built)
+    seen.setattr(passes_module, "build", built)
     policy = policy or LocalPolicy(model, batch=64, threads=1, context=512, thoughts=thoughts)
     limits: dict[str, Any] = {"max_turns": 6, "max_tokens": 24}
     lab = make_lab(folder, model, 64, ONE_STEP, AskingSuite(), policy=policy, **limits)  # type: ignore[arg-type]
@@ -65,7 +66,7 @@ def train(
     lab.close()
     lines = sorted(read_lines(folder / "trajectories.jsonl"), key=lambda r: r["index"])
     (metrics,) = (r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training")
-    seen.setattr(update_module, "build", build)
+    seen.setattr(passes_module, "build", build)
     return Trained([convert(x["trajectory"], Trajectory) for x in lines], metrics, learned)
 
 
@@ -207,9 +208,7 @@ def test_an_episode_weighs_the_same_in_stretches(tmp_path: Path, settings: Any) 
         learner = trainer.learner(str(model))  # type: ignore[attr-defined]
         how = replace(settings, group_size=2, groups=1, epochs=1, minibatches=1)
         optimizer = torch.optim.AdamW(learner.parameters, 0.0)
-        steps = update_module.update(
-            learner, optimizer, [stretches(one), stretches(other)], found, how, 0
-        )
+        steps = update(learner, optimizer, [stretches(one), stretches(other)], found, how, 0)
         norms.append((steps.loss, steps.grad_norm))
     assert len(stretches(cut)) == 2 and len(stretches(plain)) == 1
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
