@@ -60,6 +60,7 @@ Passes = Callable[[Sequence[Part]], Iterator[Passed]]
 
 
 def one(learner: Learner, part: Part, settings: TrainerSettings) -> Passed:
+    """Adds the gradient of the part's loss to those of the learner's parameters."""
     new = learner.logprobs(build(part.sequences))
     advantages, weights = (each.to(learner.device) for each in (part.advantages, part.weights))
     loss = policy_loss(_batch(new, part, advantages), weights, settings)
@@ -77,15 +78,18 @@ def here(learner: Learner, settings: TrainerSettings) -> Passes:
 def passing(
     learner: Learner, settings: TrainerSettings, workers: int, log: Callable[[str], None]
 ) -> Iterator[Passes]:
-    """`Passes` by so many processes, where one is this one. Where there is a GPU, autograd works in
-    a fork only if it never did in the process that forked; then this one does it all, and says so.
-    """
+    """`Passes` by `workers` forks of this process for as long as the block lasts; by this process if
+    that is 1. Where there is a GPU, autograd works in a fork only if it never did in the process
+    that forked: else this one computes all, which is logged. Raises UserError for a fork that ends
+    by itself, and RuntimeError with the traceback of what a fork raises."""
     if workers == 1:
         yield here(learner, settings)
         return
     _ = learner.memory_budget  # measured once for all
-    forks = [_Fork(learner, settings) for _ in range(workers)]
+    forks: list[_Fork] = []
     try:
+        for _ in range(workers):
+            forks.append(_Fork(learner, settings))
         for fork in forks:
             fork.listens()
         if not all(fork.able for fork in forks):
