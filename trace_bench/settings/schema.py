@@ -72,7 +72,7 @@ class PolicySettings(PartSettings):
     that when another program needs the core."""
     shards: int = field(default=1, metadata=number(1, 1024) | LATER)
     """Into how many parts of whole groups a call's episodes are divided, each played as a batch of
-    its own (policy=local on a CPU), and into how many at least a minibatch (trainer=local). It
+    its own (policy=local on a CPU), and a minibatch of trainer=local into as many. It
     changes rounding, so it belongs to the run."""
     workers: int = field(default=1, metadata=number(1, 1024) | PLACE)
     """Processes that work these parts off, at most policy.shards; any number gives the same

@@ -78,7 +78,7 @@ def here(learner: Learner, settings: TrainerSettings) -> Passes:
 def passing(
     learner: Learner, settings: TrainerSettings, workers: int, log: Callable[[str], None]
 ) -> Iterator[Passes]:
-    """`Passes` by `workers` forks of this process for as long as the block lasts; by this process if
+    """`Passes` by `workers` forks of this process as long as the block lasts; by this process if
     that is 1. Where there is a GPU, autograd works in a fork only if it never did in the process
     that forked: else this one computes all, which is logged. Raises UserError for a fork that ends
     by itself, and RuntimeError with the traceback of what a fork raises."""
