@@ -38,7 +38,7 @@ from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.owners import LABEL
 from trace_bench.sandbox.suite import SandboxedSuite, _class_with, _Remote, abilities_of
-from trace_bench.sandbox.transport import Lost, Worker
+from trace_bench.sandbox.transport import Lost, ProcessTransport, Worker
 
 PHONE = chosen("toolsandbox", "embedded")
 KINDS = [
@@ -132,6 +132,15 @@ def test_what_an_environment_raises_names_its_boundary(suite: Any) -> None:
             env.step(action)
         env.step({"role": "assistant", "content": "again"})
     assert found.value.boundary == "environment"
+
+
+def test_a_worker_that_closes_its_output_before_it_ends_has_its_exit_code_named() -> None:
+    program = "import os, time; os.close(1); time.sleep(0.5); os._exit(137)"
+    worker = Worker(ProcessTransport([sys.executable, "-c", program], os.environ, hint=""))
+    with pytest.raises(Lost, match=r"it ended \(exit code 137\)"):
+        while True:
+            worker.lines()
+    worker.transport.kill()
 
 
 def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:

@@ -196,8 +196,11 @@ class DockerTransport:
             raise Gone
         write_all(self._socket.send, self._socket, data, deadline)
 
-    def epitaph(self) -> str:
+    def epitaph(self, wait: float = 0) -> str:
         how = None
+        with contextlib.suppress(EngineError), asked(self._client, "await a container's end"):
+            if wait:
+                self._container.wait(timeout=wait)
         with contextlib.suppress(EngineError), asked(self._client, "describe a container"):
             self._container.reload()
             state = self._container.attrs["State"]

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
@@ -95,7 +96,8 @@ class PodmanTransport(ProcessTransport):
     def __init__(self, command: Sequence[str], name: str, sandbox: Sandbox) -> None:
         self._remove = [command[0], "rm", "--force", "--time=0", "--ignore", name]
         self._seconds = sandbox.start
-        super().__init__(command, os.environ, hint="change `sandbox`")
+        # Its monitor leaves an empty file `oom` where it is started, of a worker out of memory.
+        super().__init__(command, os.environ, hint="change `sandbox`", cwd=tempfile.gettempdir())
 
     def kill(self) -> None:
         """Removes the container too; one that is not removed now is by the next program."""

@@ -24,6 +24,7 @@ from trace_bench.sandbox.protocol import MAX_LINE, decode, encode
 
 TAIL = 2000  # characters of stderr that are kept
 CHUNK = 2**16
+ENDING = 3.0  # seconds in which a worker whose channel is closed is seen to have ended, or has not
 
 
 class Gone(Exception):
@@ -36,7 +37,11 @@ class Transport(Protocol):
     def filenos(self) -> Sequence[int]: ...  # to wait on
     def read(self) -> bytes: ...  # what is there now, maybe nothing
     def write(self, data: bytes, deadline: float) -> None: ...  # deadline: time.monotonic()
-    def epitaph(self) -> str: ...  # how it ended and the end of its stderr
+
+    def epitaph(self, wait: float = 0) -> str:
+        """How it ended and the end of its stderr. `wait`: seconds in which it may still end."""
+        ...
+
     def kill(self) -> None: ...
 
 
@@ -88,8 +93,11 @@ class ProcessTransport:
     def write(self, data: bytes, deadline: float) -> None:
         write_all(lambda rest: os.write(self._in, rest), self._in, data, deadline)
 
-    def epitaph(self) -> str:
-        code = self._process.poll()
+    def epitaph(self, wait: float = 0) -> str:
+        # An engine's client closes its output before it ends with the worker's exit code.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(wait)
+        code = self._process.returncode
         return ended(None if code is None else f"exit code {code}", self._tail)
 
     def kill(self) -> None:
@@ -150,7 +158,7 @@ class Worker:
         try:
             data = self.transport.read()
         except Gone:
-            raise Lost(f"it ended ({self.transport.epitaph()})") from None
+            raise Lost(f"it ended ({self.transport.epitaph(ENDING)})") from None
         self.buffer += data
         *whole, rest = self.buffer.split(b"\n") if b"\n" in data else (self.buffer,)
         if len(rest) > MAX_LINE:
