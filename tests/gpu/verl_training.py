@@ -72,7 +72,7 @@ def main() -> None:
     run = given.folder / "run"
     command = [
         *(sys.executable, "-m", "trace_bench", "method=grpo", "env=toolsandbox", "trainer=verl"),
-        *("model=hf", f"model.name={model}", "policy.context=1024", "checkpoints=[]"),
+        *("model=hf", f"model.path={model}", "policy.context=1024", "checkpoints=[]"),
         *("trainer.group_size=16", "trainer.groups=16", "trainer.learning_rate=1e-4"),
         *("trainer.save_every=1000", "evaluation.limit=8", "trainer.restarts=0"),
         *(f"budget={given.budget}", f"run_dir={run}", *settings),
