@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$place"
 
 for sweep in three_rl_3 three_methods three_trace three_rl_1 three_rl_2 three_es; do
-    sed 's/^parameters:/&\n  policy.eval_temperature:\n    value: 1/' "$here/../sweeps/$sweep.yaml" >"${sweep}_t1.yaml"
+    sed 's/, sdpo//; s/^parameters:/&\n  policy.eval_temperature:\n    value: 1/' "$here/../sweeps/$sweep.yaml" >"${sweep}_t1.yaml"
     python -m trace_bench.sweep "${sweep}_t1.yaml" --jobs "$jobs" --fork
 done
 python -m trace_bench.results collect runs --out "$here/records/t1.jsonl"
