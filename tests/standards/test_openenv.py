@@ -107,7 +107,7 @@ def test_a_fault_in_a_call_is_the_environments(make: Make) -> None:
             with pytest.raises(EpisodeError, match=says) as caught:
                 performed(suite, task, [buy(thing), DONE])
             assert caught.value.boundary == "environment"
-        with pytest.raises(EpisodeError, match="refused|reset"):
+        with pytest.raises(EpisodeError, match=r"refused|reset"):
             performed(suite, task)
 
 
