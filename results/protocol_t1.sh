@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The experiment of results/protocol_t1.md: results/protocol_t1.sh FOLDER [JOBS]
-# The sweeps of protocol_three.sh, evaluated at temperature 1. The runs lie in FOLDER, half a minute of a core each; whatever is
+# The sweeps of protocol_three.sh, evaluated at temperature 1. The runs lie in FOLDER, a minute of a core each; whatever is
 # finished there is not run again. Records go to results/records/t1.jsonl, tables and figures to results/t1/.
 # `python` must be one that has trace_bench with its plots: pip install -e '.[plots]'.
 set -euo pipefail

@@ -52,6 +52,21 @@ def server(sdk: str, script: str, *arguments: str, port: int = 0) -> Iterator[in
         process.communicate()
 
 
+def refuses(port: int) -> bool:
+    """Whether nobody listens there any more, within half a minute: a server that dies may still
+    reset a connection."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+        time.sleep(0.1)
+    return False
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))

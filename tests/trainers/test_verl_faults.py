@@ -200,8 +200,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         first.kill()
         first.wait()
     before = read_lines(folder / "ledger.jsonl")
-    # verl has 30 seconds for an orderly end; Ray's agents then look for it, on a busy machine late.
-    _, alive = psutil.wait_procs(beneath, timeout=180)
+    _, alive = psutil.wait_procs(beneath, timeout=60)  # a machine may be busy
     assert not alive, [_title(p) for p in alive]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
