@@ -24,14 +24,14 @@ WIDE = [  # bands that every environment is in: the tiny agent is not what is te
     *("method.band_all_success=1", "method.band_all_zero=1", "method.band_constant=1"),
 ]
 SMALL = [
-    *("budget=384", "method.minimum_training=48", "method.synthetic_tasks=24"),
-    *("method.calibration_groups=2", "method.calibration_share=0.2"),
+    *("budget=192", "method.minimum_training=24", "method.synthetic_tasks=24"),
+    *("method.calibration_groups=2", "method.calibration_share=0.4"),
     *("checkpoints=[]", "evaluation.limit=8", "evaluation.yardsticks=false"),
     *("policy.max_turns=8", "policy.max_tokens=48"),
     *(
         "sandbox=process",
         "sandbox.allow_untrusted=true",
-        "sandbox.deadline=20",
+        "sandbox.deadline=10",
         "sandbox.retries=0",
     ),
 ]
@@ -110,7 +110,7 @@ def test_the_whole_road_with_faults_on_the_way(
     assert found["training"] == [] and "no adapter that may be used" in found["outcome"]["reason"]
     ledger = [json.loads(s) for s in (folder / "ledger.jsonl").read_text().splitlines()]
     purposes = {e["purpose"] for e in ledger}
-    assert {"analysis", "calibration", "training"} == purposes and len(ledger) <= 384
+    assert {"analysis", "calibration", "training"} == purposes and len(ledger) <= 192
     summary = json.loads((folder / "summary.json").read_text())
     usage = summary["llm"]["usage"]
     assert usage["analyst"]["requests"] > 10 and usage["generator"]["prompt_tokens"] > 0
@@ -120,14 +120,26 @@ def test_the_whole_road_with_faults_on_the_way(
         assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
 
 
+TWICE = {name: [block(BAD["cheat"]), block(GOOD)] for name in FOUND[:2]}
+QUICK = ("llm.generator.retries=1", "llm.judge.retries=1")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in which nothing was down; each environment is accepted at the second
+    attempt."""
+    folder = tmp_path_factory.mktemp("whole") / "r"
+    with serve(Writer(TWICE)) as server:
+        run(settings(server, folder, *QUICK))
+    return folder
+
+
 @pytest.mark.slow
-def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
+def test_what_was_answered_is_not_asked_again(whole: Path, tmp_path: Path) -> None:
     """A run that was killed after the analysis goes on with a server that refuses everything, and
     ends as it did before."""
-    modules = {name: [block(BAD["cheat"]), block(GOOD)] for name in FOUND[:2]}
     folder = tmp_path / "r"
-    with serve(Writer(modules)) as server:
-        run(settings(server, folder))
+    shutil.copytree(whole, folder)
     before = {name: (folder / name).read_bytes() for name in ("agent.json", "capabilities.json")}
     score = json.loads((folder / "summary.json").read_text())["score"]
     kept = ("config.yaml", "llm.jsonl", "ledger.jsonl", "trajectories.jsonl")
@@ -137,22 +149,21 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
         lines = (folder / name).read_bytes().splitlines(keepends=True)
         (folder / name).write_bytes(b"".join(lines[:70]) + lines[70][:20])
     with serve(lambda path, body: Answer({"error": "closed"}, 400)) as server:
-        run(settings(server, folder))
+        run(settings(server, folder, *QUICK))
         assert not server.requests
-    assert before == {name: (folder / name).read_bytes() for name in before}
+    after = {name: (folder / name).read_bytes() for name in before}
+    assert before == {
+        n: b.replace(f"{folder}".encode(), f"{whole}".encode()) for n, b in after.items()
+    }
     assert json.loads((folder / "summary.json").read_text())["score"] == score
 
 
 @pytest.mark.slow
-def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(tmp_path: Path) -> None:
+def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(whole: Path, tmp_path: Path) -> None:
     """No capability is given up because a server is down, first the generator's and then the
     judge's: the same command goes on, and ends as a run in which nothing was down."""
-    modules = {name: [block(BAD["cheat"]), block(GOOD)] for name in FOUND[:2]}
-    quick = ["llm.generator.retries=1", "llm.judge.retries=1"]
-    with serve(Writer(modules)) as server:
-        run(settings(server, tmp_path / "whole", *quick))
-    left = {**modules, FOUND[0]: modules[FOUND[0]][1:]}
-    for role, texts in (("generator", modules), ("judge", left)):
+    left = {**TWICE, FOUND[0]: TWICE[FOUND[0]][1:]}
+    for role, texts in (("generator", TWICE), ("judge", left)):
 
         def down(asked: str, body: dict[str, Any], role: str = role) -> Answer | None:
             again = "was not accepted" in body["messages"][-1]["content"] or role == "judge"
@@ -162,13 +173,13 @@ def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(tmp_path: Path) -> 
             serve(Writer(texts, down)) as server,
             pytest.raises(UserError, match=f"the {role} does not answer.*The same command goes on"),
         ):
-            run(settings(server, tmp_path / "r", *quick))
+            run(settings(server, tmp_path / "r", *QUICK))
         assert not (tmp_path / "r" / "summary.json").exists()
     with serve(Writer(left)) as server:
-        run(settings(server, tmp_path / "r", *quick))
+        run(settings(server, tmp_path / "r", *QUICK))
     names = ("agent.json", "ledger.jsonl")
-    one, two = ([(tmp_path / r / n).read_text() for n in names] for r in ("whole", "r"))
-    assert one == [text.replace(f"{tmp_path / 'r'}", f"{tmp_path / 'whole'}") for text in two]
+    one, two = ([(folder / n).read_text() for n in names] for folder in (whole, tmp_path / "r"))
+    assert one == [text.replace(f"{tmp_path / 'r'}", f"{whole}") for text in two]
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def test_the_image_holds_no_model_and_no_torch() -> None:
         "base",
         "bfcl",
         "tau2",
+        "textarena",
         "textworld_express",
         "toolsandbox",
         "verl",

@@ -10,16 +10,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
-from zlib import crc32
 
 from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
 from trace_bench.core.errors import EpisodeError, UserError, unknown
 from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Typical
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
-from trace_bench.envs import NumberedSuite, package_folder
+from trace_bench.envs import Divided, NumberedSuite, package_folder
 
 VERSION = "1.1.0"
 _SEE, _MOVE, _READ = ("look", "inventory", "take"), ("move", "open", "close"), ("read",)
@@ -47,14 +45,13 @@ PARAMETERS: Mapping[str, str] = {
 """Short games; the package's own defaults go up to 11 rooms and 46 steps."""
 DEFAULT = ("twc",)
 SIZES = {"demo": 6000, "train": 512, "dev": 200, "test": 400}
-SHARES = {"demo": range(6, 16), "train": range(3, 6), "dev": range(2, 3), "test": range(2)}
 # The package's folds, and the seed of a split's first task: its own seeds are 0 to 999 for the fold
 # train, and 1,000 from 10,000 and 20,000 for dev and test; it takes others too.
 FOLDS = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
          "test": ("test", 20_000)}  # fmt: skip
-"""By default a game's opening decides to which split it belongs, in sixteenths: no split has a game
-of another, and all are of the fold train, whose words an agent knows from its demonstrations. In
-the other three no two tasks have the same opening: the package draws some again and again."""
+"""With `unseen`. By default all are of the fold train, whose words an agent knows from its
+demonstrations, and a game's opening decides to which split it belongs: the package draws some again
+and again."""
 SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 100_000
 APART = 100  # seeds between two made tasks, so that each finds an opening of its own
 _COOKING = ("cookingworld", PARAMETERS["cookingworld"])
@@ -75,16 +72,6 @@ REFUSALS = ("Unknown action", "You can't")
 GOLDS = 12  # drawn for a reference: where they differ, the shortest is kept
 
 
-@dataclass
-class _Divided:
-    """A game's seeds by split, as far as they were looked at, the next one, and the checksums of
-    the openings that are taken."""
-
-    seeds: dict[str, list[int]]
-    next: int = 0
-    taken: set[int] = field(default_factory=set)
-
-
 class Games:
     """Game objects of one Java machine, which is started when the first is asked for."""
 
@@ -92,38 +79,19 @@ class Games:
         self._gateway: Any = None
         self._golds: dict[str, list[str]] = {}
         self._idle: dict[tuple[str, str], list[Any]] = {}
-        self._divided: dict[tuple[str, str], _Divided] = {}
+        self._divided: dict[tuple[str, str], Divided] = {}
 
-    def seed(self, game: str, parameters: str, split: str, place: int) -> int:
-        """The seed of the game with that place in a split, by the openings. Raises UserError for a
-        game whose openings are too few to be divided."""
-        found = self._divided.setdefault(
-            (game, parameters), _Divided({name: [] for name in SHARES})
-        )
-        while len(found.seeds[split]) <= place:
-            if found.next > 2000 + 40 * place:
-                given = f"env.games=[{game}]"
-                raise UserError(f"{given}: its openings are too few for a split of their own; "
-                                "allowed: env.unseen=true.")  # fmt: skip
-            opening = self._opening(_data(game, parameters, "train", found.next))
-            there = _split_of(opening)
-            if there == "demo" or opening not in found.taken:
-                found.taken.add(opening)
-                found.seeds[there].append(found.next)
-            found.next += 1
-        return found.seeds[split][place]
+    def divided(self, game: str, parameters: str) -> Divided:
+        """The seeds of the fold train."""
 
-    def training(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The first game from this seed on whose opening is one of `train`."""
-        while _split_of(self._opening(data)) != "train":
-            data = {**data, "seed": data["seed"] + 1}
-        return data
+        def opening(seed: int) -> str:
+            data = _data(game, parameters, "train", seed)
+            played, last = self.new(data)
+            self.back(played, data)
+            return _line(last["observation"])
 
-    def _opening(self, data: Mapping[str, Any]) -> int:
-        """A checksum of the first observation."""
-        game, last = self.new(data)
-        self.back(game, data)
-        return crc32(_line(last["observation"]).encode())
+        made = Divided(opening, f"env.games=[{game}]", "env.unseen=true")
+        return self._divided.setdefault((game, parameters), made)
 
     def new(self, data: Mapping[str, Any], gold: bool = False) -> tuple[Any, dict[str, Any]]:
         """A game at its start, in an object that no live episode has, and what it shows. `gold`:
@@ -249,10 +217,6 @@ class TextWorldExpressEnv(Solves):
         return f"ValueError: {seen}" if seen.startswith(REFUSALS) else seen
 
 
-def _split_of(opening: int) -> str:
-    return next(name for name in SHARES if opening % 16 in SHARES[name])
-
-
 def _line(text: str) -> str:
     return " ".join(text.split())
 
@@ -326,8 +290,9 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
             raise unknown("capability", capability, SKILLS, "capability")
         contrast = random.Random(f"{self.name}/{capability}/{seed}").random() < CONTRAST
         first = FIRST_SYNTHETIC + APART * (seed % 10**7)
-        data = _data(*SKILLS[capability][contrast], "train", first)
-        data = data if self._unseen else self._games.training(data)
+        played = SKILLS[capability][contrast]
+        at = first if self._unseen else self._games.divided(*played).training(first)
+        data = _data(*played, "train", at)
         data |= {"requires": [] if contrast else [capability], "contrast": contrast}
         name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
         return Task(name, self.name, SYNTHETIC, seed, data)
@@ -344,7 +309,7 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
             data = _data(game, parameters, fold, first + number)
         else:
             place = number // len(self._games_of)
-            seed = self._games.seed(game, parameters, split, place)
+            seed = self._games.divided(game, parameters).seed(split, place)
             data = _data(game, parameters, "train", seed)
         played = (game, data["parameters"])
         needs = [name for name, (needed, _) in SKILLS.items() if needed == played]

@@ -45,6 +45,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "openenv": "trace_bench.envs.openenv:OpenEnvSuite",
         "ors": "trace_bench.envs.ors:OrsSuite",
         "verifiers": "trace_bench.envs.verifiers.suite:VerifiersSuite",
+        "textarena": "trace_bench.envs.textarena:TextArenaSuite",
         "textworld_express": ("trace_bench.envs.textworld_express:TextWorldExpressSuite"),
         **dict.fromkeys(
             ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),
@@ -102,6 +103,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
     "model": {
         "tiny": "trace_bench.tiny:shipped",
         "tiny_babyai": "trace_bench.tiny:shipped_babyai",
+        "tiny_textarena": "trace_bench.tiny:shipped_textarena",
         "made": "trace_bench.tiny:made",
         "smollm2": "trace_bench.models:kept",
         "hf": "trace_bench.settings.models:at",

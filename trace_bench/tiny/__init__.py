@@ -97,6 +97,11 @@ def shipped_babyai() -> str:
     return str(MODEL_FOLDER.with_name("babyai"))
 
 
+def shipped_textarena() -> str:
+    """`model=tiny_textarena`: likewise for TextArena's frozen lakes (docs/textarena.md)."""
+    return str(MODEL_FOLDER.with_name("textarena"))
+
+
 def made(settings: MadeSettings, run: RunContext) -> str:
     """`model=made`: a tiny agent for the run's world, made before the run if it is not there.
 

@@ -1,0 +1,181 @@
+"""TextArena's frozen lakes: bounds, splits, what a line says, errors, labels, a worker."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("textarena", reason="the extra textarena is not installed")
+
+from playing import play
+from sandboxes import chosen, in_sandbox
+
+from trace_bench.__main__ import main as run_command
+from trace_bench.check import main as check_command
+from trace_bench.core.chat import make_call
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext, perform
+from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
+from trace_bench.envs.textarena import SIZES, SKILL, TextArenaSuite
+from trace_bench.methods.looking.capabilities import Label
+from trace_bench.methods.looking.evidence import facts_of
+from trace_bench.methods.looking.rules import label
+from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy
+from trace_bench.sandbox.engine import Sandbox
+
+
+@pytest.fixture(scope="module")
+def suite() -> TextArenaSuite:
+    return TextArenaSuite()
+
+
+def acts(names: str) -> list[Message]:
+    return [make_call(name) for name in names.split()]
+
+
+def opening(suite: TextArenaSuite, task: Task) -> str:
+    return str(suite.make().reset(task).messages[-1]["content"])
+
+
+def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_command(["env=textarena", "limit=8"]) == 0
+    printed = capsys.readouterr().out
+    assert "ok         8  its solution solves it from anywhere" in printed
+    assert "ok         6  the splits share no task" in printed
+
+
+@pytest.mark.parametrize(("size", "holes"), [(5, 6), (7, 14)])
+def test_floors_and_ceiling(size: int, holes: int) -> None:
+    suite = TextArenaSuite(size, holes)
+    tasks = suite.tasks("dev")
+    for policy, least, most in (
+        (ReferencePolicy(suite), 1.0, 1.0),
+        (RandomPolicy(), 0.0, 0.05),
+        (IdlePolicy(), 0.0, 0.0),
+    ):
+        played = play(policy, suite, AgentSpec("x"), tasks, range(len(tasks)), max_turns=20)
+        assert all(t.failure is None for t in played)
+        mean = sum(t.score is not None and t.score.success for t in played) / len(tasks)
+        assert least <= mean <= most, type(policy).__name__
+
+
+def test_no_split_has_a_lake_of_another(suite: TextArenaSuite) -> None:
+    lakes = {s: [opening(suite, task) for task in suite.tasks(s)] for s in SIZES}
+    assert {split: len(found) for split, found in lakes.items()} == SIZES
+    for split, found in lakes.items():
+        assert len(set(found)) == len(found) or split == "demo"
+        assert not set(found) & {lake for s in SIZES if s != split for lake in lakes[s]}
+    made = {opening(suite, suite.synthetic(SKILL, seed)) for seed in range(300)}
+    assert not made & {lake for split in ("demo", "dev", "test") for lake in lakes[split]}
+
+
+def test_a_line_shows_the_board_and_the_four_sides(suite: TextArenaSuite) -> None:
+    task = suite.tasks("dev")[0]
+    env = suite.make()
+    steps = perform(env, task, suite.reference(task))
+    texts = [str(step.messages[-1]["content"]) for step in steps]
+    assert not any("\n" in text for text in texts)
+    sides, _, board = texts[0].partition(". ")
+    rows = [row.split() for row in board.split(" / ")]
+    assert [len(row) for row in rows] == [5] * 5 and sum(row.count("H") for row in rows) == 6
+    assert rows[0][0] == "P" and rows[4][4] == "G"
+    names = {".": "ice", "H": "hole"}
+    right, down = names[rows[0][1]], names[rows[1][0]]
+    assert sides == f"up wall, down {down}, left wall, right {right}"
+    assert texts[-1] == "Congratulations" and steps[-1].stop is StopReason.DONE
+    assert [tool["function"]["name"] for tool in steps[0].tools] == ["up", "down", "left", "right"]
+
+
+def test_two_moves_into_the_wall_end_the_game_as_the_package_says(suite: TextArenaSuite) -> None:
+    steps = perform(suite.make(), suite.tasks("dev")[0], acts("up up"))
+    first, second = (str(step.messages[-1]["content"]) for step in steps[1:])
+    assert first == "ValueError: You tried to move up but hit a wall" and not steps[1].done
+    assert second == "Invalid Move: You tried to move up but hit a wall"
+    assert steps[2].done and steps[2].score is not None and steps[2].score.similarity == 0
+
+
+def test_a_hole_ends_the_game_and_the_way_behind_is_a_milestone(suite: TextArenaSuite) -> None:
+    task = next(t for t in suite.tasks("dev") if ", down hole, " in opening(suite, t))
+    last = perform(suite.make(), task, acts("down"))[-1]
+    assert last.messages[-1]["content"] == "You fell into a hole" and last.done
+    assert last.score is not None and (last.score.similarity, last.score.success) == (0.0, False)
+    assert [m.similarity for m in last.score.milestones] == [0.25, 0.125]
+
+
+def test_what_cannot_be_read_costs_a_call() -> None:
+    suite = TextArenaSuite(steps=3)
+    task = suite.tasks("dev")[0]
+    steps = perform(suite.make(), task, [make_call("jump"), make_call("up", far=2), *acts("up")])
+    texts = [str(step.messages[-1]["content"]) for step in steps[1:]]
+    assert texts[0] == texts[1] == "ValueError: allowed, without arguments: up, down, left, right"
+    assert steps[-1].done and steps[-1].stop is StopReason.TURN_LIMIT
+    calls = [call for move in acts("right left right left") for call in move["tool_calls"]]
+    env = suite.make()
+    env.reset(next(t for t in suite.tasks("dev") if "right ice" in opening(suite, t)))
+    step = env.step({"role": "assistant", "content": "", "tool_calls": calls})
+    assert step.messages[-1]["content"] == "ValueError: the game is over"
+
+
+def test_drawing_a_lake_leaves_pythons_generator_alone(suite: TextArenaSuite) -> None:
+    random.seed(7)
+    kept = random.getstate()
+    suite.make().reset(suite.tasks("dev")[3])
+    assert random.getstate() == kept
+
+
+def test_the_capability_is_lacking_where_the_way_was_not_walked_to_its_end(
+    suite: TextArenaSuite,
+) -> None:
+    task = suite.tasks("dev")[0]
+    right = list(suite.reference(task))
+    cases = {Label.NA: right[:1], Label.LACKING: right[:-1], Label.PRESENT: right}
+    for found, moves in cases.items():
+        short = TextArenaSuite(steps=len(moves))
+        policy = ReferencePolicy(suite)
+        (played,) = play(policy, short, AgentSpec("x"), [task], [0], max_turns=20)
+        assert label(facts_of(suite, task), played)[SKILL] is found
+    drawn = [suite.synthetic(SKILL, n) for n in range(200)]
+    contrast = [task for task in drawn if task.data["contrast"]]
+    assert 20 <= len(contrast) <= 60
+    assert not any("H" in opening(suite, task) for task in contrast)
+    assert [suite.task(task.id) for task in drawn] == drawn
+
+
+def test_a_run_has_its_agent(tmp_path: Path) -> None:
+    """The one that ships, at the success of its card or thereabouts; one iteration trains it."""
+    words = ["env=textarena", "method=grpo", "budget=32", "trainer.groups=4", "seed=1"]
+    few = ["evaluation.split=dev", "evaluation.limit=60", "evaluation.yardsticks=false"]
+    assert run_command([*words, *few, "checkpoints=[]", f"run_dir={tmp_path / 'r'}"]) == 0
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert 0.12 <= summary["base_score"]["success"] <= 0.50
+    assert json.loads((tmp_path / "r" / "agent.json").read_text())["adapters"]
+
+
+def test_bad_settings_are_refused_with_what_is_allowed(suite: TextArenaSuite) -> None:
+    with pytest.raises(UserError, match=r"env.size=5 env.holes=9: .*Change `env.size`"):
+        TextArenaSuite(holes=9)
+    with pytest.raises(UserError, match="unknown split 'all'; allowed: demo, train, dev, test"):
+        suite.tasks("all")
+    few = TextArenaSuite(size=4, holes=3)
+    with pytest.raises(UserError, match=r"env.size=4 env.holes=3: its openings are too few"):
+        few.tasks("train")
+    own: TextArenaSuite = chosen("textarena", size=6).make(RunContext())
+    assert (own.variant, suite.variant) == ("6x6-6", "default")
+
+
+def test_a_worker_plays_the_same(suite: TextArenaSuite) -> None:
+    tasks = suite.tasks("dev")[:8]
+
+    def played(there: TextArenaSuite) -> object:
+        policy = ReferencePolicy(suite)
+        return to_json(play(policy, there, AgentSpec("x"), tasks, range(8), max_turns=20))
+
+    worker = in_sandbox(chosen("textarena"), Sandbox("process", run="test-textarena"))
+    try:
+        assert to_json(worker.tasks("dev")) == to_json(suite.tasks("dev"))
+        assert played(worker) == played(suite)
+    finally:
+        worker.close()

@@ -1,0 +1,228 @@
+"""TextArena: lakes of ice with holes, drawn and judged by the package textarena.
+
+An episode is one line of text a turn and four tools without arguments. The line says what is on
+the agent's four sides, and then shows the package's own board without its frame, row by row
+("up wall, down ice, left wall, right ice. P . H / . . . / H . G"). Boards, moves, ends and rewards
+are the package's; a move into the wall is answered by an error, and a second one in a row ends the
+game, as it does there.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
+from trace_bench.core.errors import EpisodeError, UserError, unknown
+from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Typical
+from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
+from trace_bench.envs import Divided, NumberedSuite, package_folder
+
+VERSION = "0.7.4"
+GAME, SIZE, HOLES = "FrozenLake-v0-hardcore", 5, 6  # the package's name, and what it stands for
+SIZES = {"demo": 6000, "train": 512, "dev": 200, "test": 400}
+SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 10_000_000
+APART = 100  # seeds between two made tasks, so that each finds an opening of its own
+SKILL, CONTRAST = "completes_all_parts", 0.2  # and the share of its contrast cases, without holes
+OPENING = {"role": "system", "content": "You cross the ice. Call one tool a turn."}
+ACTIONS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+ICE = "."
+NAMES = {ICE: "ice", "H": "hole", "G": "goal", "P": "here", "P/G": "here"}  # of a board's cells
+HALF = 0.5  # of the way
+_DRAWING = threading.Lock()
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """The package draws from Python's own generator, which it seeds: for this process it goes on
+    afterwards as if nothing had been drawn."""
+    with _DRAWING:
+        state = random.getstate()
+        try:
+            yield
+        finally:
+            random.setstate(state)
+
+
+def _begun(data: Mapping[str, Any]) -> Any:
+    """The package's game at its start."""
+    import textarena
+
+    game = textarena.make(f"{GAME}-raw", size=data["size"], num_holes=data["holes"])
+    with _seeded():
+        game.reset(num_players=1, seed=data["seed"])
+    return game
+
+
+def _opening(data: Mapping[str, Any]) -> str:
+    return seen(_begun(data).get_observation()[1])[0]
+
+
+def seen(observation: Sequence[tuple[int, str, Any]]) -> tuple[str, str]:
+    """Of an observation: the four sides of the agent and the board, in a line; and what is said of
+    a move that is not allowed."""
+    board, refused = "", ""
+    for _, text, kind in observation:
+        if kind.name == "GAME_BOARD":
+            framed = [line.strip("|").split("|") for line in text.splitlines() if line[:1] == "|"]
+            rows = [[cell.strip() or ICE for cell in row] for row in framed]
+            board = f"{_sides(rows)}. {' / '.join(' '.join(row) for row in rows)}"
+        elif kind.name == "GAME_ADMIN":
+            refused = text.partition("Reason: ")[2].partition("!")[0]
+    return board, refused
+
+
+def _sides(rows: Sequence[Sequence[str]]) -> str:
+    places = {(y, x): NAMES[cell] for y, row in enumerate(rows) for x, cell in enumerate(row)}
+    y, x = next(place for place, name in places.items() if name == "here")
+    sides = {name: places.get((y + dy, x + dx), "wall") for name, (dy, dx) in ACTIONS.items()}
+    return ", ".join(f"{name} {what}" for name, what in sides.items())
+
+
+class TextArenaEnv(Solves):
+    """One game. Its end, `steps` calls, and a message without a call end it."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._game: Any = None
+
+    def reset(self, task: Task) -> Step:
+        self._game, self._left = _begun(task.data), self._steps
+        ask = {"role": "user", "content": seen(self._game.get_observation()[1])[0]}
+        tools = tuple(make_tool(name, f"Go {name}.") for name in ACTIONS)
+        return Step((OPENING, ask), tools=tools)
+
+    def step(self, action: Message) -> Step:
+        if self._game is None:
+            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+        calls = action.get("tool_calls") or ()
+        answers = tuple(answer_call(call, self._answer(call)) for call in calls)
+        if calls and not self._over and self._left > 0:
+            return Step(answers)
+        stop = StopReason.DONE if self._over or not calls else StopReason.TURN_LIMIT
+        return Step(answers, done=True, score=self.score(), stop=stop)
+
+    def score(self) -> Score:
+        """Success is the goal, and so is similarity: the package's own reward for a lost game, the
+        share of the way that was behind the agent, is in the milestones (docs/textarena.md)."""
+        ended = self._game.state.rewards
+        share = ended[0] if ended else self._game._get_percentage_completion()
+        return Score(float(share >= 1), share >= 1, milestones=_milestones(share))
+
+    def solution(self) -> Sequence[Message]:
+        """A shortest way from here that touches no hole; none if there is no step left for it."""
+        state = self._game.state.game_state
+        grid, start, goal = state["grid"], state["player_pos"], state["goal_pos"]
+        ways, open_ends = {start: tuple[str, ...]()}, deque([start])
+        while open_ends:
+            here = open_ends.popleft()
+            for name, (down, right) in ACTIONS.items():
+                there = here[0] + down, here[1] + right
+                inside = 0 <= there[0] < len(grid) and 0 <= there[1] < len(grid)
+                if inside and there not in ways and grid[there[0]][there[1]] != "H":
+                    ways[there] = (*ways[here], name)
+                    open_ends.append(there)
+        way = () if self._over else ways.get(goal, ())
+        return [make_call(name) for name in way] if len(way) <= self._left else ()
+
+    def close(self) -> None:
+        self._game = None
+
+    @property
+    def _over(self) -> bool:
+        return bool(self._game.state.done)
+
+    def _answer(self, call: Any) -> str:
+        """The board afterwards, how the game ended, or the agent's error."""
+        self._left -= 1  # also what cannot be read is a step
+        try:
+            name, given = read_call(call)
+            if name not in ACTIONS or given:
+                raise ValueError(f"allowed, without arguments: {', '.join(ACTIONS)}")
+            if self._over or self._left < 0:
+                raise ValueError("the game is over")
+            self._game.step(f"[{name}]")
+            board, refused = seen(self._game.get_observation()[1])
+            if self._over:
+                return str(self._game.state.game_info[0]["reason"].partition("!")[0])
+            if refused:
+                raise ValueError(refused)
+        except ValueError as error:
+            return f"ValueError: {error}"
+        return board
+
+
+def _milestones(share: float) -> tuple[Milestone, ...]:
+    half = Milestone("half of the way", min(1.0, share / HALF), share >= HALF)
+    return half, Milestone("the goal", share, share >= 1)
+
+
+class TextArenaSuite(HasReference, HasMilestones, NumberedSuite):
+    """TextArena's frozen lakes.
+
+    `size`: the cells of a side. `holes`: their number. `steps`: the most calls of an episode.
+
+    Raises UserError."""
+
+    name = "textarena"
+    image = "textarena"
+    forks = True
+    tag_keys = ("requires",)
+    sizes = SIZES
+    typical = Typical(9, 80, 10, 0)
+
+    def __init__(self, size: int = SIZE, holes: int = HOLES, steps: int = 20) -> None:
+        package_folder(self.name, "textarena", VERSION, f"pip install '.[{self.name}]'", self.name)
+        if not 3 <= size <= 12 or not 0 <= holes <= size**2 // 3:
+            raise UserError(
+                f"env.size={size} env.holes={holes}: allowed are 3 to 12 cells a side, and holes "
+                "in up to a third of all cells. Change `env.size` or `env.holes`."
+            )
+        self._size, self._holes, self._steps = size, holes, steps
+        self.variant = "default" if (size, holes) == (SIZE, HOLES) else f"{size}x{size}-{holes}"
+        self._lakes = Divided(
+            lambda seed: _opening(self._data(seed)),
+            f"env.size={size} env.holes={holes}",
+            f"larger lakes, such as env.size={SIZE} env.holes={HOLES}",
+        )
+
+    def about(self) -> dict[str, Any]:
+        told = {"data": f"textarena {VERSION}", "game": GAME, "steps": self._steps}
+        return told | {"size": self._size, "holes": self._holes}
+
+    def make(self) -> TextArenaEnv:
+        return TextArenaEnv(self._steps)
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        env = self.make()
+        env.reset(task)
+        return env.solution()
+
+    def milestones(self, task: Task) -> Sequence[Milestone]:
+        return _milestones(0.0)
+
+    def capabilities(self) -> Sequence[str]:
+        return (SKILL,)
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        """A lake, or (in a fifth) one without holes."""
+        if capability != SKILL:
+            raise unknown("capability", capability, (SKILL,), "capability")
+        contrast = random.Random(f"{self.name}/{capability}/{seed}").random() < CONTRAST
+        first = FIRST_SYNTHETIC + APART * (seed % 10**7)
+        data = self._data(first if contrast else self._lakes.training(first))
+        data |= {"holes": 0, "requires": []} if contrast else {}
+        name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
+        return Task(name, self.name, SYNTHETIC, seed, data | {"contrast": contrast})
+
+    def numbered(self, split: str, number: int, task_id: str) -> Task:
+        data = self._data(self._lakes.seed(split, number))
+        return Task(task_id, self.name, split, number, data)
+
+    def _data(self, seed: int) -> dict[str, Any]:
+        lake = {"size": self._size, "holes": self._holes, "seed": seed}
+        return lake | {"requires": [SKILL] if self._holes else []}
