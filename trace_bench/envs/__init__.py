@@ -6,8 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, ClassVar
-from zlib import crc32
+from typing import Any
 
 from trace_bench.core.errors import EpisodeError, UserError, unknown
 from trace_bench.core.protocols import Env, Suite, Synthesizes
@@ -109,50 +108,6 @@ class NumberedSuite(SplitsByNumber, Synthesizes):
     def _made(self, kind: str, number: int) -> Task | None:
         made = super()._made(kind, number)
         return self.synthetic(kind, number) if not made and kind in self.capabilities() else made
-
-
-class Divided:
-    """Which seeds of a game belong to which split, by the openings that they give: no split has a
-    game of another, and in all but `demo`, for demonstrations, no two have the same opening."""
-
-    shares: ClassVar[Mapping[str, range]] = {
-        "demo": range(6, 16), "train": range(3, 6), "dev": range(2, 3), "test": range(2)
-    }  # fmt: skip
-    """A split's sixteenths of an opening's checksums."""
-
-    def __init__(self, opening: Callable[[int], str], given: str, instead: str) -> None:
-        """`opening`: what a seed's game shows first. `given`, `instead`: the setting that names the
-        game, and what is allowed where its openings are too few."""
-        self._opening, self._given, self._instead = opening, given, instead
-        self._seeds: dict[str, list[int]] = {name: [] for name in self.shares}
-        self._taken: set[int] = set()
-        self._next = 0  # the first seed that was not looked at
-
-    def seed(self, split: str, place: int) -> int:
-        """The seed with that place in a split. Raises UserError for a game whose openings are too
-        few to be divided."""
-        while len(self._seeds[split]) <= place:
-            if self._next > 2000 + 40 * place:
-                raise UserError(
-                    f"{self._given}: its openings are too few for a split of their own; "
-                    f"allowed: {self._instead}."
-                )
-            checksum = crc32(self._opening(self._next).encode())
-            there = self._split(checksum)
-            if there == "demo" or checksum not in self._taken:
-                self._taken.add(checksum)
-                self._seeds[there].append(self._next)
-            self._next += 1
-        return self._seeds[split][place]
-
-    def training(self, seed: int) -> int:
-        """The first seed from this one on whose opening is one of `train`."""
-        while self._split(crc32(self._opening(seed).encode())) != "train":
-            seed += 1
-        return seed
-
-    def _split(self, checksum: int) -> str:
-        return next(name for name in self.shares if checksum % 16 in self.shares[name])
 
 
 def task_named(suite: Suite, task_id: str) -> Task:

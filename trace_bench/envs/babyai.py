@@ -17,11 +17,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
-from trace_bench.core.errors import EpisodeError, UserError, unknown
-from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Typical
-from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
+from trace_bench.core.chat import make_call, make_tool
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import HasMilestones, HasReference, Typical
+from trace_bench.core.types import Message, Milestone, Score, Step, Task
 from trace_bench.envs import NumberedSuite, met, package_folder
+from trace_bench.envs.games import Game
 
 VERSION = "3.2.0"
 DEFAULT = ("OpenDoor", "UnlockLocal")
@@ -66,12 +67,8 @@ def known_levels() -> Mapping[str, str]:
     }
 
 
-class BabyAIEnv(Solves):
-    """One mission. Ends after `steps` calls, or at the level's own limit if that comes first."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-        self._game: Any = None
+class BabyAIEnv(Game):
+    """One mission. Ends at the level's own limit, too."""
 
     def reset(self, task: Task) -> Step:
         import gymnasium
@@ -86,15 +83,26 @@ class BabyAIEnv(Solves):
         ask = {"role": "user", "content": f"{self._game.mission}. {view(seen['image'])}"}
         return Step((OPENING, ask), tools=tuple(make_tool(*action) for action in ACTIONS.items()))
 
-    def step(self, action: Message) -> Step:
-        if self._game is None:
-            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
-        calls = action.get("tool_calls") or ()
-        answers = tuple(answer_call(call, self._answer(call)) for call in calls)
-        if calls and not self._over and self._left > 0:
-            return Step(answers)
-        stop = StopReason.DONE if self._won or not calls else StopReason.TURN_LIMIT
-        return Step(answers, done=True, score=self.score(), stop=stop)
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    @property
+    def ended_itself(self) -> bool:
+        return self._won
+
+    def move(self, name: str, given: dict[str, Any]) -> str:
+        """What is seen afterwards. What has no effect is an error of the agent's."""
+        if name not in ACTIONS or given:
+            raise ValueError(f"allowed, without arguments: {', '.join(ACTIONS)}")
+        if self._over or self._left < 0:
+            raise ValueError("it is over")
+        why, game = self._useless(name), self._game
+        seen, reward, over, cut, _ = game.step(game.actions[name])
+        self._won, self._over = bool(over and reward > 0), bool(over or cut)
+        if why:
+            raise ValueError(why)
+        return "done" if self._won else view(seen["image"])
 
     def score(self) -> Score:
         """The share of the mission's parts that are done, in their order."""
@@ -122,27 +130,6 @@ class BabyAIEnv(Solves):
             if over or cut:
                 return calls if reward > 0 else ()
         return ()
-
-    def close(self) -> None:
-        self._game = None
-
-    def _answer(self, call: Any) -> str:
-        """What is seen afterwards, or the agent's error for what has no effect."""
-        self._left -= 1  # also what cannot be read is a step
-        try:
-            name, given = read_call(call)
-            if name not in ACTIONS or given:
-                raise ValueError(f"allowed, without arguments: {', '.join(ACTIONS)}")
-            if self._over or self._left < 0:
-                raise ValueError("it is over")
-            why, game = self._useless(name), self._game
-            seen, reward, over, cut, _ = game.step(game.actions[name])
-            self._won, self._over = bool(over and reward > 0), bool(over or cut)
-            if why:
-                raise ValueError(why)
-        except ValueError as error:
-            return f"ValueError: {error}"
-        return "done" if self._won else view(seen["image"])
 
     def _useless(self, name: str) -> str:
         """Why an action has no effect; "" if it has one."""

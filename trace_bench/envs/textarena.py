@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
-from trace_bench.core.errors import EpisodeError, UserError, unknown
-from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Typical
-from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
-from trace_bench.envs import Divided, NumberedSuite, package_folder
+from trace_bench.core.chat import make_call, make_tool
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import HasMilestones, HasReference, Typical
+from trace_bench.core.types import Message, Milestone, Score, Step, Task
+from trace_bench.envs import NumberedSuite, package_folder
+from trace_bench.envs.games import Divided, Game
 
 VERSION = "0.7.4"
 GAME, SIZE, HOLES = "FrozenLake-v0-hardcore", 5, 6  # the package's name, and what it stands for
@@ -83,12 +84,8 @@ def _sides(rows: Sequence[Sequence[str]]) -> str:
     return ", ".join(f"{name} {what}" for name, what in sides.items())
 
 
-class TextArenaEnv(Solves):
-    """One game. Its end, `steps` calls, and a message without a call end it."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-        self._game: Any = None
+class TextArenaEnv(Game):
+    """One game."""
 
     def reset(self, task: Task) -> Step:
         self._game, self._left = _begun(task.data), self._steps
@@ -96,15 +93,23 @@ class TextArenaEnv(Solves):
         tools = tuple(make_tool(name, f"Go {name}.") for name in ACTIONS)
         return Step((OPENING, ask), tools=tools)
 
-    def step(self, action: Message) -> Step:
-        if self._game is None:
-            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
-        calls = action.get("tool_calls") or ()
-        answers = tuple(answer_call(call, self._answer(call)) for call in calls)
-        if calls and not self._over and self._left > 0:
-            return Step(answers)
-        stop = StopReason.DONE if self._over or not calls else StopReason.TURN_LIMIT
-        return Step(answers, done=True, score=self.score(), stop=stop)
+    @property
+    def over(self) -> bool:
+        return bool(self._game.state.done)
+
+    def move(self, name: str, given: dict[str, Any]) -> str:
+        """The board afterwards, or how the game ended."""
+        if name not in ACTIONS or given:
+            raise ValueError(f"allowed, without arguments: {', '.join(ACTIONS)}")
+        if self.over or self._left < 0:
+            raise ValueError("the game is over")
+        self._game.step(f"[{name}]")
+        board, refused = seen(self._game.get_observation()[1])
+        if self.over:
+            return str(self._game.state.game_info[0]["reason"].partition("!")[0])
+        if refused:
+            raise ValueError(refused)
+        return board
 
     def score(self) -> Score:
         """Success is the goal, and so is similarity: the package's own reward for a lost game, the
@@ -126,34 +131,8 @@ class TextArenaEnv(Solves):
                 if inside and there not in ways and grid[there[0]][there[1]] != "H":
                     ways[there] = (*ways[here], name)
                     open_ends.append(there)
-        way = () if self._over else ways.get(goal, ())
+        way = () if self.over else ways.get(goal, ())
         return [make_call(name) for name in way] if len(way) <= self._left else ()
-
-    def close(self) -> None:
-        self._game = None
-
-    @property
-    def _over(self) -> bool:
-        return bool(self._game.state.done)
-
-    def _answer(self, call: Any) -> str:
-        """The board afterwards, how the game ended, or the agent's error."""
-        self._left -= 1  # also what cannot be read is a step
-        try:
-            name, given = read_call(call)
-            if name not in ACTIONS or given:
-                raise ValueError(f"allowed, without arguments: {', '.join(ACTIONS)}")
-            if self._over or self._left < 0:
-                raise ValueError("the game is over")
-            self._game.step(f"[{name}]")
-            board, refused = seen(self._game.get_observation()[1])
-            if self._over:
-                return str(self._game.state.game_info[0]["reason"].partition("!")[0])
-            if refused:
-                raise ValueError(refused)
-        except ValueError as error:
-            return f"ValueError: {error}"
-        return board
 
 
 def _milestones(share: float) -> tuple[Milestone, ...]:

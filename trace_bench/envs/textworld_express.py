@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
-from trace_bench.core.errors import EpisodeError, UserError, unknown
-from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Typical
-from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
-from trace_bench.envs import Divided, NumberedSuite, package_folder
+from trace_bench.core.chat import make_call, make_tool
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import HasMilestones, HasReference, Typical
+from trace_bench.core.types import Message, Milestone, Score, Step, Task
+from trace_bench.envs import NumberedSuite, package_folder
+from trace_bench.envs.games import Divided, Game
 
 VERSION = "1.1.0"
 _SEE, _MOVE, _READ = ("look", "inventory", "take"), ("move", "open", "close"), ("read",)
@@ -147,30 +148,39 @@ class Games:
         return self._gateway
 
 
-class TextWorldExpressEnv(Solves):
-    """One game. Success and failure end it, `steps` calls, and a message without a call."""
+class TextWorldExpressEnv(Game):
+    """One game."""
 
     def __init__(self, games: Games, steps: int) -> None:
-        self._games, self._steps = games, steps
-        self._game: Any = None
+        super().__init__(steps)
+        self._games = games
 
     def reset(self, task: Task) -> Step:
         self.close()
-        self._data, self._commands = task.data, list[str]()
+        self._data, self._commands, self._left = task.data, list[str](), self._steps
         self._game, self._last = self._games.new(task.data)
         ask = f"{self._game.getTaskDescription()} {self._last['observation']}"
         tools = [make_tool(verb, "", what="string?") for verb in VERBS[task.data["game"]]]
         return Step((OPENING, {"role": "user", "content": _line(ask)}), tools=tuple(tools))
 
-    def step(self, action: Message) -> Step:
-        if self._game is None:
-            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
-        calls = action.get("tool_calls") or ()
-        answers = tuple(answer_call(call, self._answer(call)) for call in calls)
-        if calls and not self._over() and len(self._commands) < self._steps:
-            return Step(answers)
-        stop = StopReason.DONE if self._over() or not calls else StopReason.TURN_LIMIT
-        return Step(answers, done=True, score=self.score(), stop=stop)
+    @property
+    def over(self) -> bool:
+        return bool(self._last["tasksuccess"] or self._last["taskfailure"])
+
+    def move(self, name: str, given: dict[str, Any]) -> str:
+        what = given.pop("what", "")
+        if given or not isinstance(what, str) or len(what) > 200:
+            raise ValueError("allowed: what, a short text")
+        if name not in VERBS[self._data["game"]]:
+            raise ValueError(f"unknown tool; allowed: {', '.join(VERBS[self._data['game']])}")
+        if self.over or self._left < 0:
+            raise ValueError("the game is over")
+        self._commands.append(_line(f"{name} {what}"))
+        self._last = json.loads(self._game.stepJSON(self._commands[-1]))
+        seen = _line(self._last["observation"])
+        if seen.startswith(REFUSALS):
+            raise ValueError(seen)
+        return seen
 
     def score(self) -> Score:
         """The package's own: the share of the points that a game has."""
@@ -179,9 +189,9 @@ class TextWorldExpressEnv(Solves):
 
     def solution(self) -> Sequence[Message]:
         """The shortest end of the gold path that wins from here."""
-        gold = [] if self._over() else self._games.gold(self._data)
+        gold = [] if self.over else self._games.gold(self._data)
         for start in range(len(gold) - 1, -1, -1):
-            rest = gold[start : start + self._steps - len(self._commands)]
+            rest = gold[start : start + self._left]
             game, last = self._games.new(self._data)
             for command in (*self._commands, *rest):
                 last = json.loads(game.stepJSON(command))
@@ -194,27 +204,6 @@ class TextWorldExpressEnv(Solves):
         if self._game is not None:
             self._games.back(self._game, self._data)
             self._game = None
-
-    def _over(self) -> bool:
-        return bool(self._last["tasksuccess"] or self._last["taskfailure"])
-
-    def _answer(self, call: Any) -> str:
-        self._commands.append("")  # also what cannot be read is a step
-        try:
-            verb, given = read_call(call)
-            what = given.pop("what", "")
-            if given or not isinstance(what, str) or len(what) > 200:
-                raise ValueError("allowed: what, a short text")
-            if verb not in VERBS[self._data["game"]]:
-                raise ValueError(f"unknown tool; allowed: {', '.join(VERBS[self._data['game']])}")
-            if self._over() or len(self._commands) > self._steps:
-                raise ValueError("the game is over")
-        except ValueError as error:
-            return f"ValueError: {error}"
-        self._commands[-1] = _line(f"{verb} {what}")
-        self._last = json.loads(self._game.stepJSON(self._commands[-1]))
-        seen = _line(self._last["observation"])
-        return f"ValueError: {seen}" if seen.startswith(REFUSALS) else seen
 
 
 def _line(text: str) -> str:
