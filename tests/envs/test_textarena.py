@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,7 +56,7 @@ def test_floors_and_ceiling(size: int, holes: int) -> None:
     tasks = suite.tasks("dev")
     for policy, least, most in (
         (ReferencePolicy(suite), 1.0, 1.0),
-        (RandomPolicy(), 0.0, 0.05),
+        (RandomPolicy(calls=20), 0.0, 0.02),
         (IdlePolicy(), 0.0, 0.0),
     ):
         played = play(policy, suite, AgentSpec("x"), tasks, range(len(tasks)), max_turns=20)
@@ -93,7 +96,7 @@ def test_two_moves_into_the_wall_end_the_game_as_the_package_says(suite: TextAre
     steps = perform(suite.make(), suite.tasks("dev")[0], acts("up up"))
     first, second = (str(step.messages[-1]["content"]) for step in steps[1:])
     assert first == "ValueError: You tried to move up but hit a wall" and not steps[1].done
-    assert second == "Invalid Move: You tried to move up but hit a wall"
+    assert second == "ValueError: Invalid Move: You tried to move up but hit a wall"
     assert steps[2].done and steps[2].score is not None and steps[2].score.similarity == 0
 
 
@@ -106,24 +109,47 @@ def test_a_hole_ends_the_game_and_the_way_behind_is_a_milestone(suite: TextArena
 
 
 def test_what_cannot_be_read_costs_a_call() -> None:
-    suite = TextArenaSuite(steps=3)
+    suite = TextArenaSuite(steps=8)
     task = suite.tasks("dev")[0]
-    steps = perform(suite.make(), task, [make_call("jump"), make_call("up", far=2), *acts("up")])
+    odd = [make_call("jump"), make_call("up", far=2)]
+    steps = perform(suite.make(), task, [*odd, *acts("up jump jump jump jump jump")])
     texts = [str(step.messages[-1]["content"]) for step in steps[1:]]
     assert texts[0] == texts[1] == "ValueError: allowed, without arguments: up, down, left, right"
     assert steps[-1].done and steps[-1].stop is StopReason.TURN_LIMIT
-    calls = [call for move in acts("right left right left") for call in move["tool_calls"]]
+    calls = [call for move in acts("right left " * 5) for call in move["tool_calls"]]
     env = suite.make()
     env.reset(next(t for t in suite.tasks("dev") if "right ice" in opening(suite, t)))
     step = env.step({"role": "assistant", "content": "", "tool_calls": calls})
     assert step.messages[-1]["content"] == "ValueError: the game is over"
 
 
-def test_drawing_a_lake_leaves_pythons_generator_alone(suite: TextArenaSuite) -> None:
+def test_a_lake_is_drawn_the_same_beside_other_draws(suite: TextArenaSuite) -> None:
+    """From Python's own generator, which is left as it was, and by other threads."""
+    tasks = suite.tasks("dev")[:50]
     random.seed(7)
     kept = random.getstate()
-    suite.make().reset(suite.tasks("dev")[3])
+    alone = [opening(suite, task) for task in tasks]
     assert random.getstate() == kept
+    ended = threading.Event()
+
+    def draw() -> None:
+        while not ended.is_set():
+            random.random()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        with ThreadPoolExecutor(2) as two:
+            fresh = TextArenaSuite()
+            found = list(two.map(lambda _: fresh.tasks("dev")[:50], range(2)))
+            assert found == [tasks, tasks]
+            assert list(two.map(lambda task: opening(suite, task), tasks)) == alone
+    finally:
+        ended.set()
+        thread.join()
+        sys.setswitchinterval(before)
 
 
 def test_the_capability_is_lacking_where_the_way_was_not_walked_to_its_end(
@@ -133,9 +159,9 @@ def test_the_capability_is_lacking_where_the_way_was_not_walked_to_its_end(
     right = list(suite.reference(task))
     cases = {Label.NA: right[:1], Label.LACKING: right[:-1], Label.PRESENT: right}
     for found, moves in cases.items():
-        short = TextArenaSuite(steps=len(moves))
-        policy = ReferencePolicy(suite)
-        (played,) = play(policy, short, AgentSpec("x"), [task], [0], max_turns=20)
+        (played,) = play(
+            ReferencePolicy(suite), suite, AgentSpec("x"), [task], [0], max_turns=len(moves)
+        )
         assert label(facts_of(suite, task), played)[SKILL] is found
     drawn = [suite.synthetic(SKILL, n) for n in range(200)]
     contrast = [task for task in drawn if task.data["contrast"]]
@@ -155,13 +181,19 @@ def test_a_run_has_its_agent(tmp_path: Path) -> None:
 
 
 def test_bad_settings_are_refused_with_what_is_allowed(suite: TextArenaSuite) -> None:
-    with pytest.raises(UserError, match=r"env.size=5 env.holes=9: .*Change `env.size`"):
-        TextArenaSuite(holes=9)
+    for holes in (1, 9):
+        with pytest.raises(UserError, match=rf"env.size=5 env.holes={holes}: .*Change `env.size`"):
+            TextArenaSuite(holes=holes)
+    for size, steps in ((12, 20), (5, 101), (5, 0)):
+        with pytest.raises(UserError, match=rf"env.steps={steps}: allowed are .*`env.steps`"):
+            TextArenaSuite(size=size, steps=steps)
     with pytest.raises(UserError, match="unknown split 'all'; allowed: demo, train, dev, test"):
         suite.tasks("all")
     few = TextArenaSuite(size=4, holes=3)
     with pytest.raises(UserError, match=r"env.size=4 env.holes=3: its openings are too few"):
         few.tasks("train")
+    with pytest.raises(UserError, match="its openings are too few"):
+        TextArenaSuite(size=3, holes=2)._lakes.training(0) and few.tasks("test")
     own: TextArenaSuite = chosen("textarena", size=6).make(RunContext())
     assert (own.variant, suite.variant) == ("6x6-6", "default")
 

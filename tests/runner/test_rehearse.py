@@ -26,6 +26,9 @@ from trace_bench.trainers.memory import shape_of
 EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
 
 
+ELSEWHERE = ("paper_tau2", "paper_toolsandbox_heldout")
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_is_cut_down(name: str, tmp_path: Path) -> None:
     own = compose([f"experiment={name}"])
@@ -117,14 +120,15 @@ def test_a_script_answers_by_the_schema() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if not n.endswith("_heldout")])
+@pytest.mark.parametrize("name", sorted({*EXPERIMENTS} - {*ELSEWHERE}))
 def test_an_experiment_is_rehearsed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Each by itself, but for the two with held-out tasks, of which one is rehearsed with verl
-    (trainers/test_verl_rehearsal.py), and for the official ToolSandbox, which no package holds (the
-    embedded suite is in its place), and recordings, which are the user's own. Its run is started
-    and killed in children of this process, but for one, which is an interpreter of its own."""
+    """Each by itself, but for two: one is rehearsed with verl (trainers/test_verl_rehearsal.py);
+    paper_tau2 has the world of paper_tau2_heldout and the protocol of paper_toolsandbox. No package
+    holds the official ToolSandbox (the embedded suite is in its place), and recordings are the
+    user's own. A run is started and killed in children of this process, but for one, which is an
+    interpreter of its own."""
     more = {"paper_toolsandbox": ["env.suite=embedded", "evaluation.split=test"]}
     if name == "paper_cm2":
         more[name] = [f"env.folder={write_apart(tmp_path / 'recordings', recorded(6))}"]

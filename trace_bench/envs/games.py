@@ -3,6 +3,7 @@ first."""
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -73,29 +74,36 @@ class Divided:
         self._seeds: dict[str, list[int]] = {name: [] for name in self.shares}
         self._taken: set[int] = set()
         self._next = 0  # the first seed that was not looked at
+        self._looking = threading.Lock()
 
     def seed(self, split: str, place: int) -> int:
         """The seed with that place in a split. Raises UserError for a game whose openings are too
         few to be divided."""
-        while len(self._seeds[split]) <= place:
-            if self._next > 2000 + 40 * place:
-                raise UserError(
-                    f"{self._given}: its openings are too few for a split of their own; "
-                    f"allowed: {self._instead}."
-                )
-            checksum = crc32(self._opening(self._next).encode())
-            there = self._split(checksum)
-            if there == "demo" or checksum not in self._taken:
-                self._taken.add(checksum)
-                self._seeds[there].append(self._next)
-            self._next += 1
-        return self._seeds[split][place]
+        with self._looking:
+            while len(self._seeds[split]) <= place:
+                if self._next > 2000 + 40 * place:
+                    raise self._too_few()
+                checksum = crc32(self._opening(self._next).encode())
+                there = self._split(checksum)
+                if there == "demo" or checksum not in self._taken:
+                    self._taken.add(checksum)
+                    self._seeds[there].append(self._next)
+                self._next += 1
+            return self._seeds[split][place]
 
     def training(self, seed: int) -> int:
-        """The first seed from this one on whose opening is one of `train`."""
-        while self._split(crc32(self._opening(seed).encode())) != "train":
-            seed += 1
-        return seed
+        """The first seed from this one on whose opening is one of `train`. Raises UserError if
+        there is none among so many that one would be."""
+        for found in range(seed, seed + 1000):
+            if self._split(crc32(self._opening(found).encode())) == "train":
+                return found
+        raise self._too_few()
+
+    def _too_few(self) -> UserError:
+        return UserError(
+            f"{self._given}: its openings are too few for a split of their own; "
+            f"allowed: {self._instead}."
+        )
 
     def _split(self, checksum: int) -> str:
         return next(name for name in self.shares if checksum % 16 in self.shares[name])

@@ -12,8 +12,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.chat import make_call, make_tool
@@ -34,28 +33,23 @@ ACTIONS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 ICE = "."
 NAMES = {ICE: "ice", "H": "hole", "G": "goal", "P": "here", "P/G": "here"}  # of a board's cells
 HALF = 0.5  # of the way
+LIMIT = 100  # moves, after which the package ends a game
 _DRAWING = threading.Lock()
 
 
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """The package draws from Python's own generator, which it seeds: for this process it goes on
-    afterwards as if nothing had been drawn."""
-    with _DRAWING:
-        state = random.getstate()
-        try:
-            yield
-        finally:
-            random.setstate(state)
-
-
 def _begun(data: Mapping[str, Any]) -> Any:
-    """The package's game at its start."""
+    """The package's game at its start. It draws a lake from a generator of its module's, for which
+    one of the lake's own stands in: Python's own belongs to everybody."""
     import textarena
+    from textarena.envs.FrozenLake import env as module
 
     game = textarena.make(f"{GAME}-raw", size=data["size"], num_holes=data["holes"])
-    with _seeded():
-        game.reset(num_players=1, seed=data["seed"])
+    with _DRAWING:
+        kept, module.random = module.random, random.Random(data["seed"])
+        try:
+            game.reset(num_players=1)
+        finally:
+            module.random = kept
     return game
 
 
@@ -105,11 +99,10 @@ class TextArenaEnv(Game):
             raise ValueError("the game is over")
         self._game.step(f"[{name}]")
         board, refused = seen(self._game.get_observation()[1])
-        if self.over:
-            return str(self._game.state.game_info[0]["reason"].partition("!")[0])
-        if refused:
-            raise ValueError(refused)
-        return board
+        told = self._game.state.game_info[0]
+        if refused or told["invalid_move"]:
+            raise ValueError(refused or told["reason"].partition("!")[0])
+        return str(told["reason"].partition("!")[0]) if self.over else board
 
     def score(self) -> Score:
         """Success is the goal, and so is similarity: the package's own reward for a lost game, the
@@ -122,7 +115,8 @@ class TextArenaEnv(Game):
         """A shortest way from here that touches no hole; none if there is no step left for it."""
         state = self._game.state.game_state
         grid, start, goal = state["grid"], state["player_pos"], state["goal_pos"]
-        ways, open_ends = {start: tuple[str, ...]()}, deque([start])
+        ways: dict[tuple[int, int], tuple[str, ...]] = {start: ()}
+        open_ends = deque([start])
         while open_ends:
             here = open_ends.popleft()
             for name, (down, right) in ACTIONS.items():
@@ -156,10 +150,15 @@ class TextArenaSuite(HasReference, HasMilestones, NumberedSuite):
 
     def __init__(self, size: int = SIZE, holes: int = HOLES, steps: int = 20) -> None:
         package_folder(self.name, "textarena", VERSION, f"pip install '.[{self.name}]'", self.name)
-        if not 3 <= size <= 12 or not 0 <= holes <= size**2 // 3:
+        if not 3 <= size <= 12 or not 2 <= holes <= size**2 // 3:
             raise UserError(
-                f"env.size={size} env.holes={holes}: allowed are 3 to 12 cells a side, and holes "
-                "in up to a third of all cells. Change `env.size` or `env.holes`."
+                f"env.size={size} env.holes={holes}: allowed are 3 to 12 cells a side, and two "
+                "holes up to a third of all cells. Change `env.size` or `env.holes`."
+            )
+        if not 2 * (size - 1) <= steps <= LIMIT:
+            raise UserError(
+                f"env.steps={steps}: allowed are {2 * (size - 1)}, the shortest way across "
+                f"env.size={size}, to {LIMIT}, the package's own limit. Change `env.steps`."
             )
         self._size, self._holes, self._steps = size, holes, steps
         self.variant = "default" if (size, holes) == (SIZE, HOLES) else f"{size}x{size}-{holes}"
@@ -170,8 +169,8 @@ class TextArenaSuite(HasReference, HasMilestones, NumberedSuite):
         )
 
     def about(self) -> dict[str, Any]:
-        told = {"data": f"textarena {VERSION}", "game": GAME, "steps": self._steps}
-        return told | {"size": self._size, "holes": self._holes}
+        lake = {"size": self._size, "holes": self._holes}
+        return {"data": f"textarena {VERSION}", "steps": self._steps} | lake
 
     def make(self) -> TextArenaEnv:
         return TextArenaEnv(self._steps)
@@ -204,4 +203,4 @@ class TextArenaSuite(HasReference, HasMilestones, NumberedSuite):
 
     def _data(self, seed: int) -> dict[str, Any]:
         lake = {"size": self._size, "holes": self._holes, "seed": seed}
-        return lake | {"requires": [SKILL] if self._holes else []}
+        return lake | {"requires": [SKILL]}

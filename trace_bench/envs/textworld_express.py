@@ -91,8 +91,10 @@ class Games:
             self.back(played, data)
             return _line(last["observation"])
 
-        made = Divided(opening, f"env.games=[{game}]", "env.unseen=true")
-        return self._divided.setdefault((game, parameters), made)
+        if (game, parameters) not in self._divided:
+            made = Divided(opening, f"env.games=[{game}]", "env.unseen=true")
+            self._divided.setdefault((game, parameters), made)
+        return self._divided[game, parameters]
 
     def new(self, data: Mapping[str, Any], gold: bool = False) -> tuple[Any, dict[str, Any]]:
         """A game at its start, in an object that no live episode has, and what it shows. `gold`:
