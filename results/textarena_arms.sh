@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The experiment of results/protocol_textarena.md: results/textarena_arms.sh FOLDER [JOBS]
-# The runs lie in FOLDER, two minutes of a core each; whatever is finished there is not run again.
+# The runs lie in FOLDER, three minutes of a core each; whatever is finished there is not run again.
 # Records go to results/records/textarena_arms.jsonl, tables and figures to results/textarena_arms/.
 # `python` must be one that has trace_bench with its plots and the world: pip install -e '.[plots,textarena]'.
 set -euo pipefail

@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("minigrid", reason="the extra babyai is not installed")
 
 from playing import FunctionPolicy, play
-from sandboxes import chosen, in_sandbox
+from sandboxes import chosen
 
 from trace_bench.check import main as check_command
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, perform
-from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
+from trace_bench.core.types import AgentSpec, Message, StopReason, Task
 from trace_bench.envs.babyai import DEFAULT, SIZES, BabyAISuite
 from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.evidence import facts_of
@@ -27,7 +27,6 @@ from trace_bench.policies.scripted import (
     ReferencePolicy,
     text_message,
 )
-from trace_bench.sandbox.engine import Sandbox
 
 LOCKED = "recovers_from_errors"
 
@@ -210,18 +209,3 @@ def test_bad_settings_are_refused_with_what_is_allowed(suite: BabyAISuite) -> No
     own: BabyAISuite = chosen("babyai", levels=["GoToLocal", "PickupLoc"]).make(RunContext())
     assert own.variant == "GoToLocal+PickupLoc" and own.capabilities() == []
     assert suite.levels == DEFAULT and suite.variant == "default"
-
-
-def test_a_worker_plays_the_same(suite: BabyAISuite) -> None:
-    tasks = suite.tasks("dev")[:8]
-
-    def played(there: BabyAISuite) -> object:
-        policy = ReferencePolicy(suite)
-        return to_json(play(policy, there, AgentSpec("x"), tasks, range(8), max_turns=40))
-
-    worker = in_sandbox(chosen("babyai"), Sandbox("process", run="test-babyai"))
-    try:
-        assert to_json(worker.tasks("dev")) == to_json(suite.tasks("dev"))
-        assert played(worker) == played(suite)
-    finally:
-        worker.close()

@@ -92,7 +92,6 @@ def test_a_dry_run_names_a_pin_that_cannot_be_had(
 ) -> None:
     """Nothing is built and no engine is asked; pip's own words are kept."""
     (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "Dockerfile").write_text("FROM scratch\n")
     (tmp_path / "odd" / "requirements.txt").write_text("# pins\n./no-such-package\n")
     monkeypatch.setattr(build, "containers", lambda: tmp_path)
     assert build.main(["odd", "--dry-run"]) == 2

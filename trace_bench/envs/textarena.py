@@ -2,9 +2,9 @@
 
 An episode is one line of text a turn and four tools without arguments. The line says what is on
 the agent's four sides, and then shows the package's own board without its frame, row by row
-("up wall, down ice, left wall, right ice. P . H / . . . / H . G"). Boards, moves, ends and rewards
-are the package's; a move into the wall is answered by an error, and a second one in a row ends the
-game, as it does there.
+("up wall, down ice, left wall, right ice. P . H / . . . / H . G"). Boards, moves and ends are the
+package's; a move into the wall is answered by an error, and a second one with no allowed move
+between them ends the game, as it does there.
 """
 
 from __future__ import annotations

@@ -51,7 +51,13 @@ def containers() -> Path:
 
 
 def names() -> list[str]:
-    return sorted(p.parent.name for p in containers().glob("*/Dockerfile"))
+    return sorted(p.parent.name for p in containers().glob("*/requirements.txt"))
+
+
+def dockerfile(name: str) -> Path:
+    """An image's own, or the one that all others share."""
+    own = containers() / name / "Dockerfile"
+    return own if own.is_file() else containers() / "Dockerfile"
 
 
 @command()
@@ -77,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def base_of(name: str) -> str:
     """The base image that a Dockerfile names (ARG BASE=...), or the usual one."""
-    text = (containers() / name / "Dockerfile").read_text()
+    text = dockerfile(name).read_text()
     found = re.search(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
     return found[1] if found else DEFAULT_BASE
 
@@ -181,7 +187,7 @@ def assemble(place: Path, name: str) -> Path:
     folder, root = containers() / name, Path(__file__).resolve().parents[1]
     context = place / "context"
     (context / "project" / "trace_bench").mkdir(parents=True)
-    shutil.copyfile(folder / "Dockerfile", context / "Dockerfile")
+    shutil.copyfile(dockerfile(name), context / "Dockerfile")
     for part in PARTS:
         target, source = context / "project" / "trace_bench" / part, root / part
         if source.is_dir():
