@@ -98,7 +98,7 @@ INVENTED_TIME = 1800000000  # what a solver goes on with that cannot look a time
 
 def stock(choices: Choices, currency: bool = False, off: bool = False) -> Request:
     """Tell a stock's price. `currency`: in another one than US dollars; `off`: wifi is off."""
-    symbol, code = choices.ticker(), choices.rng.choice(CURRENCIES)
+    symbol, code = choices.word("ticker"), choices.rng.choice(CURRENCIES)
 
     def solution(solver: Solver) -> Solution:
         found = yield from solver.call("search_stock", query=symbol)

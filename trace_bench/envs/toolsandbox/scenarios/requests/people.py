@@ -55,9 +55,9 @@ def person(choices: Choices, ambiguous: bool = False) -> Person:
         return Person(contact, [contact], "name", name)
     rows = [contact]
     first, last = name.split(" ")
-    other = choices.pool.last(choices.rng)
+    other = choices.word("last")
     while other == last:
-        other = choices.pool.last(choices.rng)
+        other = choices.word("last")
     rows.insert(choices.rng.randrange(2), choices.contact_named(f"{first} {other}"))
     return Person(contact, rows, "name", first, True, answer(name, "which"))
 
