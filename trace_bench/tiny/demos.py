@@ -17,7 +17,7 @@ from string import ascii_uppercase
 
 from trace_bench.core.types import Message, Tool
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.scenarios.build import build, unsolved
+from trace_bench.envs.toolsandbox.scenarios.build import build, drafts
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver, play
@@ -176,9 +176,8 @@ def general(seed: int, pieces: Pieces = Pieces()) -> tuple[list[Message], tuple[
         augmentation = rng.choices(names, weights)[0]
         prompt, guided = guidance(rng, _needs()[shape.name])
         pool = InventingPool(pieces)
-        task, turns = unsolved(
-            shape, pool, seed * 50 + attempt, f"demo/{seed}", "demo", augmentation
-        )
+        number, name = seed * 50 + attempt, f"demo/{seed}"
+        task, turns = next(drafts(shape, pool, number, name, "demo", augmentation))
         solver = Solver(frozenset(task.data["tools"]), lacking(rng, guided))
         try:
             record = play(ToolSandboxEnv(), task, turns, solver)

@@ -43,8 +43,9 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
     CAPABILITIES,
     EXACT,
     TELL,
+    Say,
     assistant,
-    message_constraint,
+    milestone_of,
 )
 from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 
@@ -193,8 +194,8 @@ def synthetic_task(capability: str, seed: int) -> Task:
     if not data["milestones"]:
         # The splits' tasks of this category have no milestones, as in the official suite, so that
         # doing nothing solves them; a training environment must not reward it.
-        told = message_constraint(data["reference"][-1]["say"])
-        data["milestones"] = [{"constraints": [told], "guards": []}]
+        told = Say(data["reference"][-1]["say"]).constraint()
+        data["milestones"] = [milestone_of(told)]
     data["weights"] = _weights(data["milestones"])
     return replace(task, data=data)
 
