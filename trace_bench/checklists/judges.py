@@ -142,7 +142,7 @@ class ProgramJudge:
         found = []
         for item in items:
             where = f"{scene.task}: item {item.id}"
-            if holds(check_of(item.extra, where), scene.turn.steps):
+            if holds(check_of(item.extra_info, where), scene.turn.steps):
                 found.append(item.id)
         return frozenset(found)
 
@@ -218,7 +218,7 @@ class ChecklistProgress:
         for variant, checklist in enumerate(self._variants):
             items = checklist.turns[turn] if turn < len(checklist.turns) else ()
             left = [item for item in items if (variant, turn, item.id) not in self._met]
-            asked = [item for item in left if item.focus not in failed]
+            asked = [item for item in left if item.focus_on not in failed]
             for name in self._judge.satisfied(asked, scene) if asked else ():
                 self._met[variant, turn, name] = step
 
@@ -228,7 +228,9 @@ class ChecklistProgress:
         agreed = 0
         for variant, checklist in enumerate(self._variants):
             if turn < len(checklist.turns):
-                required = [item.id for item in checklist.turns[turn] if item.required]
+                required = [
+                    item.id for item in checklist.turns[turn] if item.required_for_next_turn
+                ]
                 agreed += all((variant, turn, name) in self._met for name in required)
         return 2 * agreed > len(self._variants)
 
@@ -240,7 +242,7 @@ class ChecklistProgress:
             prefix = "" if count == 1 else f"{variant}:"
             for turn, items in enumerate(checklist.turns):
                 for item in items:
-                    after = tuple(prefix + name for name in item.after)
+                    after = tuple(prefix + name for name in item.dependence)
                     step = self._met.get((variant, turn, item.id))
                     made.append(Check(turn, prefix + item.id, item.weight / count, after, step))
         return tuple(made)
