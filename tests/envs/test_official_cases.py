@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from scorer_cases import cases, digest
 
+from trace_bench.envs.toolsandbox import goals
+from trace_bench.envs.toolsandbox import score as scorer
 from trace_bench.envs.toolsandbox.databases import LogEntry
-from trace_bench.envs.toolsandbox.scoring import goals
-from trace_bench.envs.toolsandbox.scoring import score as scorer
 
 SOURCE, PYTHON = os.environ.get("TOOLSANDBOX_SOURCE"), os.environ.get("TOOLSANDBOX_PYTHON")
 TABLE = json.loads((Path(__file__).parent / "official_cases.json").read_text())

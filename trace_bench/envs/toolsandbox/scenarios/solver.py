@@ -282,7 +282,7 @@ def milestone_of(constraint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _constraint_on(database: str, kind: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A constraint as a task has it, see `scoring.goals.Constraint`."""
+    """A constraint as a task has it, see `goals.Constraint`."""
     return {"database": database, "kind": kind, "rows": [row], "since": None}
 
 

@@ -29,15 +29,14 @@ from typing import Any
 from trace_bench.core.types import Milestone as Outcome
 from trace_bench.core.types import Score
 from trace_bench.envs.toolsandbox.databases import LogEntry, Row, Snapshot, without_nulls
-from trace_bench.envs.toolsandbox.scoring.goals import (
+from trace_bench.envs.toolsandbox.goals import (
     SANDBOX,
+    Columns,
     Constraint,
     Goal,
     GoalMilestone,
     Measure,
 )
-
-Columns = Sequence[tuple[str, Any, Measure]]
 
 
 @lru_cache(maxsize=1)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trace_bench.envs.toolsandbox.scenarios.lookups import SETTERS
 from trace_bench.envs.toolsandbox.scenarios.pools import RELATIONSHIPS, Choices
-from trace_bench.envs.toolsandbox.scenarios.requests.lookups import SETTERS
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     CONVERT,
     DISAMBIGUATE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from trace_bench.envs.toolsandbox.scenarios import lookups
 from trace_bench.envs.toolsandbox.scenarios.pools import Choices
-from trace_bench.envs.toolsandbox.scenarios.requests import lookups
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     ASK,
     CONVERT,

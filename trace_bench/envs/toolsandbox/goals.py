@@ -1,4 +1,5 @@
-"""What a task rewards: milestones and minefields, read from plain JSON and checked once."""
+"""What a task of the phone world rewards: milestones and minefields, read from plain JSON and
+checked once."""
 
 from __future__ import annotations
 
@@ -30,12 +31,9 @@ def name_of(milestone: Mapping[str, Any]) -> str:
 
 def told_by(milestone: Mapping[str, Any]) -> str | None:
     """The text that the user is to be told, or None for milestones about something else."""
-    for constraint in milestone["constraints"]:
-        for row in constraint["rows"]:
-            if constraint["database"] == "SANDBOX" and isinstance(row.get("content"), str):
-                text: str = row["content"]
-                return text
-    return None
+    told = (c["rows"] for c in milestone["constraints"] if c["database"] == SANDBOX)
+    texts = (row.get("content") for rows in told for row in rows)
+    return next((text for text in texts if isinstance(text, str)), None)
 
 
 def _row(row: Mapping[str, Any], trace: bool) -> str:
@@ -45,6 +43,8 @@ def _row(row: Mapping[str, Any], trace: bool) -> str:
 
 
 Measure = str | Mapping[str, float]
+Columns = tuple[tuple[str, Any, Measure], ...]
+"""What a row is compared with: (column, target, measure)."""
 
 SANDBOX = "SANDBOX"
 _SANDBOX_COLUMNS = ("sender", "recipient", "content")
@@ -64,13 +64,12 @@ class Constraint:
     """`kind` says what is compared with `rows`: the whole database ("snapshot"), its difference
     to the reference moment ("added", "removed", "updated") or a call ("tool_trace").
 
-    `columns` holds each row as (column, target, measure). `since` is the milestone whose matched
-    moment is the reference, None the episode's start.
+    `since` is the milestone whose matched moment is the reference, None the episode's start.
     """
 
     database: str
     kind: str
-    columns: tuple[tuple[tuple[str, Any, Measure], ...], ...]
+    columns: tuple[Columns, ...]
     names: tuple[str, ...] = ()  # of the tools, for "tool_trace"
     since: int | None = None
 
@@ -176,16 +175,11 @@ def _guard(data: str | Mapping[str, Any]) -> Guard:
 
 
 def _constraint(data: Mapping[str, Any]) -> Constraint:
-    database, kind = data["database"], data["kind"]
-    measures = data.get("measures") or {}
+    database, kind, measures = data["database"], data["kind"], data.get("measures") or {}
     if kind == "tool_trace":
+        columns = [_columns(row.get("arguments", {}), measures) for row in data["rows"]]
         names = tuple(row["name"] for row in data["rows"])
-        rows = [row.get("arguments", {}) for row in data["rows"]]
-        columns = tuple(
-            tuple((name, target, measures.get(name, "exact")) for name, target in row.items())
-            for row in rows
-        )
-        return Constraint(SANDBOX, kind, columns, names)
+        return Constraint(SANDBOX, kind, tuple(columns), names)
     known = _SANDBOX_COLUMNS if database == SANDBOX else COLUMNS.get(database)
     if known is None:
         raise ValueError(f"no database {database!r}")
@@ -196,19 +190,17 @@ def _constraint(data: Mapping[str, Any]) -> Constraint:
             if column not in known:
                 raise ValueError(f"no column {column!r} in {database}")
     targets = data["rows"] if kind == "snapshot" else without_nulls(data["rows"])
-    return Constraint(database, kind, _columns(database, targets, measures), (), data.get("since"))
+    columns = [_columns(row, measures, _ROUGE[database]) for row in targets]
+    return Constraint(database, kind, tuple(columns), (), data.get("since"))
 
 
 def _columns(
-    database: str, rows: Sequence[Mapping[str, Any]], measures: Mapping[str, Measure]
-) -> tuple[tuple[tuple[str, Any, Measure], ...], ...]:
-    read = []
-    for row in rows:
-        columns = [
-            (name, target, measures.get(name, "rouge_l" if name in _ROUGE[database] else "exact"))
-            for name, target in row.items()
-        ]
-        # Cheap comparisons first: a row that differs exactly never reaches Rouge.
-        columns.sort(key=lambda column: column[2] == "rouge_l")
-        read.append(tuple(columns))
-    return tuple(read)
+    row: Mapping[str, Any], measures: Mapping[str, Measure], texts: Sequence[str] = ()
+) -> Columns:
+    """`texts`: columns that are compared by Rouge unless `measures` says otherwise."""
+    columns = [
+        (name, target, measures.get(name, "rouge_l" if name in texts else "exact"))
+        for name, target in row.items()
+    ]
+    # Cheap comparisons first: a row that differs exactly never reaches Rouge.
+    return tuple(sorted(columns, key=lambda column: column[2] == "rouge_l"))
