@@ -97,7 +97,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_texts(value: Any) -> bool:
+def is_texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(map(_is_text, value))
 
 
@@ -122,8 +122,8 @@ _ITEM: Wanted = {
     "evidence": (lambda value: isinstance(value, list | tuple), "a list"),
     "question": (_is_text, "a text"),
     "pass_condition": (_is_text, "a text"),
-    "failure_examples": (_is_texts, "a list of texts"),
-    "dependence": (_is_texts, "a list of texts"),
+    "failure_examples": (is_texts, "a list of texts"),
+    "dependence": (is_texts, "a list of texts"),
     "weight": (_is_weight, "a number from 0 to 1"),
 }
 _EVIDENCE: Wanted = {
