@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.types import Task
+from trace_bench.envs.toolsandbox.databases import COLUMNS
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.pools import Choices, Words, belongs, sentence
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, Shape
@@ -104,10 +105,7 @@ def _data(
 def _start(shape: Shape, requests: Sequence[Request], now: int, choices: Choices) -> dict[str, Any]:
     rng = choices.rng
     city = rng.choice(search_data("cities"))
-    setting: dict[str, Any] = {
-        "device_id": "device-1", "cellular": True, "wifi": True, "location_service": True,
-        "low_battery_mode": False,
-    }  # fmt: skip
+    setting = {**COLUMNS["SETTING"], "device_id": "device-1"}
     for request in requests:
         setting.update(request.settings)
     setting.update(shape.settings)

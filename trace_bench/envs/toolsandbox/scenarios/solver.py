@@ -163,8 +163,9 @@ class Request:
 
     clause: its part of the user's message. solution: solves it, given a solver. tools: those that
     the agent gets for it. main_tool: the one whose call is the request's effect. settings,
-    contacts, messages, reminders: what the phone has to hold at the start. answers: the user's, to
-    questions (see `ScriptedUser`). invented_tools: what only a solver that invents its arguments
+    contacts, messages, reminders: what the phone has to hold at the start, without the time when
+    it was written, which the scenario knows. answers: the user's, to questions (see
+    `ScriptedUser`). invented_tools: what only a solver that invents its arguments
     would call where the request cannot be carried out; empty: main_tool."""
 
     clause: str
