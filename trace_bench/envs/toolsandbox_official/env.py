@@ -17,8 +17,8 @@ from trace_bench.envs.toolsandbox_official.stage import Scenarios
 from trace_bench.envs.user_faults import CarefulAsk
 
 MOST_CALLS = 4  # in one message: the package tries them in every order, which grows as n!
+# Some error messages contain memory addresses, which differ between processes.
 _ADDRESS = re.compile(r"at 0x[0-9A-Fa-f]+")
-_END = re.compile(r"end_conversation")
 
 
 class OfficialEnv(LiveEnv):
@@ -57,32 +57,32 @@ class OfficialEnv(LiveEnv):
         self._say("AGENT", "USER", text)
         if len(self._seen()) > self._limit:
             return self.end(StopReason.TURN_LIMIT)
-        reply = self._reply()
-        if reply is None:
+        reply = None if self._ask is None else self._ask(user_view(self._seen()), False)
+        if reply is None or "end_conversation" in reply:
             self._end_conversation()
             return self.end(StopReason.DONE)
         self._say("USER", "AGENT", reply)
         return self._after(({"role": "user", "content": reply},))
 
+    def _after(self, messages: tuple[Message, ...]) -> Step:
+        if len(self._seen()) > self._limit:
+            return self.end(StopReason.TURN_LIMIT, messages)
+        return Step(messages)
+
     def score(self) -> Score:
         """The package's own evaluation of the conversation as it stands."""
+        evaluation, most = self._scenario.evaluation, self._scenario.max_messages
         with self._stage.playing(self, self._ids):
-            found = self._scenario.evaluation.evaluate(
-                execution_context=self.context, max_turn_count=self._scenario.max_messages
-            )
-        similarity = float(found.similarity)
-        evaluation = self._scenario.evaluation
+            found = evaluation.evaluate(execution_context=self.context, max_turn_count=most)
+        parts = ("milestone_similarity", "minefield_similarity")
+        similarity, details = float(found.similarity), {p: float(getattr(found, p)) for p in parts}
+        wanted, mines = evaluation.milestone_matcher, evaluation.minefield_matcher
         return Score(
             min(max(similarity, 0.0), 1.0),
             similarity > PERFECT,
-            {
-                "milestone_similarity": float(found.milestone_similarity),
-                "minefield_similarity": float(found.minefield_similarity),
-            },
-            milestones_of(evaluation.milestone_matcher, found.milestone_mapping, self._places),
-            milestones_of(
-                evaluation.minefield_matcher, found.minefield_mapping, self._places, True
-            ),
+            details,
+            milestones_of(wanted, found.milestone_mapping, self._places),
+            milestones_of(mines, found.minefield_mapping, self._places, minefields=True),
         )
 
     # -- inside the package's global state ---------------------------------------------------------
@@ -166,7 +166,8 @@ class OfficialEnv(LiveEnv):
                     result = 0  # after the message with the calls
                     if row["sender"] == "EXECUTION_ENVIRONMENT":
                         place = places[row["openai_tool_call_id"]]
-                        answers[place] = answer_call(calls[place], _steady(row["content"]))
+                        steady = _ADDRESS.sub("at 0x0", row["content"])
+                        answers[place] = answer_call(calls[place], steady)
                         result = 1 + place
                     self._places.append(self._messages + result)
         self._messages += 1 + len(calls)
@@ -191,15 +192,6 @@ class OfficialEnv(LiveEnv):
             f"print(repr({mark}_response))"
         ), ""
 
-    # -- the user ----------------------------------------------------------------------------------
-
-    def _reply(self) -> str | None:
-        """The user's next message; None if the user ends the conversation."""
-        if self._ask is None:
-            return None
-        text = self._ask(user_view(self._seen()), False)
-        return None if _END.search(text) else text
-
     def _end_conversation(self) -> None:
         from tool_sandbox.roles.execution_environment import ExecutionEnvironment
 
@@ -208,13 +200,6 @@ class OfficialEnv(LiveEnv):
         with self._stage.playing(self, self._ids):
             self._add({"sender": "USER", "recipient": "EXECUTION_ENVIRONMENT", "content": code})
             ExecutionEnvironment().respond()
-
-    # -- ends --------------------------------------------------------------------------------------
-
-    def _after(self, messages: tuple[Message, ...]) -> Step:
-        if len(self._seen()) > self._limit:
-            return self.end(StopReason.TURN_LIMIT, messages)
-        return Step(messages)
 
 
 def user_view(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -236,22 +221,12 @@ def user_view(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 def _opening(rows: Sequence[Mapping[str, Any]]) -> list[Message]:
     """The messages that the agent sees at the start."""
-    out: list[Message] = []
-    for row in rows:
-        if row["recipient"] != "AGENT":
-            continue
-        visible = row["visible_to"]
-        if visible is not None and "AGENT" not in visible:
-            continue
-        role = "system" if row["sender"] == "SYSTEM" else "user"
-        out.append({"role": role, "content": row["content"]})
-    return out
-
-
-def _steady(text: str) -> str:
-    """The text without memory addresses, which some error messages contain and which differ between
-    processes."""
-    return _ADDRESS.sub("at 0x0", text)
+    return [
+        {"role": "system" if row["sender"] == "SYSTEM" else "user", "content": row["content"]}
+        for row in rows
+        if row["recipient"] == "AGENT"
+        and (row["visible_to"] is None or "AGENT" in row["visible_to"])
+    ]
 
 
 PERFECT = 1 - 1e-9
@@ -294,12 +269,10 @@ def _name(milestone: Any) -> str:
 
 def _tells(milestone: Any) -> str | None:
     """The text that the agent must send to the user, for a milestone that requires one."""
-    for constraint in milestone.snapshot_constraints:
-        for row in _rows(constraint):
-            told = str(row.get("recipient")) == "USER" and str(row.get("sender")) == "AGENT"
-            if told and isinstance(row.get("content"), str):
-                text: str = row["content"]
-                return text
+    for row in (row for c in milestone.snapshot_constraints for row in _rows(c)):
+        way, text = (str(row.get("sender")), str(row.get("recipient"))), row.get("content")
+        if way == ("AGENT", "USER") and isinstance(text, str):
+            return text
     return None
 
 
