@@ -19,7 +19,7 @@ from trace_bench.envs.toolsandbox.databases import (
     LogEntry,
     ToolFault,
 )
-from trace_bench.envs.toolsandbox.goals import goal_of
+from trace_bench.envs.toolsandbox.goals import read_goal
 from trace_bench.envs.toolsandbox.score import score_episode
 from trace_bench.envs.toolsandbox.tools.augment import catalog, offer
 from trace_bench.envs.toolsandbox.tools.spec import check_arguments
@@ -107,8 +107,8 @@ class ToolSandboxEnv(LiveEnv):
         self._user = ScriptedUser(data["user"])
         self._system: str = data["system"]
         self._limit: int = data.get("max_messages", _MAX_MESSAGES)
-        self._milestones = goal_of(data["milestones"], data.get("edges"), data.get("weights"))
-        self._minefields = goal_of(data.get("minefields", ()), data.get("minefield_edges"))
+        self._milestones = read_goal(data["milestones"], data.get("edges"), data.get("weights"))
+        self._minefields = read_goal(data.get("minefields", ()), data.get("minefield_edges"))
         self.log = []
         self._note(SYSTEM, AGENT, self._system)
         self._note(USER, AGENT, self._user.opening)

@@ -3,10 +3,8 @@ checked once."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import COLUMNS, without_nulls
@@ -91,6 +89,12 @@ class GoalMilestone:
     name: str = ""
     tells: str | None = None
 
+    @property
+    def references(self) -> list[int]:
+        """The earlier milestones that it refers to."""
+        found = (part.since for part in (*self.constraints, *self.guards))
+        return [since for since in found if since is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -101,16 +105,6 @@ class Goal:
     before: tuple[int, ...]
     linked: int
     weights: tuple[float, ...]
-
-
-def goal_of(*content: Any) -> Goal:
-    """`read_goal` of plain JSON, read once: a task's episodes share the goal."""
-    return _goal(json.dumps(content))
-
-
-@lru_cache(maxsize=4096)
-def _goal(content: str) -> Goal:
-    return read_goal(*json.loads(content))
 
 
 def read_goal(
@@ -131,9 +125,8 @@ def read_goal(
     before = _ancestors(len(read), edges)
     named = {0} if len(read) == 1 else {i for edge in edges for i in edge}
     for i, milestone in enumerate(read):
-        references = [c.since for c in milestone.constraints]
-        for since in references + [g.since for g in milestone.guards]:
-            if since is not None and not before[i] >> since & 1:
+        for since in milestone.references:
+            if not before[i] >> since & 1:
                 raise ValueError(f"milestone {i} refers to {since}, not an ancestor")
     values = tuple(float(w) for w in weights) if weights is not None else (1.0,) * len(read)
     if len(values) != len(read) or any(w < 0 for w in values) or (read and sum(values) <= 0):

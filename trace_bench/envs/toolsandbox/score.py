@@ -269,10 +269,10 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
     milestones are matched as early as they can be."""
     count = len(goal.milestones)
     messages = range(first, len(similarities.log))
-    referred = {since for m in goal.milestones for since in _references(m)}
+    referred = {since for m in goal.milestones for since in m.references}
     # Milestones that refer to no other have one score a message.
     known: list[dict[int, float] | None] = [
-        None if _references(m) else {j: similarities.milestone(m, j, {}) for j in messages}
+        None if m.references else {j: similarities.milestone(m, j, {}) for j in messages}
         for m in goal.milestones
     ]
     states: dict[State, tuple[float, Chain | None]] = {(0, frozenset()): (0.0, None)}
@@ -303,9 +303,3 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
             fresh = list(grown)
     complete = (entry for (placed, _), entry in states.items() if placed == goal.linked)
     return max(complete, key=lambda entry: entry[0])
-
-
-def _references(milestone: GoalMilestone) -> list[int]:
-    """The earlier milestones that one refers to."""
-    found = [c.since for c in milestone.constraints] + [g.since for g in milestone.guards]
-    return [since for since in found if since is not None]
