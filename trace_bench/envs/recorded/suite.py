@@ -42,16 +42,12 @@ from trace_bench.envs.recorded.data import META, read_split, splits_in
 from trace_bench.envs.recorded.tools import (
     PROMPT_VERSION,
     Behind,
-    Exchange,
     ModelSimulator,
     Rates,
     Tools,
-    exchanges,
 )
 
 MOST_CALLS = 16  # of one message of the agent; the others are not made
-MakeTools = Callable[[Mapping[str, Any], list[Exchange]], Tools]
-"""(record, its exchanges) -> the tools of an episode."""
 
 
 class RecordedEnv(LiveEnv):
@@ -63,7 +59,7 @@ class RecordedEnv(LiveEnv):
 
     _tools: Tools | None = None
 
-    def __init__(self, judge: Judge, make_tools: MakeTools) -> None:
+    def __init__(self, judge: Judge, make_tools: Callable[[Mapping[str, Any]], Tools]) -> None:
         self._judge, self._make_tools = judge, make_tools
 
     def reset(self, task: Task) -> Step:
@@ -72,7 +68,7 @@ class RecordedEnv(LiveEnv):
         opening, self._turns = turns_of(record["messages"])
         self._checklists = read_checklists(record["checklists"], str(record["uuid"]))
         self._progress = ChecklistProgress(self._checklists, self._judge)
-        self._tools = self._make_tools(record, exchanges(self._turns))
+        self._tools = self._make_tools(record)
         self._task = task.id
         self._acted: list[int] = []  # the user's turn of each step
         self._talk: list[Message] = list(opening)
@@ -288,10 +284,10 @@ class RecordedSuite(HasReference, HasChecklist):
         identity = f"{self.name}/{self.variant}/{split}/{place:05d}"
         return Task(identity, self.name, split, seed, {"record": record})
 
-    def _make_tools(self, record: Mapping[str, Any], there: list[Exchange]) -> Tools:
+    def _make_tools(self, record: Mapping[str, Any]) -> Tools:
+        """The tools of an episode of the record."""
         replays, behind = self._settings.tools != "real", self._behind(record)
-        tools = record["tools"]
-        return Tools(tools, there, replays=replays, world=behind, simulator=self._simulator)
+        return Tools(record, replays=replays, world=behind, simulator=self._simulator)
 
     def _behind(self, record: Mapping[str, Any]) -> Behind | None:
         """The real environment, where it answers calls."""

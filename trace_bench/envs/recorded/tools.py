@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from trace_bench.checklists.talk import ToolCall, UserTurn, call_of, plain
+from trace_bench.checklists.talk import ToolCall, UserTurn, call_of, plain, turns_of
 from trace_bench.core.chat import ask_until, make_call, opening_of
 from trace_bench.core.checked import number
 from trace_bench.core.errors import EpisodeError
@@ -169,7 +169,7 @@ def _dump(value: Any) -> str:
 
 
 class Tools:
-    """The tools of one episode.
+    """The tools of one episode of a record.
 
     `replays`: whether recorded answers come first. `world`: makes every call, also those that a
     recording answers, so that its state stays that of the conversation. The n-th of several equal
@@ -178,18 +178,17 @@ class Tools:
 
     def __init__(
         self,
-        tools: Sequence[Tool],
-        recorded: Sequence[Exchange],
+        record: Mapping[str, Any],
         *,
-        replays: bool = True,
-        world: Behind | None = None,
-        simulator: ModelSimulator | None = None,
+        replays: bool,
+        world: Behind | None,
+        simulator: ModelSimulator | None,
     ) -> None:
-        self._schemas = {tool["function"]["name"]: tool for tool in tools}
-        self._there, self._replays = list(recorded), replays
+        self._schemas = {tool["function"]["name"]: tool for tool in record["tools"]}
+        self._there, self._replays = exchanges(turns_of(record["messages"])[1]), replays
         self._world, self._simulator = world, simulator
         self._answers: dict[str, list[str]] = {}
-        for call, answer in recorded:
+        for call, answer in self._there:
             self._answers.setdefault(call.key, []).append(answer)
         self._made: dict[str, int] = {}
         self._kept: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -36,7 +37,7 @@ class OfficialEnv(LiveEnv):
     def reset(self, task: Task) -> Step:
         name = task.data["scenario"]
         self._scenario = self._stage.scenarios[name]
-        self.context = self._stage.opening_context(name)
+        self.context = copy.deepcopy(self._scenario.starting_context)
         self._ids = random.Random(name)
         self._calls = 0
         with self._stage.playing(self, self._ids):

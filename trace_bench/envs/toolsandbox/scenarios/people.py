@@ -63,17 +63,10 @@ def person(choices: Choices, ambiguous: bool = False) -> Person:
         return Person(contact, [contact], "name", name)
     rows = [contact]
     first, last = name.split(" ")
-    other = choices.word("last")
-    while other == last:
-        other = choices.word("last")
+    while (other := choices.word("last")) == last:
+        pass
     rows.insert(choices.rng.randrange(2), choices.contact_named(f"{first} {other}"))
     return Person(contact, rows, "name", first, True, answer(name, "which"))
-
-
-def by_relationship(choices: Choices, who: Person) -> Person:
-    """The person, now called "my sister" or the like."""
-    called = who.contact["relationship"] = choices.rng.choice(RELATIONSHIPS)
-    return replace(who, key="relationship", called=called)
 
 
 def find_contact(solver: Solver, who: Person, invent: bool = True) -> Steps:
@@ -212,8 +205,9 @@ def send_name(
     or "relationship"."""
     who = person(choices, ambiguous)
     content = choices.content()
-    if by == "relationship":
-        who = by_relationship(choices, who)
+    if by == "relationship":  # the person is called "my sister" or the like
+        called = who.contact["relationship"] = choices.rng.choice(RELATIONSHIPS)
+        who = replace(who, key="relationship", called=called)
 
     def solution(solver: Solver) -> Solution:
         row = yield from find_contact(solver, who)
