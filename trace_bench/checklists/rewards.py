@@ -139,40 +139,39 @@ def _by_turn(group: Sequence[Rollout], how: Assignment) -> list[list[float]]:
 
 
 def _by_step(group: Sequence[Rollout], how: Assignment) -> list[list[float]]:
-    events = [_events(rollout, how) for rollout in group]
+    events = [frozenset(_events(rollout, how)) for rollout in group]
     baseline: dict[Key, tuple[float, float]] = {}  # (share, scale) of each item
     for key in {key for rollout in group for key in rollout.satisfied}:
         holders = [n for n, rollout in enumerate(group) if key[0] in rollout.turns]
         if len(holders) >= how.holders:
             met = [float(key in events[n]) for n in holders]
             baseline[key] = (math.fsum(met) / len(met), _scale(met, how))
-    return [
-        [_of_step(rollout, step, found, baseline, how) for step in range(len(rollout.turns))]
-        for rollout, found in zip(group, events, strict=True)
-    ]
+    return [_steps_of(r, found, baseline, how) for r, found in zip(group, events, strict=True)]
 
 
-def _of_step(
+def _steps_of(
     rollout: Rollout,
-    step: int,
     events: Collection[Key],
     baseline: Mapping[Key, tuple[float, float]],
     how: Assignment,
-) -> float:
-    """The weighted mean over the items that are eligible at this step."""
-    weight, total, value = _weights(rollout, how), [], []
-    for check in rollout.checks:
-        key = (check.turn, check.item)
-        if check.turn != rollout.turns[step] or key not in baseline:
-            continue
-        if check.step is not None and check.step < step:
-            continue  # satisfied already
-        if how.dependencies and not rollout.ready(check, step):
-            continue
-        share, scale = baseline[key]
-        total.append(weight[key])
-        value.append(weight[key] * (float(key in events) - share) / scale)
-    return math.fsum(value) / math.fsum(total) if math.fsum(total) > 0 else 0.0
+) -> list[float]:
+    """For each step the weighted mean over the items that are eligible at it."""
+    weight, out = _weights(rollout, how), []
+    for step, turn in enumerate(rollout.turns):
+        total, value = [], []
+        for check in rollout.checks:
+            key = (check.turn, check.item)
+            if check.turn != turn or key not in baseline:
+                continue
+            if check.step is not None and check.step < step:
+                continue  # satisfied already
+            if how.dependencies and not rollout.ready(check, step):
+                continue
+            share, scale = baseline[key]
+            total.append(weight[key])
+            value.append(weight[key] * (float(key in events) - share) / scale)
+        out.append(math.fsum(value) / math.fsum(total) if math.fsum(total) > 0 else 0.0)
+    return out
 
 
 def _events(rollout: Rollout, how: Assignment) -> list[Key]:

@@ -18,7 +18,7 @@ from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.protocols import Ask, Env, Suite, make_env
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import without_surrogates
-from trace_bench.core.types import Boundary, Message, Task, Tool
+from trace_bench.core.types import Boundary, Task, Tool
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -126,22 +126,19 @@ class ModelSimulator:
     ) -> str:
         """`there`: all recorded exchanges; `so_far`: those of this rollout. Raises EpisodeError at
         the boundary SIMULATOR if there is no answer: the episode is void."""
-        messages = self._question(call, tool, there, so_far if self._history else ())
-        return ask_until(
-            self._ask, "simulator", messages, SCHEMA, read_result, tries=TRIES, longest=_SHOWN
-        )
-
-    def _question(
-        self, call: ToolCall, tool: Tool, there: Sequence[Exchange], so_far: Sequence[Exchange]
-    ) -> list[Message]:
-        lines = [_dump({"schema": tool["function"]})]
-        lines += [_dump({"recorded": _exchange(e)}) for e in there[:_MOST]]
-        lines += [_dump({"this session": _exchange(e)}) for e in so_far[-_MOST:]]
-        lines.append(_dump({"new call": {"name": call.name, "arguments": plain(call.arguments)}}))
-        body = "\n".join(lines)
+        session = so_far[-_MOST:] if self._history else ()
+        lines = [
+            {"schema": tool["function"]},
+            *({"recorded": _exchange(e)} for e in there[:_MOST]),
+            *({"this session": _exchange(e)} for e in session),
+            {"new call": {"name": call.name, "arguments": plain(call.arguments)}},
+        ]
+        body = "\n".join(map(_dump, lines))
         mark = hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:16]
-        text = f"[data {mark}]\n{body}\n[end {mark}]"
-        return opening_of(_SYSTEM, text)
+        asked = opening_of(_SYSTEM, f"[data {mark}]\n{body}\n[end {mark}]")
+        return ask_until(
+            self._ask, "simulator", asked, SCHEMA, read_result, tries=TRIES, longest=_SHOWN
+        )
 
 
 def read_result(text: str) -> str:
