@@ -138,9 +138,9 @@ MUTANTS = [
     ("the mean over matched milestones", "score", "total / sum(goal.weights)",
      "total / max(1, sum(1 for m in _placements(chain) if m))"),
     ("the user's request is not looked at", "score",
-     "range(first, len(similarities.log))", "range(first + 1, len(similarities.log))"),
+     "range(1, len(similarities.log))", "range(2, len(similarities.log))"),
     ("the last message is not looked at", "score",
-     "range(first, len(similarities.log))", "range(first, len(similarities.log) - 1)"),
+     "range(1, len(similarities.log))", "range(1, len(similarities.log) - 1)"),
 ]  # fmt: skip
 HELP = """
 def _placements(chain):

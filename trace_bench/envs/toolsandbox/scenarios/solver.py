@@ -315,7 +315,6 @@ def _changes(before: Snapshot, after: Snapshot) -> list[dict[str, Any]]:
                 found.append(_constraint_on(database, "added", target))
             elif row != was[identity]:
                 found.append(_constraint_on(database, "updated", {key: identity, **target}))
-        for identity in was:
-            if identity not in now:
-                found.append(_constraint_on(database, "removed", {key: identity}))
+        gone = [identity for identity in was if identity not in now]
+        found += [_constraint_on(database, "removed", {key: identity}) for identity in gone]
     return found
