@@ -143,8 +143,9 @@ def _item(data: Any, where: str, number: int) -> Item:
     found = _checked(given, _ITEM, place)
     listed = enumerate(found["evidence"])
     found["evidence"] = [_checked(e, _EVIDENCE, f"{place}, evidence {n}") for n, e in listed]
-    lists = {key: tuple(found[key]) for key in ("evidence", "failure_examples", "dependence")}
-    return Item(**{**found, **lists, "id": name, "weight": min(float(found["weight"]), 1.0)})
+    for key in ("evidence", "failure_examples", "dependence"):
+        found[key] = tuple(found[key])
+    return Item(**found | {"id": name, "weight": min(float(found["weight"]), 1.0)})
 
 
 def _checked(data: Any, wanted: Wanted, place: str) -> dict[str, Any]:

@@ -61,8 +61,8 @@ def reply_item(kind: str) -> Item:
 
 
 def _reply(question: str, check: Mapping[str, Any], passes: str, **more: Any) -> Item:
-    own = {"question": question, "pass_condition": passes, "extra_info": {"check": check}}
-    return Item(id="C0", focus_on=REPLY, **own, **more)
+    more |= {"question": question, "pass_condition": passes, "extra_info": {"check": check}}
+    return Item(id="C0", focus_on=REPLY, **more)
 
 
 _REPLIES: Mapping[str, tuple[str, bool]] = {
