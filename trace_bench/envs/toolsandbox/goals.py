@@ -92,7 +92,7 @@ class GoalMilestone:
     @property
     def references(self) -> list[int]:
         """The earlier milestones that it refers to."""
-        found = (part.since for part in (*self.constraints, *self.guards))
+        found = [c.since for c in self.constraints] + [g.since for g in self.guards]
         return [since for since in found if since is not None]
 
 
