@@ -174,8 +174,8 @@ def _of_conversations(talk: Any, system: Any) -> list[Message]:
             calls = found if isinstance(found, list) else [found]
             out.append(_calling([_named(c, f"conversation {number}") for c in calls], number))
         elif source in ("observation", "tool"):
-            calls = out[-1].get("tool_calls") if out else None
-            last = str(calls[0]["id"]) if calls else ""
+            asked = out[-1].get("tool_calls") if out else None
+            last = str(asked[0]["id"]) if asked else ""
             out.append({"role": "tool", "tool_call_id": last, "content": _text(value)})
         else:
             raise ValueError(
