@@ -22,8 +22,8 @@ from recordings import recorded, suite, write
 
 from trace_bench.checklists.judges import ChecklistProgress
 from trace_bench.core.types import AgentSpec
-from trace_bench.envs.recorded import env
-from trace_bench.envs.recorded.env import RecordedEnv
+from trace_bench.envs.recorded import suite as played
+from trace_bench.envs.recorded.suite import RecordedEnv
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
@@ -49,7 +49,7 @@ def share(dialogues: int, rounds: int) -> tuple[float, int]:
         setattr(owner, name, call)
 
     parts = ((ChecklistProgress, "judge"), (ChecklistProgress, "goes_on"), (RecordedEnv, "score"))
-    for owner, name in (*parts, (env, "read_checklists")):
+    for owner, name in (*parts, (played, "read_checklists")):
         timed(owner, name)
     with tempfile.TemporaryDirectory() as place:
         made = suite(write(Path(place) / "phone", recorded(dialogues)), tools="real")

@@ -35,8 +35,7 @@ from trace_bench.checklists.model_judge import Controlled, ModelJudge, read_verd
 from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.types import AgentSpec, Trajectory
-from trace_bench.envs.recorded.simulator import ModelSimulator
-from trace_bench.envs.recorded.tools import exchanges
+from trace_bench.envs.recorded.tools import ModelSimulator, exchanges
 from trace_bench.envs.tau2.user import AskedUser
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.llm.roles import ROLES, Role, Roles

@@ -47,7 +47,8 @@ def test_the_public_format_is_read_and_written_without_a_loss() -> None:
     assert to_json(found) == RECORD
     assert len(found) == 2 and [len(turn) for turn in found[0].turns] == [2, 1]
     second = found[0].turns[0][1]
-    assert second.after == ("C0",) and second.required and second.evidence[0].step == 1
+    assert second.dependence == ("C0",) and second.required_for_next_turn
+    assert second.evidence[0]["step"] == 1
 
 
 BAD: dict[str, tuple[Any, Any, str]] = {
@@ -93,7 +94,7 @@ def test_an_annotators_maps_are_merged_into_its_items() -> None:
     turn = {"turn": 0, "checklist": items, "dependence": {"C1": ["C0"]},
             "weight": {"C0": 0.4, "C1": 0.6}}  # fmt: skip
     found = read_annotation("Here: " + json.dumps({"turns": [turn]}), 1)
-    assert [(i.id, i.weight, i.after) for i in found.turns[0]] == [
+    assert [(i.id, i.weight, i.dependence) for i in found.turns[0]] == [
         ("C0", 0.4, ()), ("C1", 0.6, ("C0",)),
     ]  # fmt: skip
     for changes, message in (

@@ -236,7 +236,7 @@ def test_a_contradiction_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_malformed_call_fails_its_items_without_a_judge(tmp_path: Path) -> None:
-    reply = Item("C9", "?", REPLY, "It says something.")
+    reply = Item(id="C9", question="?", focus_on=REPLY, pass_condition="It says something.")
     with serve(lambda path, body: verdicts(body, lambda text: "says something" in text)) as server:
         progress = ChecklistProgress([Checklist(((*ITEMS[:1], reply),))], judged(server, tmp_path))
         bad = calling("set_wifi", '{"error": "lack"}', malformed=True)

@@ -90,10 +90,10 @@ def test_augmenting_leaves_the_catalog_alone() -> None:
 @pytest.mark.parametrize(
     ("tools", "augmentation", "error"),
     [
-        (["fly"], "none", "no tool 'fly'"),
-        (["search_stock"], "noise", "allowed: none, distractors_3"),
+        (("fly",), "none", "no tool 'fly'"),
+        (("search_stock",), "noise", "allowed: none, distractors_3"),
     ],
 )
-def test_unknown_names(tools: list[str], augmentation: str, error: str) -> None:
+def test_unknown_names(tools: tuple[str, ...], augmentation: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         offer(tools, augmentation, 1)

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from scorer_cases import cases, digest
 
+from trace_bench.envs.toolsandbox import goals
+from trace_bench.envs.toolsandbox import score as scorer
 from trace_bench.envs.toolsandbox.databases import LogEntry
-from trace_bench.envs.toolsandbox.scoring import goals
-from trace_bench.envs.toolsandbox.scoring import score as scorer
 
 SOURCE, PYTHON = os.environ.get("TOOLSANDBOX_SOURCE"), os.environ.get("TOOLSANDBOX_PYTHON")
 TABLE = json.loads((Path(__file__).parent / "official_cases.json").read_text())
@@ -138,9 +138,9 @@ MUTANTS = [
     ("the mean over matched milestones", "score", "total / sum(goal.weights)",
      "total / max(1, sum(1 for m in _placements(chain) if m))"),
     ("the user's request is not looked at", "score",
-     "range(first, len(similarities.log))", "range(first + 1, len(similarities.log))"),
+     "range(1, len(similarities.log))", "range(2, len(similarities.log))"),
     ("the last message is not looked at", "score",
-     "range(first, len(similarities.log))", "range(first, len(similarities.log) - 1)"),
+     "range(1, len(similarities.log))", "range(1, len(similarities.log) - 1)"),
 ]  # fmt: skip
 HELP = """
 def _placements(chain):

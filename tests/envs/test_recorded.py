@@ -19,8 +19,7 @@ from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import Message
 from trace_bench.envs.check import check
 from trace_bench.envs.recorded.data import read_record
-from trace_bench.envs.recorded.simulator import read_result
-from trace_bench.envs.recorded.tools import Behind, Rates, altered, fault_of
+from trace_bench.envs.recorded.tools import Behind, Rates, altered, fault_of, read_result
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.sandbox.choose import Where, suite_in

@@ -12,13 +12,13 @@ from trace_bench.core.chat import read_call
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Score, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.envs.toolsandbox.goals import read_goal
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite, synthetic_task
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Solver, play
 from trace_bench.envs.toolsandbox.scenarios.suite import CONVERSATIONS
-from trace_bench.envs.toolsandbox.scoring.goals import read_goal
 from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS
 
 SUITE = EmbeddedSuite()

@@ -17,8 +17,8 @@ from trace_bench.envs.toolsandbox.databases import (
     LogEntry,
     Snapshot,
 )
-from trace_bench.envs.toolsandbox.scoring.goals import Goal, read_goal
-from trace_bench.envs.toolsandbox.scoring.score import (
+from trace_bench.envs.toolsandbox.goals import Goal, read_goal
+from trace_bench.envs.toolsandbox.score import (
     Similarities,
     column_similarity,
     rouge_l,

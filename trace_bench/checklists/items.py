@@ -7,10 +7,12 @@ read is checked: an error names record, variant, turn and item.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from trace_bench.core import types
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, fault_of
 
@@ -24,35 +26,26 @@ SUM = 1e-6  # how far the weights of a turn may be from 1
 TEXTS = Limits(2**20, depth=20, items=50_000)  # of one record's checklists
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """Where in the reference an item comes from. `step`: the agent's, from 0 in each turn."""
-
-    turn: int
-    step: int
-    origin: str
-    snippet: str
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Item:
-    """One yes-or-no question about the agent's work in a turn of the user.
+    """One yes-or-no question about the agent's work in a turn of the user. The fields are CM2's.
 
-    `focus`: the part of a step that it is about. `required`: the user goes on only if it is
-    satisfied. `after`: ids of items of the same turn that must be satisfied first. `weight`: its
-    share of the turn. `extra`: anything else; "check" is a condition for programs
-    (`judges.py`)."""
+    `evidence`: where in the reference it comes from, as {"turn", "step", "from", "snippet"} with
+    the agent's step from 0 in each turn. `focus_on`: the part of a step that it is about.
+    `required_for_next_turn`: the user goes on only if it is satisfied. `dependence`: ids of items
+    of the same turn that must be satisfied first. `weight`: its share of the turn. `extra_info`:
+    anything else; "check" is a condition for programs (`judges.py`)."""
 
     id: str
+    evidence: tuple[Mapping[str, Any], ...] = ()
+    focus_on: str
     question: str
-    focus: str
-    passes: str
-    failures: tuple[str, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
-    required: bool = False
-    after: tuple[str, ...] = ()
+    pass_condition: str
+    failure_examples: tuple[str, ...] = ()
+    required_for_next_turn: bool = False
+    dependence: tuple[str, ...] = ()
     weight: float = 1.0
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,77 +85,77 @@ def to_json(checklists: Sequence[Checklist]) -> list[list[list[dict[str, Any]]]]
 
 
 def item_to_json(item: Item) -> dict[str, Any]:
-    return {
-        "id": item.id,
-        "evidence": [
-            {"turn": e.turn, "step": e.step, "from": e.origin, "snippet": e.snippet}
-            for e in item.evidence
-        ],
-        "focus_on": item.focus,
-        "question": item.question,
-        "pass_condition": item.passes,
-        "failure_examples": list(item.failures),
-        "required_for_next_turn": item.required,
-        "dependence": list(item.after),
-        "weight": item.weight,
-        "extra_info": dict(item.extra),
-    }
+    return dict(types.to_json(item))
 
 
 FIX = "docs/checklists.md has the format; correct the file, or take the record out of it."
+Wanted = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""Of each key: whether a value is allowed, and what is, in words."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_text, value))
+
+
+def _is_id(value: Any) -> bool:
+    return _is_text(value) and 0 < len(value) <= 60 and value.isprintable() and ":" not in value
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_weight(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value <= 1 + SUM
+
+
+_ID: Wanted = {"id": (_is_id, "1 to 60 printable characters without a colon")}
+_ITEM: Wanted = {
+    "focus_on": (lambda value: value in FOCUSES, ", ".join(FOCUSES)),
+    "required_for_next_turn": (lambda value: isinstance(value, bool), "true or false"),
+    "extra_info": (lambda value: isinstance(value, Mapping), "an object"),
+    "evidence": (lambda value: isinstance(value, list | tuple), "a list"),
+    "question": (_is_text, "a text"),
+    "pass_condition": (_is_text, "a text"),
+    "failure_examples": (is_texts, "a list of texts"),
+    "dependence": (is_texts, "a list of texts"),
+    "weight": (_is_weight, "a number from 0 to 1"),
+}
+_EVIDENCE: Wanted = {
+    "turn": (_is_count, "a whole number from 0"),
+    "step": (_is_count, "a whole number from 0"),
+    "from": (lambda value: value in ORIGINS, ", ".join(ORIGINS)),
+    "snippet": (_is_text, "a text"),
+}
 
 
 def _item(data: Any, where: str, number: int) -> Item:
-    place = f"{where}, item {number}"
+    name = _checked(data, _ID, f"{where}, item {number}")["id"]
+    place = f"{where}, item {name}"
+    given = {"required_for_next_turn": False, "evidence": (), **data}
+    for key, none in (("extra_info", {}), ("failure_examples", ()), ("dependence", ())):
+        given[key] = given.get(key) or none
+    found = _checked(given, _ITEM, place)
+    listed = enumerate(found["evidence"])
+    found["evidence"] = [_checked(e, _EVIDENCE, f"{place}, evidence {n}") for n, e in listed]
+    for key in ("evidence", "failure_examples", "dependence"):
+        found[key] = tuple(found[key])
+    return Item(**found | {"id": name, "weight": min(float(found["weight"]), 1.0)})
+
+
+def _checked(data: Any, wanted: Wanted, place: str) -> dict[str, Any]:
+    """The wanted values of an object. Raises UserError for one that is not allowed."""
     if not isinstance(data, Mapping):
         raise _wrong(place, data, "an object")
-    identity = _text(data, "id", place)
-    if not identity or len(identity) > 60 or not identity.isprintable() or ":" in identity:
-        raise _wrong(f"{place}: id", identity, "1 to 60 printable characters without a colon")
-    place = f"{where}, item {identity}"
-    focus = data.get("focus_on")
-    if focus not in FOCUSES:
-        raise _wrong(f"{place}: focus_on", focus, ", ".join(FOCUSES))
-    required = data.get("required_for_next_turn", False)
-    if not isinstance(required, bool):
-        raise _wrong(f"{place}: required_for_next_turn", required, "true or false")
-    extra = data.get("extra_info") or {}
-    if not isinstance(extra, Mapping):
-        raise _wrong(f"{place}: extra_info", extra, "an object")
-    evidence = _list(data.get("evidence", []), f"{place}: evidence", "a list", some=False)
-    return Item(
-        id=identity,
-        question=_text(data, "question", place),
-        focus=focus,
-        passes=_text(data, "pass_condition", place),
-        failures=_texts(data, "failure_examples", place),
-        evidence=tuple(_evidence(e, f"{place}, evidence {n}") for n, e in enumerate(evidence)),
-        required=required,
-        after=_texts(data, "dependence", place),
-        weight=_weight(data.get("weight"), place),
-        extra=dict(extra),
-    )
-
-
-def _evidence(data: Any, place: str) -> Evidence:
-    if not isinstance(data, Mapping):
-        raise _wrong(place, data, "an object")
-    numbers = []
-    for key in ("turn", "step"):
-        value = data.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise _wrong(f"{place}: {key}", value, "a whole number from 0")
-        numbers.append(value)
-    if data.get("from") not in ORIGINS:
-        raise _wrong(f"{place}: from", data.get("from"), ", ".join(ORIGINS))
-    return Evidence(numbers[0], numbers[1], data["from"], _text(data, "snippet", place))
-
-
-def _weight(value: Any, place: str) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 <= value <= 1 + SUM:
-        raise _wrong(f"{place}: weight", value, "a number from 0 to 1")
-    return min(float(value), 1.0)
+    for key, (fits, allowed) in wanted.items():
+        if not fits(data.get(key)):
+            raise _wrong(f"{place}: {key}", data.get(key), allowed)
+    return {key: data[key] for key in wanted}
 
 
 def _turn(data: Any, where: str) -> tuple[Item, ...]:
@@ -177,39 +170,23 @@ def _turn(data: Any, where: str) -> tuple[Item, ...]:
     if abs(total - 1) > SUM:
         raise UserError(f"{where}: the weights sum to {total:.6g}; allowed: 1. {FIX}")
     for item in items:
-        if unknown := [name for name in item.after if name not in names]:
+        if unknown := [name for name in item.dependence if name not in names]:
             raise UserError(
                 f"{where}, item {item.id}: dependence on {unknown[0]!r}, which the turn does not "
                 f"have; allowed: {', '.join(names)}. {FIX}"
             )
-    left, done = {item.id: set(item.after) for item in items}, set[str]()
-    while ready := [name for name, after in left.items() if after <= done]:
-        done.update(ready)
-        for name in ready:
-            del left[name]
-    if left:
-        raise UserError(f"{where}, item {min(left)}: its dependences form a circle. {FIX}")
+    try:
+        TopologicalSorter({item.id: item.dependence for item in items}).prepare()
+    except CycleError as error:
+        place = f"{where}, item {min(error.args[1])}"
+        raise UserError(f"{place}: its dependences form a circle. {FIX}") from error
     return items
 
 
-def _list(value: Any, place: str, what: str, some: bool = True) -> list[Any]:
-    if not isinstance(value, list | tuple) or (some and not value):
-        raise _wrong(place, value, f"{what}{', at least one' if some else ''}")
+def _list(value: Any, place: str, what: str) -> list[Any]:
+    if not isinstance(value, list | tuple) or not value:
+        raise _wrong(place, value, f"{what}, at least one")
     return list(value)
-
-
-def _text(data: Mapping[str, Any], key: str, place: str) -> str:
-    value = data.get(key)
-    if not isinstance(value, str):
-        raise _wrong(f"{place}: {key}", value, "a text")
-    return value
-
-
-def _texts(data: Mapping[str, Any], key: str, place: str) -> tuple[str, ...]:
-    value = data.get(key) or []
-    if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-        raise _wrong(f"{place}: {key}", value, "a list of texts")
-    return tuple(value)
 
 
 def _wrong(place: str, given: Any, allowed: str) -> UserError:

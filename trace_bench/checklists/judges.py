@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trace_bench.checklists.items import CALLS, RESULTS, Checklist, Item
+from trace_bench.checklists.items import CALLS, RESULTS, Checklist, Item, is_texts
 from trace_bench.checklists.talk import AgentStep, UserTurn, is_error, plain
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
@@ -44,9 +44,7 @@ def fault_of(check: Any) -> str | None:
         return f"{kind} must be a text"
     if kind == "call" and not isinstance(check.get("arguments", {}), Mapping):
         return "arguments must be an object"
-    if kind == "tell_all" and not (
-        isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
-    ):
+    if kind == "tell_all" and not is_texts(value):
         return "tell_all must be a list of texts"
     share = check.get("likeness", 1.0)
     if kind == "tell" and not (type(share) in (int, float) and 0 <= share <= 1):
@@ -85,13 +83,11 @@ def holds(check: Mapping[str, Any], steps: Sequence[AgentStep]) -> bool:
 
 def _called(check: Mapping[str, Any], step: AgentStep) -> bool:
     wanted = plain(check.get("arguments", {}))
-    for place, call in enumerate(step.calls):
-        if call is None or call.name != check["call"]:
+    for call, result in zip(step.calls, step.results, strict=False):
+        if call is None or call.name != check["call"] or is_error(result):
             continue
         given = plain(call.arguments)
-        if any(key not in given or given[key] != value for key, value in wanted.items()):
-            continue
-        if place < len(step.results) and not is_error(step.results[place]):
+        if all(key in given and given[key] == value for key, value in wanted.items()):
             return True
     return False
 
@@ -139,12 +135,8 @@ class ProgramJudge:
     """The items' own conditions, exactly."""
 
     def satisfied(self, items: Sequence[Item], scene: Scene) -> frozenset[str]:
-        found = []
-        for item in items:
-            where = f"{scene.task}: item {item.id}"
-            if holds(check_of(item.extra, where), scene.turn.steps):
-                found.append(item.id)
-        return frozenset(found)
+        checks = {i.id: check_of(i.extra_info, f"{scene.task}: item {i.id}") for i in items}
+        return frozenset(name for name, c in checks.items() if holds(c, scene.turn.steps))
 
 
 @dataclass(frozen=True)
@@ -173,32 +165,26 @@ class ErringJudge:
     def satisfied(self, items: Sequence[Item], scene: Scene) -> frozenset[str]:
         right = self._inner.satisfied(items, scene)
         said = self._said(scene)
-        found = []
+        found = set()
         for item in items:
             parts = () if self._errors.correlated else (item.id,)
             draw = stable_seed(self._seed, "judge", scene.task, said, *parts) / 2**63
             met = item.id in right
-            wrong = draw < (self._errors.misses if met else self._errors.alarms)
-            if met != wrong:
-                found.append(item.id)
+            if met != (draw < (self._errors.misses if met else self._errors.alarms)):
+                found.add(item.id)
         return frozenset(found)
 
     def _said(self, scene: Scene) -> str:
         """What the draw depends on: everything so far, or only the agent's first message."""
         spoken = [m for m in scene.before if m.get("role") == "assistant"]
         spoken += [step.message for step in scene.turn.steps]
-        return canonical(plain_text(spoken[:1] if self._errors.correlated else spoken))
-
-
-def plain_text(messages: Sequence[Mapping[str, object]]) -> list[list[str]]:
-    """The agent's messages without what differs between equal ones, such as the ids of calls."""
-    out = []
-    for message in messages:
-        calls = message.get("tool_calls")
-        listed = calls if isinstance(calls, list | tuple) else ()
-        functions = [call.get("function") for call in listed if isinstance(call, Mapping)]
-        out.append([str(message.get("content") or ""), *map(canonical, functions)])
-    return out
+        out = []  # without what differs between equal messages, such as the ids of calls
+        for message in spoken[:1] if self._errors.correlated else spoken:
+            calls = message.get("tool_calls")
+            listed = calls if isinstance(calls, list | tuple) else ()
+            functions = [call.get("function") for call in listed if isinstance(call, Mapping)]
+            out.append([str(message.get("content") or ""), *map(canonical, functions)])
+        return canonical(out)
 
 
 class ChecklistProgress:
@@ -216,21 +202,22 @@ class ChecklistProgress:
         # After a malformed call, the items about calls and their results fail without a judge.
         failed = (CALLS, RESULTS) if scene.step.malformed else ()
         for variant, checklist in enumerate(self._variants):
-            items = checklist.turns[turn] if turn < len(checklist.turns) else ()
-            left = [item for item in items if (variant, turn, item.id) not in self._met]
-            asked = [item for item in left if item.focus not in failed]
+            asked = [
+                item
+                for item in checklist.turns[turn]
+                if (variant, turn, item.id) not in self._met and item.focus_on not in failed
+            ]
             for name in self._judge.satisfied(asked, scene) if asked else ():
                 self._met[variant, turn, name] = step
 
     def goes_on(self, turn: int) -> bool:
         """Whether the user goes on after this turn: in more than half of the variants all required
         items are satisfied."""
-        agreed = 0
-        for variant, checklist in enumerate(self._variants):
-            if turn < len(checklist.turns):
-                required = [item.id for item in checklist.turns[turn] if item.required]
-                agreed += all((variant, turn, name) in self._met for name in required)
-        return 2 * agreed > len(self._variants)
+        agreed = [
+            all((v, turn, i.id) in self._met for i in c.turns[turn] if i.required_for_next_turn)
+            for v, c in enumerate(self._variants)
+        ]
+        return 2 * sum(agreed) > len(agreed)
 
     def checks(self) -> tuple[Check, ...]:
         """All items as the score carries them; of several variants each has its share of the
@@ -240,7 +227,7 @@ class ChecklistProgress:
             prefix = "" if count == 1 else f"{variant}:"
             for turn, items in enumerate(checklist.turns):
                 for item in items:
-                    after = tuple(prefix + name for name in item.after)
+                    after = tuple(prefix + name for name in item.dependence)
                     step = self._met.get((variant, turn, item.id))
                     made.append(Check(turn, prefix + item.id, item.weight / count, after, step))
         return tuple(made)

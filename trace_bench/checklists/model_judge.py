@@ -144,10 +144,10 @@ def _verdict(entry: Mapping[str, Any]) -> bool:
 def _described(item: Item) -> str:
     lines = [
         f"question: {item.question}",
-        f"about: {_PARTS[item.focus]}",
-        f"passes: {item.passes}",
-        *(f"fails: {failure}" for failure in item.failures),
-        *(f"in a reference: {e.snippet[:LONGEST]}" for e in item.evidence),
+        f"about: {_PARTS[item.focus_on]}",
+        f"passes: {item.pass_condition}",
+        *(f"fails: {failure}" for failure in item.failure_examples),
+        *(f"in a reference: {e['snippet'][:LONGEST]}" for e in item.evidence),
     ]
     return "\n".join(lines)
 

@@ -17,14 +17,16 @@ L is the number of turns of the reference, so ending early costs. Nothing is div
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from trace_bench.core.checked import number
 from trace_bench.core.types import Check, Trajectory
 
 Level = Literal["trajectory", "turn", "step"]
+Key = tuple[int, str]  # an item: turn and id
 EPS = 1e-6  # added to a deviation
 _SAME = 1e-8  # rewards closer than this are equal
 
@@ -59,6 +61,16 @@ class Rollout:
 
     turns: tuple[int, ...]
     checks: tuple[Check, ...]
+
+    @cached_property
+    def satisfied(self) -> Mapping[Key, int | None]:
+        """The step that satisfied each item."""
+        return {(c.turn, c.item): c.step for c in self.checks}
+
+    def ready(self, check: Check, step: int) -> bool:
+        """Whether all items that one depends on were satisfied before the step."""
+        moments = [self.satisfied.get((check.turn, name)) for name in check.after]
+        return all(moment is not None and moment < step for moment in moments)
 
 
 def rollout_of(trajectory: Trajectory) -> Rollout | None:
@@ -127,68 +139,57 @@ def _by_turn(group: Sequence[Rollout], how: Assignment) -> list[list[float]]:
 
 
 def _by_step(group: Sequence[Rollout], how: Assignment) -> list[list[float]]:
-    events = [_events(rollout, how) for rollout in group]
-    baseline: dict[tuple[int, str], tuple[float, float]] = {}  # (share, scale) of each item
-    for key in {(c.turn, c.item) for rollout in group for c in rollout.checks}:
+    events = [frozenset(_events(rollout, how)) for rollout in group]
+    baseline: dict[Key, tuple[float, float]] = {}  # (share, scale) of each item
+    for key in {key for rollout in group for key in rollout.satisfied}:
         holders = [n for n, rollout in enumerate(group) if key[0] in rollout.turns]
         if len(holders) >= how.holders:
             met = [float(key in events[n]) for n in holders]
             baseline[key] = (math.fsum(met) / len(met), _scale(met, how))
+    return [_steps_of(r, found, baseline, how) for r, found in zip(group, events, strict=True)]
+
+
+def _steps_of(
+    rollout: Rollout,
+    events: Collection[Key],
+    baseline: Mapping[Key, tuple[float, float]],
+    how: Assignment,
+) -> list[float]:
+    """For each step the weighted mean over the items that are eligible at it."""
+    weight, out = _weights(rollout, how), []
+    for step, turn in enumerate(rollout.turns):
+        total, value = [], []
+        for check in rollout.checks:
+            key = (check.turn, check.item)
+            if check.turn != turn or key not in baseline:
+                continue
+            if check.step is not None and check.step < step:
+                continue  # satisfied already
+            if how.dependencies and not rollout.ready(check, step):
+                continue
+            share, scale = baseline[key]
+            total.append(weight[key])
+            value.append(weight[key] * (float(key in events) - share) / scale)
+        out.append(math.fsum(value) / math.fsum(total) if math.fsum(total) > 0 else 0.0)
+    return out
+
+
+def _events(rollout: Rollout, how: Assignment) -> list[Key]:
+    """The items that have a reward event."""
     return [
-        [_of_step(rollout, step, found, baseline, how) for step in range(len(rollout.turns))]
-        for rollout, found in zip(group, events, strict=True)
+        (c.turn, c.item)
+        for c in rollout.checks
+        if c.step is not None and (not how.dependencies or rollout.ready(c, c.step))
     ]
 
 
-def _of_step(
-    rollout: Rollout,
-    step: int,
-    events: Mapping[tuple[int, str], int],
-    baseline: Mapping[tuple[int, str], tuple[float, float]],
-    how: Assignment,
-) -> float:
-    """The weighted mean over the items that are eligible at this step."""
-    weight, total, value = _weights(rollout, how), [], []
-    satisfied = {(c.turn, c.item): c.step for c in rollout.checks}
-    for check in rollout.checks:
-        key = (check.turn, check.item)
-        if check.turn != rollout.turns[step] or key not in baseline:
-            continue
-        if check.step is not None and check.step < step:
-            continue  # satisfied already
-        if how.dependencies and not _ready(check, step, satisfied):
-            continue
-        share, scale = baseline[key]
-        total.append(weight[key])
-        value.append(weight[key] * (float(key in events) - share) / scale)
-    return math.fsum(value) / math.fsum(total) if math.fsum(total) > 0 else 0.0
-
-
-def _events(rollout: Rollout, how: Assignment) -> dict[tuple[int, str], int]:
-    """The step of each item that has a reward event."""
-    satisfied = {(c.turn, c.item): c.step for c in rollout.checks}
-    return {
-        (c.turn, c.item): c.step
-        for c in rollout.checks
-        if c.step is not None and (not how.dependencies or _ready(c, c.step, satisfied))
-    }
-
-
-def _ready(check: Check, step: int, satisfied: Mapping[tuple[int, str], int | None]) -> bool:
-    """Whether all items that it depends on were satisfied before the step."""
-    moments = [satisfied.get((check.turn, name)) for name in check.after]
-    return all(moment is not None and moment < step for moment in moments)
-
-
-def _weights(rollout: Rollout, how: Assignment) -> dict[tuple[int, str], float]:
+def _weights(rollout: Rollout, how: Assignment) -> dict[Key, float]:
     """The items' weights, normalized in each turn."""
+    weights = {(c.turn, c.item): c.weight if how.weights else 1.0 for c in rollout.checks}
     totals: dict[int, float] = {}
-    for c in rollout.checks:
-        totals[c.turn] = totals.get(c.turn, 0.0) + (c.weight if how.weights else 1.0)
-    return {
-        (c.turn, c.item): (c.weight if how.weights else 1.0) / (totals[c.turn] or 1.0)
-        for c in rollout.checks
-    }
+    for (turn, _), weight in weights.items():
+        totals[turn] = totals.get(turn, 0.0) + weight
+    return {key: weight / (totals[key[0]] or 1.0) for key, weight in weights.items()}
 
 
 def _centred(rewards: Sequence[float], how: Assignment) -> list[float]:

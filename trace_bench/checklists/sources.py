@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trace_bench.checklists.items import CALLS, REPLY, Checklist, Evidence, Item
+from trace_bench.checklists.items import CALLS, REPLY, Checklist, Item
 from trace_bench.checklists.judges import holds
 from trace_bench.checklists.talk import ToolCall, UserTurn, is_error
 from trace_bench.core.types import Milestone
@@ -26,11 +26,11 @@ def call_item(name: str, arguments: Mapping[str, Any]) -> Item:
     return Item(
         id="C0",
         question=f"Does the agent call {name} with {shown}?",
-        focus=CALLS,
-        passes=f"A call of {name} has these arguments, and its result is no error: {shown}",
-        failures=("another tool, or other values", "the call is described, but not made"),
-        required=True,
-        extra={"check": {"call": name, "arguments": dict(arguments)}},
+        focus_on=CALLS,
+        pass_condition=f"A call of {name} has these arguments, and its result is no error: {shown}",
+        failure_examples=("another tool, or other values", "the call is described, but not made"),
+        required_for_next_turn=True,
+        extra_info={"check": {"call": name, "arguments": dict(arguments)}},
     )
 
 
@@ -40,7 +40,7 @@ def tell_item(text: str) -> Item:
         "Does the agent tell the user what the reference tells?",
         {"tell": text, "likeness": 1.0},
         f"The reply says the same as: {text}",
-        failures=("a value in it differs",),
+        failure_examples=("a value in it differs",),
     )
 
 
@@ -57,11 +57,12 @@ def reply_item(kind: str) -> Item:
     """That the agent answers without a call: `kind` is ask, answer or silent (judges.py)."""
     question, required = _REPLIES[kind]
     passes = question.replace("Does the agent", "The agent does", 1).rstrip("?") + "."
-    return _reply(question, {kind: True}, passes, required=required)
+    return _reply(question, {kind: True}, passes, required_for_next_turn=required)
 
 
 def _reply(question: str, check: Mapping[str, Any], passes: str, **more: Any) -> Item:
-    return Item("C0", question, REPLY, passes, extra={"check": check}, **more)
+    more |= {"question": question, "pass_condition": passes, "extra_info": {"check": check}}
+    return Item(id="C0", focus_on=REPLY, **more)
 
 
 _REPLIES: Mapping[str, tuple[str, bool]] = {
@@ -116,7 +117,7 @@ def spread(items: Sequence[Item], turns: Sequence[UserTurn]) -> Checklist:
         found: list[Item] = []
         for place in range(len(turn.steps)):
             steps = turn.steps[: place + 1]
-            for item in [i for i in left if holds(i.extra["check"], steps)]:
+            for item in [i for i in left if holds(i.extra_info["check"], steps)]:
                 left.remove(item)
                 found.append(_seen(item, number, place, steps[-1].reply or steps[-1].calls[0]))
         made.append(finished(found or [_fallback(turn)]))
@@ -128,11 +129,13 @@ def finished(items: Sequence[Item]) -> tuple[Item, ...]:
     once."""
     unique: list[Item] = []
     for item in items:
-        if all(item.extra["check"] != other.extra["check"] for other in unique):
+        if all(item.extra_info["check"] != other.extra_info["check"] for other in unique):
             unique.append(item)
     named = [replace(item, id=f"C{n}", weight=1 / len(unique)) for n, item in enumerate(unique)]
-    calls = tuple(item.id for item in named if item.focus == CALLS)
-    return tuple(item if item.focus == CALLS else replace(item, after=calls) for item in named)
+    calls = tuple(item.id for item in named if item.focus_on == CALLS)
+    return tuple(
+        item if item.focus_on == CALLS else replace(item, dependence=calls) for item in named
+    )
 
 
 def _fallback(turn: UserTurn) -> Item:
@@ -144,4 +147,5 @@ def _fallback(turn: UserTurn) -> Item:
 def _seen(item: Item, turn: int, step: int, what: ToolCall | str | None) -> Item:
     """The item with its place in the reference."""
     snippet = what.key if isinstance(what, ToolCall) else str(what or "")
-    return replace(item, evidence=(Evidence(turn, step, item.focus, snippet[:_SNIPPET]),))
+    place = {"turn": turn, "step": step, "from": item.focus_on, "snippet": snippet[:_SNIPPET]}
+    return replace(item, evidence=(place,))

@@ -13,10 +13,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from string import ascii_uppercase
 
 from trace_bench.core.types import Message, Tool
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.scenarios.build import build, unsolved
+from trace_bench.envs.toolsandbox.scenarios.build import build, drafts
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver, play
@@ -108,31 +109,18 @@ class InventingPool(Words):
         ends = rng.choices(self.pieces.endings, k=rng.choice((0, 1, 1, 2)))
         return (rng.choice(starts) + "".join(ends))[:14]
 
-    def _name(self, rng: random.Random, real: str) -> str:
-        if rng.random() < 0.5:
-            return real
-        word = self._invent(rng, self.pieces.capitals)
-        return word if len(word) > 2 else word + rng.choice(self.pieces.endings)
-
-    def first(self, rng: random.Random) -> str:
-        return self._name(rng, super().first(rng))
-
-    def last(self, rng: random.Random) -> str:
-        return self._name(rng, super().last(rng))
-
-    def noun(self, rng: random.Random) -> str:
-        return super().noun(rng) if rng.random() < 0.5 else self._invent(rng, self.pieces.starts)
-
-    def adjective(self, rng: random.Random) -> str:
-        if rng.random() < 0.5:
-            return super().adjective(rng)
+    def draw(self, kind: str, rng: random.Random) -> str:
+        if kind in ("first", "last"):
+            real = super().draw(kind, rng)
+            if rng.random() < 0.5:
+                return real
+            word = self._invent(rng, self.pieces.capitals)
+            return word if len(word) > 2 else word + rng.choice(self.pieces.endings)
+        if rng.random() < (0.4 if kind == "ticker" else 0.5):
+            return super().draw(kind, rng)
+        if kind == "ticker":
+            return "".join(rng.choices(ascii_uppercase, k=rng.choice((2, 3, 4, 4))))
         return self._invent(rng, self.pieces.starts)
-
-    def ticker(self, rng: random.Random) -> str:
-        if rng.random() < 0.4:
-            return super().ticker(rng)
-        letters = rng.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=rng.choice((2, 3, 4, 4)))
-        return "".join(letters)
 
 
 @lru_cache(maxsize=1)
@@ -188,9 +176,8 @@ def general(seed: int, pieces: Pieces = Pieces()) -> tuple[list[Message], tuple[
         augmentation = rng.choices(names, weights)[0]
         prompt, guided = guidance(rng, _needs()[shape.name])
         pool = InventingPool(pieces)
-        task, turns = unsolved(
-            shape, pool, seed * 50 + attempt, f"demo/{seed}", "demo", augmentation
-        )
+        number, name = seed * 50 + attempt, f"demo/{seed}"
+        task, turns = next(drafts(shape, pool, number, name, "demo", augmentation))
         solver = Solver(frozenset(task.data["tools"]), lacking(rng, guided))
         try:
             record = play(ToolSandboxEnv(), task, turns, solver)

@@ -53,11 +53,10 @@ class DomainEnv(LiveEnv):
     def score(self) -> Score:
         acts, tells = self._acts(), self._tells()
         both = (*acts, *tells)
-        if success := all(m.hit for m in both):
-            return Score(1.0, success, milestones=both)
-        if not (acts and tells):
-            return Score(_mean(both), success, milestones=both)
-        return Score(ACT * _mean(acts) + TELL * _mean(tells), success, milestones=both)
+        if all(m.hit for m in both):
+            return Score(1.0, True, milestones=both)
+        reward = ACT * _mean(acts) + TELL * _mean(tells) if acts and tells else _mean(both)
+        return Score(reward, False, milestones=both)
 
     def _run(self, call: Any) -> str:
         try:

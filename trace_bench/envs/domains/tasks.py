@@ -141,9 +141,6 @@ class Draft:
     clauses: list[str] = field(default_factory=list)
     turns: list[dict[str, list[Any]]] = field(default_factory=list)
 
-    def take(self) -> Row:
-        return self.free.pop()
-
     def request(self, clause: str, *calls: dict[str, Any], tells: str | None = None) -> None:
         self.clauses.append(clause)
         self.turns.append({"calls": list(calls), "tells": [tells] if tells else []})
@@ -246,13 +243,13 @@ def _sentence(clauses: list[str]) -> str:
 
 
 def _look_up(draft: Draft) -> None:
-    row, name = draft.take(), draft.rng.choice(list(draft.table.fields))
+    row, name = draft.free.pop(), draft.rng.choice(list(draft.table.fields))
     clause = draft.rng.choice(("tell me the {} of the {}", "find out the {} of the {}"))
     draft.request(clause.format(name, row["name"]), draft.find(row), tells=str(row[name]))
 
 
 def _compare(draft: Draft) -> None:
-    one, two = draft.take(), draft.take()
+    one, two = draft.free.pop(), draft.free.pop()
     name = draft.table.count[0]
     if one[name] == two[name]:
         _look_up(draft)
@@ -271,7 +268,7 @@ def _add(draft: Draft) -> None:
 
 
 def _change(draft: Draft) -> None:
-    row, table = draft.take(), draft.table
+    row, table = draft.free.pop(), draft.table
     name = draft.rng.choice(list(table.fields))
     value = _value(draft.rng, table.fields[name], row[name])
     clause = draft.rng.choice(("set the {} of the {} to {}", "change the {} of the {} to {}"))
@@ -281,7 +278,7 @@ def _change(draft: Draft) -> None:
 
 
 def _remove(draft: Draft) -> None:
-    row, noun = draft.take(), draft.table.noun
+    row, noun = draft.free.pop(), draft.table.noun
     clause = draft.rng.choice(("remove the {}", "delete the {} from the list"))
     call = _call(f"remove_{noun}", **{f"{noun}_id": row["id"]})
     draft.request(clause.format(row["name"]), draft.find(row), call)

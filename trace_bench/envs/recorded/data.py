@@ -64,11 +64,14 @@ def read_split(folder: Path, split: str) -> Iterator[Record]:
     seen: dict[str, int] = {}
     for number, line in bounded_lines(path, LINE.size, "Change the setting `env.folder`."):
         where = f"{path}, line {number}"
-        record = read_record(_parsed(line, where), where)
-        if record["uuid"] in seen:
-            first = seen[record["uuid"]]
+        try:
+            data = without_surrogates(read(line, LINE))
+        except Unreadable as error:
+            raise _wrong(where, f"it is no JSON ({error})") from error
+        record = read_record(data, where)
+        first = seen.setdefault(record["uuid"], number)
+        if first != number:
             raise _wrong(where, f"line {first} has the id {record['uuid']!r} already")
-        seen[record["uuid"]] = number
         yield record
 
 
@@ -79,15 +82,12 @@ def read_record(data: Any, where: str) -> Record:
         raise _wrong(where, "it is no JSON object")
     try:
         data = as_openai(data)
-    except ValueError as error:
-        raise _wrong(where, str(error)) from error
-    identity = data.get("uuid") or data.get("id")
-    if not isinstance(identity, str | int) or not str(identity).isprintable():
-        raise _wrong(where, "it has no `uuid`, a printable text")
-    try:
+        identity = data["uuid"]
+        if not isinstance(identity, str | int) or not str(identity).isprintable():
+            raise ValueError("it has no `uuid`, a printable text")
         messages_of(data.get("messages"))
         shaped(data.get("tools"), _RecordedTool, "tools")
-    except Unreadable as error:
+    except ValueError as error:
         raise _wrong(where, str(error)) from error
     record: Record = {"uuid": str(identity), "messages": data["messages"], "tools": data["tools"]}
     _, turns = turns_of(record["messages"])
@@ -109,13 +109,6 @@ def read_record(data: Any, where: str) -> Record:
     return record
 
 
-def _parsed(line: bytes, where: str) -> Any:
-    try:
-        return without_surrogates(read(line, LINE))
-    except Unreadable as error:
-        raise _wrong(where, f"it is no JSON ({error})") from error
-
-
 def _wrong(where: str, what: str) -> UserError:
     return UserError(
         f"{where}: {what}. docs/checklists.md has the format; correct the file, or change the "
@@ -129,27 +122,22 @@ _SPEAKERS = {"human": "user", "user": "user", "system": "system", "gpt": "assist
 
 
 def as_openai(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with `messages` and `tools`. Raises ValueError for what cannot be read."""
+    """The record with `uuid`, `messages` and `tools`. Raises ValueError for what cannot be read."""
     out = dict(data)
     if "conversations" in out:
-        out["messages"] = _of_conversations(out.pop("conversations"), out.pop("system", None))
-        out["uuid"] = _identity(data)
+        out["messages"] = _of_conversations(out["conversations"], out.get("system"))
     elif str(out.get("schema_version", "")).startswith("ATIF") or "steps" in out:
-        out["messages"] = _of_steps(out.pop("steps", None))
+        out["messages"] = _of_steps(out.get("steps"))
         agent = out.get("agent")
         out["tools"] = (agent.get("tool_definitions") if isinstance(agent, Mapping) else None) or []
-        out["uuid"] = _identity(data)
+    names = ("uuid", "id", "trajectory_id", "session_id")
+    out["uuid"] = next((data[key] for key in names if data.get(key) not in (None, "")), None)
     tools = _unpacked(out.get("tools", []), "tools")
     if isinstance(tools, list):
         out["tools"] = [_wrapped(tool) for tool in tools]
     if isinstance(out.get("messages"), list):
         out["messages"] = [_message(m) for m in out["messages"]]
     return out
-
-
-def _identity(data: Mapping[str, Any]) -> Any:
-    keys = ("uuid", "id", "trajectory_id", "session_id")
-    return next((data[key] for key in keys if data.get(key) is not None), None)
 
 
 def _wrapped(tool: Any) -> Any:
@@ -166,8 +154,7 @@ def _message(message: Any) -> Any:
     for call in message["tool_calls"]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping) and not isinstance(function.get("arguments", ""), str):
-            arguments = json.dumps(function["arguments"], ensure_ascii=False)
-            call = {**call, "function": {**function, "arguments": arguments}}
+            call = {**call, "function": {**function, "arguments": _text(function["arguments"])}}
         calls.append(call)
     return {**message, "tool_calls": calls}
 
@@ -187,8 +174,9 @@ def _of_conversations(talk: Any, system: Any) -> list[Message]:
             calls = found if isinstance(found, list) else [found]
             out.append(_calling([_named(c, f"conversation {number}") for c in calls], number))
         elif source in ("observation", "tool"):
-            content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            out.append({"role": "tool", "tool_call_id": _last_call(out), "content": content})
+            asked = out[-1].get("tool_calls") if out else None
+            last = str(asked[0]["id"]) if asked else ""
+            out.append({"role": "tool", "tool_call_id": last, "content": _text(value)})
         else:
             raise ValueError(
                 f"conversation {number} is from {source!r}; allowed: human, gpt, function_call, "
@@ -206,8 +194,7 @@ def _of_steps(steps: Any) -> list[Message]:
         source = step.get("source") if isinstance(step, Mapping) else None
         if source not in ("system", "user", "agent"):
             raise ValueError(f"step {number} has source {source!r}; allowed: system, user, agent")
-        text = step.get("message")
-        content = text if isinstance(text, str) else ""
+        content = step.get("message") if isinstance(step.get("message"), str) else ""
         if source != "agent":
             out.append({"role": source, "content": content})
             continue
@@ -223,8 +210,7 @@ def _of_steps(steps: Any) -> list[Message]:
         for place, result in enumerate(_objects(results, f"step {number}: results")):
             calls = out[-1 - place].get("tool_calls") or [{}]
             identity = result.get("source_call_id") or calls[min(place, len(calls) - 1)].get("id")
-            said = result.get("content")
-            said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+            said = _text(result.get("content"))
             out.append({"role": "tool", "tool_call_id": str(identity or ""), "content": said})
     return out
 
@@ -252,9 +238,8 @@ def _calling(calls: list[tuple[str, Any, Any]], number: int, content: str = "") 
     return text_message(content, made)
 
 
-def _last_call(messages: list[Message]) -> str:
-    calls = messages[-1].get("tool_calls") if messages else None
-    return str(calls[0]["id"]) if calls else ""
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _unpacked(value: Any, where: str) -> Any:

@@ -19,8 +19,8 @@ from trace_bench.envs.toolsandbox.databases import (
     LogEntry,
     ToolFault,
 )
-from trace_bench.envs.toolsandbox.scoring.goals import goal_of
-from trace_bench.envs.toolsandbox.scoring.score import score_episode
+from trace_bench.envs.toolsandbox.goals import read_goal
+from trace_bench.envs.toolsandbox.score import score_episode
 from trace_bench.envs.toolsandbox.tools.augment import catalog, offer
 from trace_bench.envs.toolsandbox.tools.spec import check_arguments
 
@@ -101,13 +101,14 @@ class ToolSandboxEnv(LiveEnv):
         if task.env != "toolsandbox":
             raise ValueError(f"it is a task of {task.env!r}, not of 'toolsandbox'")
         self.world = Phone(data["start"], data["now"], task.seed)
-        augmentation, withheld = data.get("augmentation", "none"), data.get("withheld", ())
-        self._tools, self._names = offer(data["tools"], augmentation, task.seed, withheld)
+        tools, withheld = tuple(data["tools"]), tuple(data.get("withheld", ()))
+        augmentation = data.get("augmentation", "none")
+        self._tools, self._names = offer(tools, augmentation, task.seed, withheld)
         self._user = ScriptedUser(data["user"])
         self._system: str = data["system"]
         self._limit: int = data.get("max_messages", _MAX_MESSAGES)
-        self._milestones = goal_of(data["milestones"], data.get("edges"), data.get("weights"))
-        self._minefields = goal_of(data.get("minefields", ()), data.get("minefield_edges"))
+        self._milestones = read_goal(data["milestones"], data.get("edges"), data.get("weights"))
+        self._minefields = read_goal(data.get("minefields", ()), data.get("minefield_edges"))
         self.log = []
         self._note(SYSTEM, AGENT, self._system)
         self._note(USER, AGENT, self._user.opening)

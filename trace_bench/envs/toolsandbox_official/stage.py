@@ -3,7 +3,6 @@ and repeatable ids. Also the only place that swaps its global state."""
 
 from __future__ import annotations
 
-import copy
 import os
 import random
 import sys
@@ -79,9 +78,6 @@ class Scenarios:
                 yield
             finally:
                 world.context = get_current_context()
-
-    def opening_context(self, name: str) -> Any:
-        return copy.deepcopy(self.scenarios[name].starting_context)
 
     def _pin(self) -> None:
         """Fixes the clock, sets local time to UTC, and makes the tools draw ids from our stream."""

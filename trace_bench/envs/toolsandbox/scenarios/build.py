@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.types import Task
+from trace_bench.envs.toolsandbox.databases import COLUMNS
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.pools import Choices, Words, belongs, sentence
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, Shape
@@ -23,8 +25,9 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
     Redraw,
     Request,
     Solver,
+    ToolUse,
     Turns,
-    constraint_on,
+    milestone_of,
     play,
 )
 from trace_bench.envs.toolsandbox.tools.search import data as search_data
@@ -37,58 +40,43 @@ _ATTEMPTS = 4000  # at a wording of the pool; one in three to one in ten fits
 def build(
     shape: Shape, words: Words, seed: int, task_id: str, split: str, augmentation: str = "none"
 ) -> tuple[Task, Turns]:
-    """One task of a shape and the requests that it was made of. Raises RuntimeError when no
-    wording of the pool fits (does not happen with the shapes of this package)."""
-    drafts = _drafts(shape, words, seed, augmentation)
-    while True:
-        data, turns = next(drafts)
-        task = Task(task_id, "toolsandbox", split, seed, data)
-        solver = Solver(frozenset(data["tools"]))
+    """One task of a shape and the requests that it was made of."""
+    for task, turns in drafts(shape, words, seed, task_id, split, augmentation):
+        solver = Solver(frozenset(task.data["tools"]))
         try:
             record = play(ToolSandboxEnv(), task, turns, solver)
         except Redraw:
             continue
-        data["reference"] = record.actions
-        _read_milestones(data, record, shape, turns)
-        data["requires"] = _requires(task, turns, solver.asked)
-        return task, turns
-
-
-def unsolved(
-    shape: Shape, words: Words, seed: int, task_id: str, split: str, augmentation: str = "none"
-) -> tuple[Task, Turns]:
-    """The same without milestones and reference, for an episode that is not scored."""
-    data, turns = next(_drafts(shape, words, seed, augmentation))
-    return Task(task_id, "toolsandbox", split, seed, data), turns
-
-
-def _drafts(
-    shape: Shape, words: Words, seed: int, augmentation: str
-) -> Iterator[tuple[dict[str, Any], Turns]]:
-    """Data of tasks before they are solved, and their requests. Raises RuntimeError at the end."""
-    for attempt in range(_ATTEMPTS):
-        draft = _draw(shape, words, f"{seed}/{attempt}", augmentation)
-        if draft is not None:
-            yield draft
+        rewarded = {**task.data, **_rewarded(record, shape, turns), "reference": record.actions}
+        requires = _requires(replace(task, data=rewarded), turns, solver.asked)
+        return replace(task, data={**rewarded, "requires": requires}), turns
     raise RuntimeError(f"no wording of the pool {words.name} for {shape.name}")
 
 
-def _draw(
-    shape: Shape, pool: Words, seed: str, augmentation: str
-) -> tuple[dict[str, Any], Turns] | None:
-    """A task's data before it is solved, and its requests; None when the wording is another
-    pool's."""
-    rng = random.Random(seed)
-    choices = Choices(rng, pool)
-    turns = shape.draw(choices)
-    messages = [sentence(rng, [request.clause for request in requests]) for requests in turns]
-    wording = " ".join([*(frame for _, frame in messages), *choices.wording])
-    if not belongs(pool.name, wording):
-        return None
+def drafts(
+    shape: Shape, words: Words, seed: int, task_id: str, split: str, augmentation: str = "none"
+) -> Iterator[tuple[Task, Turns]]:
+    """Tasks without milestones and reference, as for an episode that is not scored, and the
+    requests that each was made of."""
+    for attempt in range(_ATTEMPTS):
+        choices = Choices(random.Random(f"{seed}/{attempt}"), words)
+        turns = shape.draw(choices)
+        said = [sentence(choices.rng, [request.clause for request in turn]) for turn in turns]
+        wording = " ".join([*(frame for _, frame in said), *choices.wording])
+        if belongs(words.name, wording):
+            data = _data(shape, turns, [text for text, _ in said], wording, choices)
+            data["augmentation"] = augmentation
+            yield Task(task_id, "toolsandbox", split, seed, data), turns
+
+
+def _data(
+    shape: Shape, turns: Turns, texts: Sequence[str], wording: str, choices: Choices
+) -> dict[str, Any]:
+    """A task's data before it is solved. `texts`: the user's messages."""
     requests = [request for turn in turns for request in turn]
-    now = 1_790_000_000 + rng.randrange(0, 10_000_000) // 60 * 60
-    texts = [text for text, _ in messages]
-    data = {
+    now = 1_790_000_000 + choices.rng.randrange(0, 10_000_000) // 60 * 60
+    tools = dict.fromkeys(tool for request in requests for tool in request.tools)
+    return {
         "shape": shape.name,
         "category": shape.category,
         "kinds": [request.main_tool for request in requests],
@@ -96,7 +84,7 @@ def _draw(
         "wording": wording,
         "now": float(now),
         "start": _start(shape, requests, now, choices),
-        "tools": _tools(shape, requests),
+        "tools": [tool for tool in tools if tool not in shape.withheld],
         "withheld": list(shape.withheld),
         "system": SYSTEM,
         "user": {
@@ -111,18 +99,13 @@ def _draw(
         "minefields": [],
         "minefield_edges": [],
         "reference": [],
-        "augmentation": augmentation,
     }
-    return data, turns
 
 
 def _start(shape: Shape, requests: Sequence[Request], now: int, choices: Choices) -> dict[str, Any]:
     rng = choices.rng
     city = rng.choice(search_data("cities"))
-    setting: dict[str, Any] = {
-        "device_id": "device-1", "cellular": True, "wifi": True, "location_service": True,
-        "low_battery_mode": False,
-    }  # fmt: skip
+    setting = {**COLUMNS["SETTING"], "device_id": "device-1"}
     for request in requests:
         setting.update(request.settings)
     setting.update(shape.settings)
@@ -143,12 +126,6 @@ def _start(shape: Shape, requests: Sequence[Request], now: int, choices: Choices
         "MESSAGING": [{**row, **created} for r in requests for row in r.messages],
         "REMINDER": [{**row, **created} for r in requests for row in r.reminders],
     }
-
-
-def _tools(shape: Shape, requests: Sequence[Request]) -> list[str]:
-    """The tools that the agent gets: those of each request, without the withheld ones."""
-    tools = dict.fromkeys(tool for request in requests for tool in request.tools)
-    return [tool for tool in tools if tool not in shape.withheld]
 
 
 def _requires(task: Task, turns: Turns, asked: set[str]) -> list[str]:
@@ -175,20 +152,19 @@ def _invented_calls(requests: Sequence[Request], record: Playback) -> list[str]:
     return [tool for tool in dict.fromkeys(tools) if tool not in called]
 
 
-def _read_milestones(data: dict[str, Any], record: Playback, shape: Shape, turns: Turns) -> None:
-    """Fills in milestones, their order, and minefields. A single request that cannot be carried
-    out has no milestones, as in the official suite."""
+def _rewarded(record: Playback, shape: Shape, turns: Turns) -> dict[str, Any]:
+    """Milestones, their order, and minefields. A single request that cannot be carried out has no
+    milestones, as in the official suite."""
     requests = [request for turn in turns for request in turn]
-    if shape.category != INSUFFICIENT or len(requests) > 1:
-        data["milestones"] = [
-            {"constraints": [event.constraint], "guards": []} for event in record.events
-        ]
-        data["edges"] = _edges(record)
-    for tool in _invented_calls(requests, record):
-        constraint = constraint_on("SANDBOX", "tool_trace", {"name": tool, "arguments": {}})
-        data["minefields"].append({"constraints": [constraint], "guards": []})
-    # The graph needs all of them; in a chain any of them can be hit, whichever are called.
-    data["minefield_edges"] = [[i, i + 1] for i in range(len(data["minefields"]) - 1)]
+    solvable = shape.category != INSUFFICIENT or len(requests) > 1
+    mines = [ToolUse(tool, {}).constraint() for tool in _invented_calls(requests, record)]
+    return {
+        "milestones": [milestone_of(event.constraint) for event in record.events if solvable],
+        "edges": _edges(record) if solvable else [],
+        "minefields": [milestone_of(mine) for mine in mines],
+        # The graph needs all of them; in a chain any of them can be hit, whichever are called.
+        "minefield_edges": [[i, i + 1] for i in range(len(mines) - 1)],
+    }
 
 
 def _edges(record: Playback) -> list[list[int]]:

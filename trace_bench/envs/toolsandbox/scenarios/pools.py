@@ -40,19 +40,12 @@ UNITS = (
 )  # fmt: skip
 
 
-def share(items: Sequence[str], pool: str) -> tuple[str, ...]:
-    """The items of a pool, in order."""
-    return tuple(item for index, item in enumerate(items) if index % 10 in _TENTHS[pool])
-
-
 @lru_cache(maxsize=32)
 def _words(kind: str, pool: str) -> tuple[str, ...]:
-    return share(data("words")[kind], pool)
-
-
-@lru_cache(maxsize=len(POOLS))
-def _tickers(pool: str) -> tuple[str, ...]:
-    return share(sorted(row["symbol"] for row in data("stocks")), pool)
+    """A pool's words, in order. Tickers are the stock symbols that the frozen data set knows."""
+    tickers = kind == "ticker"
+    words = sorted(row["symbol"] for row in data("stocks")) if tickers else data("words")[kind]
+    return tuple(word for index, word in enumerate(words) if index % 10 in _TENTHS[pool])
 
 
 class Words:
@@ -60,24 +53,10 @@ class Words:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._first, self._last = _words("first", name), _words("last", name)
-        self._nouns, self._adjectives = _words("noun", name), _words("adjective", name)
 
-    def first(self, rng: random.Random) -> str:
-        return rng.choice(self._first)
-
-    def last(self, rng: random.Random) -> str:
-        return rng.choice(self._last)
-
-    def noun(self, rng: random.Random) -> str:
-        return rng.choice(self._nouns)
-
-    def adjective(self, rng: random.Random) -> str:
-        return rng.choice(self._adjectives)
-
-    def ticker(self, rng: random.Random) -> str:
-        """A stock symbol that the frozen data set knows."""
-        return rng.choice(_tickers(self.name))
+    def draw(self, kind: str, rng: random.Random) -> str:
+        """A word. `kind`: first or last (names), noun, adjective, or ticker."""
+        return rng.choice(_words(kind, self.name))
 
 
 @dataclass
@@ -110,8 +89,7 @@ class Choices:
 
     def content(self) -> str:
         """What a message says."""
-        noun, other = self.pool.noun(self.rng), self.pool.noun(self.rng)
-        adjective = self.pool.adjective(self.rng)
+        noun, other, adjective = self.word("noun"), self.word("noun"), self.word("adjective")
         forms = (
             f"the {adjective} {noun} is ready",
             f"bring the {noun} and the {other}",
@@ -124,12 +102,12 @@ class Choices:
     def errand(self) -> str:
         """What a reminder is about."""
         verb = self.rng.choice(("buy", "fix", "clean", "return", "collect", "order"))
-        noun, adjective = self.pool.noun(self.rng), self.pool.adjective(self.rng)
+        noun, adjective = self.word("noun"), self.word("adjective")
         plain = self.rng.random() >= 0.5
         return f"{verb} the {noun}" if plain else f"{verb} the {adjective} {noun}"
 
-    def ticker(self) -> str:
-        return self.pool.ticker(self.rng)
+    def word(self, kind: str) -> str:
+        return self.pool.draw(kind, self.rng)
 
     def row_id(self) -> str:
         """A row's id: eight decimal digits, which a small tokenizer reads in four pieces."""
@@ -138,11 +116,11 @@ class Choices:
     def contact(self, **fields: Any) -> dict[str, Any]:
         """A contact with a first name that the scenario has not used; `fields` are fixed."""
         for _ in range(100):
-            first = self.pool.first(self.rng)
+            first = self.word("first")
             if first not in self.used:
                 break
         self.used.add(first)
-        return self.contact_named(f"{first} {self.pool.last(self.rng)}", **fields)
+        return self.contact_named(f"{first} {self.word('last')}", **fields)
 
     def contact_named(self, name: str, **fields: Any) -> dict[str, Any]:
         """A contact of that name; `fields` are fixed."""

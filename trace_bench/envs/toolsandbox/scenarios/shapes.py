@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from trace_bench.envs.toolsandbox.scenarios.requests import lookups, people, reminders
+from trace_bench.envs.toolsandbox.scenarios import lookups, people, reminders
 from trace_bench.envs.toolsandbox.scenarios.solver import Choices, Kind, Turns
 
 SINGLE, MULTIPLE = "single_tool_call", "multiple_tool_calls"

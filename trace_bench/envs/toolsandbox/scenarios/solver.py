@@ -2,9 +2,9 @@
 in the real environment, where what happened is recorded.
 
 A solution is a generator. It yields what to do next, a `ToolUse` or a `Say` to the user, and
-receives what comes back: a tool's result, a `Fault`, or the user's reply. The same solutions give
-the reference trajectories and, by solvers that lack some capabilities, the flawed demonstrations
-that the tiny agent learns its habits from.
+receives what comes back: a tool's result, a `Fault`, or the user's reply. It yields None where the
+work on the next request begins. The same solutions give the reference trajectories and, by solvers
+that lack some capabilities, the flawed demonstrations that the tiny agent learns its habits from.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ CAPABILITIES = (
 RECOVER, CHECK, ASK, DISAMBIGUATE, COMPLETE, EXACT, CONVERT, DECLINE, TELL = CAPABILITIES
 
 FAILED = "Sorry, that did not work."
+REFUSED = "Sorry, I can't do that."
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,15 @@ class ToolUse:
     arguments: dict[str, Any]
     milestone: bool = False
 
+    @property
+    def action(self) -> dict[str, Any]:
+        """In the form of `Task.data["reference"]`."""
+        return {"call": self.name, "arguments": self.arguments}
+
+    def constraint(self) -> dict[str, Any]:
+        row = {"name": self.name, "arguments": self.arguments}
+        return _constraint_on("SANDBOX", "tool_trace", row)
+
 
 @dataclass(frozen=True)
 class Say:
@@ -54,10 +64,14 @@ class Say:
     text: str
     milestone: bool = False
 
+    @property
+    def action(self) -> dict[str, Any]:
+        return {"say": self.text}
 
-@dataclass(frozen=True)
-class Begin:
-    """Not an action: the work on the next request begins here."""
+    def constraint(self) -> dict[str, Any]:
+        """That the agent tells the user the text."""
+        row = {"sender": "AGENT", "recipient": "USER", "content": self.text}
+        return _constraint_on("SANDBOX", "snapshot", row)
 
 
 @dataclass(frozen=True)
@@ -74,10 +88,7 @@ class Redraw(Exception):
 
 
 class GiveUp(Exception):
-    """The solver gives a request up; the text is what it tells the user instead."""
-
-    def __init__(self, reason: str = "Sorry, I can't do that.") -> None:
-        super().__init__(reason)
+    """The solver gives a request up; the text is what it tells the user instead of `REFUSED`."""
 
 
 # What an error's text asks for: a tool and its argument `on`. The texts are those of the tools.
@@ -88,9 +99,9 @@ _REMEDIES: Mapping[str, tuple[str, bool]] = {
     "Low battery mode is on": ("set_low_battery_mode_status", False),
 }
 
-Solution = Generator[ToolUse | Say | Begin, Any, str]
+Solution = Generator[ToolUse | Say | None, Any, str]
 """Solves one request or a whole conversation; returns the report to the user."""
-Steps = Generator[ToolUse | Say | Begin, Any, Any]
+Steps = Generator[ToolUse | Say | None, Any, Any]
 """Part of a solution; returns what the rest goes on with."""
 
 
@@ -152,8 +163,9 @@ class Request:
 
     clause: its part of the user's message. solution: solves it, given a solver. tools: those that
     the agent gets for it. main_tool: the one whose call is the request's effect. settings,
-    contacts, messages, reminders: what the phone has to hold at the start. answers: the user's, to
-    questions (see `ScriptedUser`). invented_tools: what only a solver that invents its arguments
+    contacts, messages, reminders: what the phone has to hold at the start, without the time when
+    it was written, which the scenario knows. answers: the user's, to questions (see
+    `ScriptedUser`). invented_tools: what only a solver that invents its arguments
     would call where the request cannot be carried out; empty: main_tool."""
 
     clause: str
@@ -183,12 +195,12 @@ def solve(turns: Turns, solver: Solver) -> Solution:
             for index, request in enumerate(requests):
                 if index and not solver.can(COMPLETE):
                     break
-                yield Begin()
+                yield None
                 solver.need(request.main_tool)
                 reports.append((yield from request.solution(solver)))
             text = " ".join(reports)
         except GiveUp as reason:
-            text = " ".join([*reports, str(reason)])
+            text = " ".join([*reports, str(reason) or REFUSED])
         yield Say(text if solver.can(TELL) else "Done.", milestone=True)
     return text
 
@@ -214,21 +226,14 @@ class Event:
 
 @dataclass
 class Playback:
-    """One episode of a solver. actions: in the form of `Task.data["reference"]`. messages: the
-    agent's and what came back. events: in order. first, last: the environment's steps."""
+    """One episode of a solver. first, last: the environment's steps. actions: in the form of
+    `Task.data["reference"]`. messages: the agent's and what came back. events: in order."""
 
+    first: Step
+    last: Step
     actions: list[dict[str, Any]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    first: Step = field(default_factory=Step)
-    last: Step = field(default_factory=Step)
-
-    def note(self, constraints: list[dict[str, Any]], chained: bool) -> bool:
-        """Appends an event for each constraint; whether the next one is chained."""
-        for constraint in constraints:
-            self.events.append(Event(constraint, chained))
-            chained = True
-        return chained
 
 
 def assistant(action: dict[str, Any], index: int, shown: Callable[[str], str]) -> Message:
@@ -241,9 +246,8 @@ def assistant(action: dict[str, Any], index: int, shown: Callable[[str], str]) -
 
 def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Playback:
     """Runs the solution of the requests against the environment until the conversation ends."""
-    record = Playback()
-    step = record.first = env.reset(task)
-    solution = solve(turns, solver)
+    step = env.reset(task)
+    record, solution = Playback(step, step), solve(turns, solver)
     answer: Any = None
     chained = False
     while not step.done:
@@ -251,53 +255,35 @@ def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Playb
             intent = solution.send(answer)
         except StopIteration:
             break
-        answer = None
-        if isinstance(intent, Begin):
-            chained = False
+        if intent is None:
+            answer, chained = None, False
             continue
         before = env.world.state
-        step = _act(env, record, intent)
-        if step.messages:
-            answer = step.messages[-1]["content"]
-        events = _changes(before, env.world.state)
-        if isinstance(intent, Say):
-            chained = record.note(events, chained)
-            if intent.milestone:
-                closes = "?" not in intent.text
-                record.events.append(Event(message_constraint(intent.text), chained, closes))
-                chained = not closes
-            continue
-        answer = _result(answer)
+        message = assistant(intent.action, len(record.actions), env.shown_name)
+        step = env.step(message)
+        record.actions.append(intent.action)
+        record.messages += [message, *step.messages]
+        answer = step.messages[-1]["content"] if step.messages else None
+        constraints = _changes(before, env.world.state)
         if intent.milestone:
-            row = {"name": intent.name, "arguments": intent.arguments}
-            events.append(constraint_on("SANDBOX", "tool_trace", row))
-        chained = record.note(events, chained)
+            constraints.append(intent.constraint())
+        closes = isinstance(intent, Say) and intent.milestone and "?" not in intent.text
+        for constraint in constraints:
+            record.events.append(Event(constraint, chained, closes))
+            chained = not closes
+        if isinstance(intent, ToolUse):
+            answer = _result(answer)
     record.last = step
     return record
 
 
-def _act(env: ToolSandboxEnv, record: Playback, intent: ToolUse | Say) -> Step:
-    action: dict[str, Any]
-    if isinstance(intent, ToolUse):
-        action = {"call": intent.name, "arguments": intent.arguments}
-    else:
-        action = {"say": intent.text}
-    message = assistant(action, len(record.actions), env.shown_name)
-    record.actions.append(action)
-    record.messages.append(message)
-    step = env.step(message)
-    record.messages.extend(step.messages)
-    return step
+def milestone_of(constraint: dict[str, Any]) -> dict[str, Any]:
+    """A milestone, or a minefield, as a task has it, of one constraint."""
+    return {"constraints": [constraint], "guards": []}
 
 
-def message_constraint(text: str) -> dict[str, Any]:
-    """That the agent tells the user a text."""
-    row = {"sender": "AGENT", "recipient": "USER", "content": text}
-    return constraint_on("SANDBOX", "snapshot", row)
-
-
-def constraint_on(database: str, kind: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A constraint as a task has it, see `scoring.goals.Constraint`."""
+def _constraint_on(database: str, kind: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A constraint as a task has it, see `goals.Constraint`."""
     return {"database": database, "kind": kind, "rows": [row], "since": None}
 
 
@@ -319,17 +305,16 @@ def _changes(before: Snapshot, after: Snapshot) -> list[dict[str, Any]]:
             continue
         if database == "SETTING":
             changed = {c: v for c, v in rows[0].items() if old[0][c] != v}
-            found.append(constraint_on(database, "snapshot", changed))
+            found.append(_constraint_on(database, "snapshot", changed))
             continue
         key, columns = KEYS[database], _COLUMNS[database]
         was, now = {r[key]: r for r in old}, {r[key]: r for r in rows}
         for identity, row in now.items():
             target = {c: row[c] for c in columns}
             if identity not in was:
-                found.append(constraint_on(database, "added", target))
+                found.append(_constraint_on(database, "added", target))
             elif row != was[identity]:
-                found.append(constraint_on(database, "updated", {key: identity, **target}))
-        for identity in was:
-            if identity not in now:
-                found.append(constraint_on(database, "removed", {key: identity}))
+                found.append(_constraint_on(database, "updated", {key: identity, **target}))
+        gone = [identity for identity in was if identity not in now]
+        found += [_constraint_on(database, "removed", {key: identity}) for identity in gone]
     return found

@@ -31,33 +31,26 @@ from trace_bench.core.protocols import (
     perform,
 )
 from trace_bench.core.types import Message, Task
-from trace_bench.envs import EitherEnv
+from trace_bench.envs import EitherEnv, SplitsByNumber
 from trace_bench.envs.domains.env import DomainEnv
 from trace_bench.envs.domains.tasks import domain_data, tables
 from trace_bench.envs.domains.tasks import reference as domain_reference
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.pools import Words
+from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, SINGLE, TURNS, Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     CAPABILITIES,
     EXACT,
     TELL,
+    Say,
     assistant,
-    message_constraint,
+    milestone_of,
 )
 from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 
 PREFIX = "toolsandbox/embedded"
-# Number of tasks and pool of wordings and entities. `train_large` and `dialogues` share the pool
-# of `train`.
-SPLITS = {
-    "train": (64, "train"),
-    "dev": (128, "dev"),
-    "test": (387, "test"),
-    "train_large": (2048, "train"),
-    "dialogues": (2400, "train"),
-}
+SIZES = {"train": 64, "dev": 128, "test": 387, "train_large": 2048, "dialogues": 2400}
 CONVERSATIONS = ("dialogues",)  # the splits that have shapes of several user turns only
 
 
@@ -65,8 +58,7 @@ CONVERSATIONS = ("dialogues",)  # the splits that have shapes of several user tu
 def _order(split: str) -> tuple[int, ...]:
     """Which shape each task of a split has: every shape in turn, in a seeded order. The test split
     has three of each; a smaller split has the first of a shuffle."""
-    size, _ = SPLITS[split]
-    rng = random.Random(f"order/{split}")
+    size, rng = SIZES[split], random.Random(f"order/{split}")
     several = split in CONVERSATIONS
     fitting = [n for n, s in enumerate(shapes()) if s.category == TURNS or not several]
     order: list[int] = []
@@ -80,7 +72,7 @@ def _order(split: str) -> tuple[int, ...]:
 @lru_cache(maxsize=8192)
 def _task(split: str, index: int, augmentation: str) -> Task:
     shape = shapes()[_order(split)[index]]
-    _, pool = SPLITS[split]
+    pool = split if split in POOLS else "train"  # of wordings and entities
     suffix = "" if augmentation == "none" else f"@{augmentation}"
     task_id = f"{PREFIX}/{split}/{index:04d}{suffix}"
     seed = random.Random(f"{split}/{index}").getrandbits(32)
@@ -88,7 +80,7 @@ def _task(split: str, index: int, augmentation: str) -> Task:
     return task
 
 
-class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains):
+class EmbeddedSuite(SplitsByNumber, HasReference, HasChecklist, Synthesizes, SynthesizesDomains):
     """The phone world: contacts, messages, reminders, settings and searches. A score always carries
     the name of its suite: `embedded` is not the official benchmark.
 
@@ -103,6 +95,7 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
     image = "base"
     lists_tasks_here = True
     forks = True
+    sizes = MappingProxyType(SIZES)
     larger = MappingProxyType({"train": "train_large"})
     tag_keys = ("requires",)
     general_demonstrations = "trace_bench.tiny.demos:general"
@@ -111,13 +104,8 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
     def __init__(self, augmentation: Augmentation = "none") -> None:
         self.augmentation = augmentation
 
-    def splits(self) -> Sequence[str]:
-        return tuple(SPLITS)
-
-    def tasks(self, split: str) -> list[Task]:
-        if split not in SPLITS:
-            raise unknown("split", split, SPLITS, "env.train_split or evaluation.split")
-        return [_task(split, i, self.augmentation) for i in range(SPLITS[split][0])]
+    def numbered(self, split: str, number: int, task_id: str) -> Task:
+        return _task(split, number, self.augmentation)
 
     def task(self, task_id: str) -> Task:
         """Any task from its id: of a split, or synthetic."""
@@ -127,7 +115,7 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
         if task_id.startswith(f"{PREFIX}/domains/") and len(parts) == 3:
             return self.synthetic_in(parts[1], int(parts[2]))
         index, _, augmentation = parts[-1].partition("@")
-        if len(parts) != 2 or parts[0] not in SPLITS or not index.isdigit():
+        if len(parts) != 2 or parts[0] not in SIZES or not index.isdigit():
             raise UserError(
                 f"no task {task_id!r}; ids look like {PREFIX}/train/0007 or "
                 f"{PREFIX}/synthetic/<capability>/<seed>"
@@ -182,7 +170,7 @@ def synthetic_task(capability: str, seed: int) -> Task:
     rng = random.Random(f"synthetic/{capability}/{seed}")
     contrast = rng.random() < CONTRAST_SHARE
     required = [] if contrast or capability in (EXACT, TELL) else [capability]
-    choice = _plain_shapes() if contrast else _shapes_for(capability)
+    choice = _shapes_for("" if contrast else capability)
     task_id = f"{PREFIX}/synthetic/{capability}/{seed}"
     for _ in range(100):  # what a drawn task requires also depends on the draw
         shape, drawn = rng.choice(choice), rng.getrandbits(32)
@@ -193,8 +181,8 @@ def synthetic_task(capability: str, seed: int) -> Task:
     if not data["milestones"]:
         # The splits' tasks of this category have no milestones, as in the official suite, so that
         # doing nothing solves them; a training environment must not reward it.
-        told = message_constraint(data["reference"][-1]["say"])
-        data["milestones"] = [{"constraints": [told], "guards": []}]
+        told = Say(data["reference"][-1]["say"]).constraint()
+        data["milestones"] = [milestone_of(told)]
     data["weights"] = _weights(data["milestones"])
     return replace(task, data=data)
 
@@ -209,20 +197,16 @@ def _by_requirement() -> dict[frozenset[str], list[Shape]]:
     return found
 
 
-@lru_cache(maxsize=1)
-def _plain_shapes() -> tuple[Shape, ...]:
-    return tuple(s for s in _by_requirement()[frozenset()] if s.category != INSUFFICIENT)
-
-
-@lru_cache(maxsize=len(CAPABILITIES))
-def _shapes_for(capability: str) -> tuple[Shape, ...]:
+def _shapes_for(capability: str) -> list[Shape]:
+    """The shapes that need a capability and nothing else that is rare; for "" nothing rare."""
     plain = _by_requirement()[frozenset()]
+    if not capability:
+        return [s for s in plain if s.category != INSUFFICIENT]
     if capability == EXACT:  # an argument of a later call comes out of an earlier result
-        names = ("modify_contact", "remove_reminder", "send_name")
-        return tuple(s for s in plain if s.name in names)
+        return [s for s in plain if s.name in ("modify_contact", "remove_reminder", "send_name")]
     if capability == TELL:
-        return tuple(s for s in plain if s.category == SINGLE and not s.name.startswith("set"))
-    return tuple(_by_requirement()[frozenset({capability})])
+        return [s for s in plain if s.category == SINGLE and not s.name.startswith("set")]
+    return _by_requirement()[frozenset({capability})]
 
 
 def _weights(milestones: Sequence[Mapping[str, Any]]) -> list[float]:

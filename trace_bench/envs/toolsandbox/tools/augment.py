@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from trace_bench.core.types import Tool
 from trace_bench.envs.toolsandbox.tools import records, search, utilities
@@ -32,10 +32,12 @@ _DISTRACTORS: Mapping[str, int | None] = dict.fromkeys(AUGMENTATIONS, 3) | {
     "distractors_10": 10,
     "all_tools": None,
 }
+_DROPPED = {"scrambled_arg_descriptions": "description", "scrambled_arg_types": "type"}
 
 
+@lru_cache(maxsize=1024)
 def offer(
-    tools: Sequence[str], augmentation: str, seed: int, withheld: Sequence[str] = ()
+    tools: tuple[str, ...], augmentation: str, seed: int, withheld: tuple[str, ...] = ()
 ) -> tuple[tuple[Tool, ...], Mapping[str, str]]:
     """The schemas to show and the map from shown names to tools. `withheld` tools are never among
     the distractors: the scenario is about their absence. The schemas are shared between
@@ -44,15 +46,6 @@ def offer(
     Without distractors the tools keep their order; with distractors all are shuffled by `seed`, so
     that the order does not tell them apart.
     """
-    if _DISTRACTORS.get(augmentation) == 0:
-        return _offer(tuple(tools), augmentation, 0, ())  # the same for every seed
-    return _offer(tuple(tools), augmentation, seed, tuple(withheld))
-
-
-@lru_cache(maxsize=1024)
-def _offer(
-    tools: tuple[str, ...], augmentation: str, seed: int, withheld: tuple[str, ...]
-) -> tuple[tuple[Tool, ...], Mapping[str, str]]:
     if augmentation not in _DISTRACTORS:
         raise ValueError(f"no augmentation {augmentation!r}; allowed: {', '.join(AUGMENTATIONS)}")
     for name in tools:
@@ -94,18 +87,16 @@ def _shown_name(name: str) -> str:
 
 def _scramble(schema: Tool, augmentation: str, shown_name: str) -> Tool:
     function = schema["function"]
-    parameters = function["parameters"]
-    properties: dict[str, Any] = parameters["properties"]
     if augmentation == "scrambled_names":
         return {**schema, "function": {**function, "name": shown_name}}
     if augmentation == "scrambled_descriptions":
         return {**schema, "function": {**function, "description": ""}}
-    dropped = {"scrambled_arg_descriptions": "description", "scrambled_arg_types": "type"}
-    if augmentation not in dropped:
+    if augmentation not in _DROPPED:
         return schema
+    parameters, dropped = function["parameters"], _DROPPED[augmentation]
     left = {
-        name: {key: value for key, value in about.items() if key != dropped[augmentation]}
-        for name, about in properties.items()
+        name: {key: value for key, value in about.items() if key != dropped}
+        for name, about in parameters["properties"].items()
     }
     changed = {**parameters, "properties": left}
     return {**schema, "function": {**function, "parameters": changed}}

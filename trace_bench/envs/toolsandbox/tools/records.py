@@ -13,7 +13,6 @@ from trace_bench.envs.toolsandbox.tools.spec import (
     LONGITUDES,
     TIMES,
     ToolSpec,
-    check_phone_number,
     optional,
     require_any,
     required,
@@ -107,7 +106,7 @@ _E164 = "phone number in E.164 form, such as +14155550132"
 _PERSON = required("person_id", "string", "id of the contact")
 _FIELDS = (
     optional("name", "string", "name of the person"),
-    optional("phone_number", "string", _E164),
+    optional("phone_number", "string", _E164, phone=True),
     optional("relationship", "string", "what the person is to the user, such as friend"),
     optional("is_self", "boolean", "whether the contact is the user"),
 )
@@ -118,9 +117,7 @@ def _own_contact(world: Databases) -> Row | None:
     return next((row for row in world.rows("CONTACT") if row["is_self"]), None)
 
 
-def _check_contact(world: Databases, person_id: str | None, row: Row) -> None:
-    if "phone_number" in row:
-        check_phone_number(row["phone_number"])
+def _check_self(world: Databases, person_id: str | None, row: Row) -> None:
     own = _own_contact(world) if row.get("is_self") else None
     if own is not None and own["person_id"] != person_id:
         raise ToolFault("DuplicateError", "A self contact already exists")
@@ -129,19 +126,19 @@ def _check_contact(world: Databases, person_id: str | None, row: Row) -> None:
 @_contact(
     "Add a contact; gives its id.",
     required("name", "string", "name of the person"),
-    required("phone_number", "string", _E164),
+    required("phone_number", "string", _E164, phone=True),
     optional("relationship", "string", "what the person is to the user", nullable=True),
     optional("is_self", "boolean", "whether the contact is the user"),
 )
 def add_contact(world: Databases, **row: Any) -> str:
-    _check_contact(world, None, row)
+    _check_self(world, None, row)
     return world.add("CONTACT", row)
 
 
 @_contact("Change fields of a contact.", _PERSON, *_FIELDS)
 def modify_contact(world: Databases, person_id: str, **changes: Any) -> None:
     require_any(changes)
-    _check_contact(world, person_id, changes)
+    _check_self(world, person_id, changes)
     world.update("CONTACT", person_id, changes)
 
 
@@ -157,8 +154,6 @@ def remove_contact(world: Databases, person_id: str) -> None:
 )
 def search_contacts(world: Databases, **criteria: Any) -> list[Row]:
     require_any(criteria)
-    if "phone_number" in criteria:
-        check_phone_number(criteria["phone_number"])
     return search(world.rows("CONTACT"), criteria, {"name": 90.0, "relationship": 90.0})
 
 
@@ -167,11 +162,10 @@ def search_contacts(world: Databases, **criteria: Any) -> list[Row]:
 
 @_messaging(
     "Send a text message; gives its id. Needs cellular service.",
-    required("phone_number", "string", "recipient's number in E.164 form"),
+    required("phone_number", "string", "recipient's number in E.164 form", phone=True),
     required("content", "string", "text of the message"),
 )
 def send_message_with_phone_number(world: Databases, phone_number: str, content: str) -> str:
-    check_phone_number(phone_number)
     if not world.setting["cellular"]:
         raise ToolFault("ConnectionError", "Cellular service is off")
     sender = _own_contact(world)
@@ -196,18 +190,17 @@ def send_message_with_phone_number(world: Databases, phone_number: str, content:
     "Find messages that match all given fields; content approximately.",
     optional("message_id", "string", "id of the message"),
     optional("sender_person_id", "string", "contact id of the sender"),
-    optional("sender_phone_number", "string", "number of the sender in E.164 form"),
+    optional("sender_phone_number", "string", "number of the sender in E.164 form", phone=True),
     optional("recipient_person_id", "string", "contact id of the recipient"),
-    optional("recipient_phone_number", "string", "number of the recipient in E.164 form"),
+    optional(
+        "recipient_phone_number", "string", "number of the recipient in E.164 form", phone=True
+    ),
     optional("content", "string", "text to look for"),
     optional("creation_timestamp_lowerbound", "number", "sent at or after, unix time", TIMES),
     optional("creation_timestamp_upperbound", "number", "sent at or before, unix time", TIMES),
 )
 def search_messages(world: Databases, **criteria: Any) -> list[Row]:
     require_any(criteria)
-    for column in ("sender_phone_number", "recipient_phone_number"):
-        if column in criteria:
-            check_phone_number(criteria[column])
     return search(world.rows("MESSAGING"), criteria, {"content": 50.0})
 
 

@@ -29,7 +29,8 @@ _ANY_NUMBER = (-1e15, 1e15)
 @dataclass(frozen=True)
 class ToolParameter:
     """One argument. `kind` is a JSON schema type; `nullable` says that null may be passed;
-    `bounds` are inclusive and their breach a ValueError."""
+    `bounds` are inclusive and their breach a ValueError; `phone` asks for a number in E.164 form
+    ("+14155550132")."""
 
     name: str
     kind: str
@@ -37,6 +38,7 @@ class ToolParameter:
     bounds: tuple[float, float] | None = None
     nullable: bool = False
     required: bool = True
+    phone: bool = False
 
 
 required, optional = ToolParameter, partial(ToolParameter, required=False)
@@ -71,7 +73,8 @@ def tool(
 
 def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> None:
     """ToolFault TypeError for a missing, unknown or wrongly typed argument, ValueError for one
-    out of range. As in Python an integer passes for a number; a boolean passes for neither."""
+    out of range, InvalidPhoneNumberError for a number of another form. As in Python an integer
+    passes for a number; a boolean passes for neither."""
     for parameter in spec.parameters:
         if parameter.name in arguments:
             _check_value(parameter, arguments[parameter.name])
@@ -81,6 +84,9 @@ def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> None:
     for extra in arguments:
         if extra not in names:
             raise ToolFault("TypeError", f"Unknown argument {extra[:40]}")
+    phones = (arguments[p.name] for p in spec.parameters if p.phone and p.name in arguments)
+    if not all(map(_is_e164, phones)):
+        raise ToolFault("InvalidPhoneNumberError", "Not a valid E.164 number")
 
 
 def _check_value(parameter: ToolParameter, value: Any) -> None:
@@ -109,12 +115,6 @@ def _is_e164(number: str) -> bool:
         return False
     form = phonenumbers.format_number(parsed, phonenumbers.PhoneNumberFormat.E164)
     return form == number and phonenumbers.is_possible_number(parsed)
-
-
-def check_phone_number(number: str) -> None:
-    """ToolFault InvalidPhoneNumberError unless `number` is E.164 ("+14155550132")."""
-    if not _is_e164(number):
-        raise ToolFault("InvalidPhoneNumberError", "Not a valid E.164 number")
 
 
 @lru_cache(maxsize=4096)

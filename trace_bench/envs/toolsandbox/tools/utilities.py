@@ -146,10 +146,8 @@ def unit_conversion(world: Databases, amount: float, from_unit: str, to_unit: st
         for axis, bounds in (("latitude", LATITUDES), ("longitude", LONGITUDES))
     ),
 )
-def calculate_lat_lon_distance(
-    world: Databases, latitude_0: float, longitude_0: float, latitude_1: float, longitude_1: float
-) -> float:
-    return tidy(distance_km(latitude_0, longitude_0, latitude_1, longitude_1))
+def calculate_lat_lon_distance(world: Databases, **points: float) -> float:
+    return tidy(distance_km(**points))
 
 
 def distance_km(

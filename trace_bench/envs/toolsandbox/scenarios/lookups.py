@@ -3,9 +3,7 @@ weather, places, units and dates; how moments and spans of time are written. All
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import replace
-from typing import Any
 
 from trace_bench.envs.toolsandbox.scenarios.pools import CURRENCIES, UNITS, Choices
 from trace_bench.envs.toolsandbox.scenarios.solver import (
@@ -93,12 +91,13 @@ TIME_TOOLS = (
 )  # fmt: skip
 PLACES = ("pharmacy", "bakery", "library", "museum", "bank", "hotel", "park", "gym", "cinema")
 HOLIDAYS = ("Christmas Day", "Independence Day", "Thanksgiving", "Labor Day", "Memorial Day")
+Moment = dict[str, int]  # year, month, day, hour and minute; more in a tool's result
 INVENTED_TIME = 1800000000  # what a solver goes on with that cannot look a time up
 
 
 def stock(choices: Choices, currency: bool = False, off: bool = False) -> Request:
     """Tell a stock's price. `currency`: in another one than US dollars; `off`: wifi is off."""
-    symbol, code = choices.ticker(), choices.rng.choice(CURRENCIES)
+    symbol, code = choices.word("ticker"), choices.rng.choice(CURRENCIES)
 
     def solution(solver: Solver) -> Solution:
         found = yield from solver.call("search_stock", query=symbol)
@@ -243,22 +242,20 @@ def holiday(choices: Choices, off: bool = False) -> Request:
     return Request(clause, solution, tools, "search_holiday", {"wifi": not off})
 
 
-def moment(choices: Choices) -> dt.datetime:
+def moment(choices: Choices) -> Moment:
     rng = choices.rng
-    return dt.datetime(
-        rng.choice((2027, 2028)), rng.randrange(1, 13), rng.randrange(1, 29),
-        rng.randrange(7, 22), rng.choice((0, 15, 20, 30, 40, 45)), tzinfo=dt.UTC,
-    )  # fmt: skip
+    return {
+        "year": rng.choice((2027, 2028)),
+        "month": rng.randrange(1, 13),
+        "day": rng.randrange(1, 29),
+        "hour": rng.randrange(7, 22),
+        "minute": rng.choice((0, 15, 20, 30, 40, 45)),
+    }
 
 
-def spoken_moment(when: dt.datetime) -> str:
-    """A moment as the user writes it."""
-    return f"{when.month}/{when.day}/{when.year} at {when.hour}:{when.minute:02d}"
-
-
-def spoken_info(info: dict[str, Any]) -> str:
-    """A moment as the assistant writes it, from a result of `timestamp_to_datetime_info`."""
-    return f"{info['month']}/{info['day']}/{info['year']} at {info['hour']}:{info['minute']:02d}"
+def spoken_moment(when: Moment) -> str:
+    """A moment as people write it."""
+    return "{month}/{day}/{year} at {hour}:{minute:02d}".format(**when)
 
 
 def span(choices: Choices) -> tuple[str, dict[str, int]]:
@@ -268,6 +265,5 @@ def span(choices: Choices) -> tuple[str, dict[str, int]]:
     return f"{amount} {unit}", {unit: amount}
 
 
-def timestamp_of(solver: Solver, when: dt.datetime) -> Steps:
-    parts = {name: getattr(when, name) for name in ("year", "month", "day", "hour", "minute")}
-    return (yield from solver.call("datetime_info_to_timestamp", **parts, second=0))
+def timestamp_of(solver: Solver, when: Moment) -> Steps:
+    return (yield from solver.call("datetime_info_to_timestamp", **when, second=0))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
+from datetime import UTC, datetime
 from typing import Any
 
+from trace_bench.envs.toolsandbox.databases import COLUMNS
+from trace_bench.envs.toolsandbox.scenarios import lookups
 from trace_bench.envs.toolsandbox.scenarios.pools import Choices
-from trace_bench.envs.toolsandbox.scenarios.requests import lookups
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     ASK,
     CONVERT,
@@ -23,7 +24,7 @@ REMINDER_TOOLS = (
     "add_reminder", "modify_reminder", "search_reminder", "remove_reminder", *lookups.TIME_TOOLS,
 )  # fmt: skip
 _WHEN = "When should I remind you?"
-_GUESSED_WHEN = dt.datetime(2026, 1, 1, 12, 0, tzinfo=dt.UTC)
+_GUESSED_WHEN = {"year": 2026, "month": 1, "day": 1, "hour": 12, "minute": 0}
 
 
 def remind_at(choices: Choices, missing: str = "") -> Request:
@@ -88,7 +89,7 @@ def reminder_when(choices: Choices) -> Request:
         row = yield from _find_reminder(solver, errand)
         stamp = row["reminder_timestamp"]
         info = yield from solver.call("timestamp_to_datetime_info", timestamp=stamp)
-        return f"It is on {lookups.spoken_info(info)}."
+        return f"It is on {lookups.spoken_moment(info)}."
 
     return _about(choices, "reminder_when", solution, "timestamp_to_datetime_info", errand)
 
@@ -145,12 +146,10 @@ def _about(
     """A request about a reminder that is there."""
     clause = choices.clause(kind, errand=errand, **words)
     reminder = {
+        **COLUMNS["REMINDER"],
         "reminder_id": choices.row_id(),
         "content": errand,
-        "creation_timestamp": 0,  # set when the scenario knows its clock
-        "reminder_timestamp": int(lookups.moment(choices).timestamp()),
-        "latitude": None,
-        "longitude": None,
+        "reminder_timestamp": int(datetime(**lookups.moment(choices), tzinfo=UTC).timestamp()),
     }
     invented = (main_tool, "add_reminder") if main_tool == "modify_reminder" else ()
     return Request(

@@ -29,15 +29,14 @@ from typing import Any
 from trace_bench.core.types import Milestone as Outcome
 from trace_bench.core.types import Score
 from trace_bench.envs.toolsandbox.databases import LogEntry, Row, Snapshot, without_nulls
-from trace_bench.envs.toolsandbox.scoring.goals import (
+from trace_bench.envs.toolsandbox.goals import (
     SANDBOX,
+    Columns,
     Constraint,
     Goal,
     GoalMilestone,
     Measure,
 )
-
-Columns = Sequence[tuple[str, Any, Measure]]
 
 
 @lru_cache(maxsize=1)
@@ -213,67 +212,53 @@ _TIE = 1e-12  # sums that differ by less are equal
 State = tuple[int, frozenset[tuple[int, int]]]
 # How it was reached: weighted sum, and the chain of (milestone, message, score) placements.
 Chain = tuple[int, int, float, Any]
-Placed = tuple[float, int | None]  # similarity, and the message at which it is reached
 
 
 def score_episode(
-    milestones: Goal,
-    minefields: Goal,
-    log: Sequence[LogEntry],
-    snapshots: Sequence[Snapshot],
-    first: int = 1,
+    milestones: Goal, minefields: Goal, log: Sequence[LogEntry], snapshots: Sequence[Snapshot]
 ) -> Score:
     """The scenario score in [0, 1]: weighted mean over milestones, 0 once a minefield is hit; an
-    empty graph counts as 1. `log[first]` is the first message that can be matched.
+    empty graph counts as 1. The log's first entry, the system prompt, is never matched.
 
     The place of a milestone or minefield is the earliest index into the log that the best
     assignment allows, None where nothing matched. A minefield is hit by any similarity above 0.
     """
     similarities = Similarities(log, snapshots)
-    mean, reached = _match(milestones, similarities, first)
-    mined, hits = _match(minefields, similarities, first)
+    mean, reached = _match(milestones, similarities, lambda found: found >= _PERFECT)
+    mined, hits = _match(minefields, similarities, lambda found: found > 0.0)
     similarity = 1.0 if mean is None else mean
     if mined is not None and mined > 0.0:
         similarity = 0.0
-    return Score(
-        similarity,
-        similarity >= _PERFECT,
-        milestones=_outcomes(milestones, reached, lambda found: found >= _PERFECT),
-        minefields=_outcomes(minefields, hits, lambda found: found > 0.0),
-    )
+    return Score(similarity, similarity >= _PERFECT, milestones=reached, minefields=hits)
 
 
-def _outcomes(
-    goal: Goal, found: Sequence[Placed], hit: Callable[[float], bool]
-) -> tuple[Outcome, ...]:
-    return tuple(
-        Outcome(wanted.name, similarity, hit(similarity), place, wanted.tells)
-        for wanted, (similarity, place) in zip(goal.milestones, found, strict=True)
-    )
+def _match(
+    goal: Goal, similarities: Similarities, hit: Callable[[float], bool]
+) -> tuple[float | None, tuple[Outcome, ...]]:
+    """The weighted mean over the milestones, None where the graph is empty, and what became of
+    each. `hit`: whether a similarity counts as met."""
+    mean: float | None = None
+    places: dict[int, tuple[float, int | None]] = {}
+    if goal.linked:
+        total, chain = _best(goal, similarities)
+        mean = min(1.0, total / sum(goal.weights))
+        while chain is not None:
+            milestone, message, score, chain = chain
+            if score > 0.0:
+                places[milestone] = (score, message)
+    found = [(wanted, *places.get(i, (0.0, None))) for i, wanted in enumerate(goal.milestones)]
+    return mean, tuple(Outcome(w.name, score, hit(score), at, w.tells) for w, score, at in found)
 
 
-def _match(goal: Goal, similarities: Similarities, first: int) -> tuple[float | None, list[Placed]]:
-    """The weighted mean over the milestones, None where the graph is empty, and their places."""
-    found: list[Placed] = [(0.0, None)] * len(goal.milestones)
-    if not goal.linked:
-        return None, found
-    total, chain = _best(goal, similarities, first)
-    while chain is not None:
-        milestone, message, score, chain = chain
-        if score > 0.0:
-            found[milestone] = (score, message)
-    return min(1.0, total / sum(goal.weights)), found
-
-
-def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Chain | None]:
+def _best(goal: Goal, similarities: Similarities) -> tuple[float, Chain | None]:
     """The largest weighted sum and its placements. Of equal sums the one found first stays, so
     milestones are matched as early as they can be."""
     count = len(goal.milestones)
-    messages = range(first, len(similarities.log))
-    referred = {since for m in goal.milestones for since in _references(m)}
+    messages = range(1, len(similarities.log))
+    referred = {since for m in goal.milestones for since in m.references}
     # Milestones that refer to no other have one score a message.
     known: list[dict[int, float] | None] = [
-        None if _references(m) else {j: similarities.milestone(m, j, {}) for j in messages}
+        None if m.references else {j: similarities.milestone(m, j, {}) for j in messages}
         for m in goal.milestones
     ]
     states: dict[State, tuple[float, Chain | None]] = {(0, frozenset()): (0.0, None)}
@@ -304,9 +289,3 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
             fresh = list(grown)
     complete = (entry for (placed, _), entry in states.items() if placed == goal.linked)
     return max(complete, key=lambda entry: entry[0])
-
-
-def _references(milestone: GoalMilestone) -> list[int]:
-    """The earlier milestones that one refers to."""
-    found = [c.since for c in milestone.constraints] + [g.since for g in milestone.guards]
-    return [since for since in found if since is not None]

@@ -1,11 +1,10 @@
-"""What a task rewards: milestones and minefields, read from plain JSON and checked once."""
+"""What a task of the phone world rewards: milestones and minefields, read from plain JSON and
+checked once."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import COLUMNS, without_nulls
@@ -30,12 +29,9 @@ def name_of(milestone: Mapping[str, Any]) -> str:
 
 def told_by(milestone: Mapping[str, Any]) -> str | None:
     """The text that the user is to be told, or None for milestones about something else."""
-    for constraint in milestone["constraints"]:
-        for row in constraint["rows"]:
-            if constraint["database"] == "SANDBOX" and isinstance(row.get("content"), str):
-                text: str = row["content"]
-                return text
-    return None
+    told = (c["rows"] for c in milestone["constraints"] if c["database"] == SANDBOX)
+    texts = (row.get("content") for rows in told for row in rows)
+    return next((text for text in texts if isinstance(text, str)), None)
 
 
 def _row(row: Mapping[str, Any], trace: bool) -> str:
@@ -45,6 +41,8 @@ def _row(row: Mapping[str, Any], trace: bool) -> str:
 
 
 Measure = str | Mapping[str, float]
+Columns = tuple[tuple[str, Any, Measure], ...]
+"""What a row is compared with: (column, target, measure)."""
 
 SANDBOX = "SANDBOX"
 _SANDBOX_COLUMNS = ("sender", "recipient", "content")
@@ -64,13 +62,12 @@ class Constraint:
     """`kind` says what is compared with `rows`: the whole database ("snapshot"), its difference
     to the reference moment ("added", "removed", "updated") or a call ("tool_trace").
 
-    `columns` holds each row as (column, target, measure). `since` is the milestone whose matched
-    moment is the reference, None the episode's start.
+    `since` is the milestone whose matched moment is the reference, None the episode's start.
     """
 
     database: str
     kind: str
-    columns: tuple[tuple[tuple[str, Any, Measure], ...], ...]
+    columns: tuple[Columns, ...]
     names: tuple[str, ...] = ()  # of the tools, for "tool_trace"
     since: int | None = None
 
@@ -92,6 +89,12 @@ class GoalMilestone:
     name: str = ""
     tells: str | None = None
 
+    @property
+    def references(self) -> list[int]:
+        """The earlier milestones that it refers to."""
+        found = [c.since for c in self.constraints] + [g.since for g in self.guards]
+        return [since for since in found if since is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -102,16 +105,6 @@ class Goal:
     before: tuple[int, ...]
     linked: int
     weights: tuple[float, ...]
-
-
-def goal_of(*content: Any) -> Goal:
-    """`read_goal` of plain JSON, read once: a task's episodes share the goal."""
-    return _goal(json.dumps(content))
-
-
-@lru_cache(maxsize=4096)
-def _goal(content: str) -> Goal:
-    return read_goal(*json.loads(content))
 
 
 def read_goal(
@@ -132,9 +125,8 @@ def read_goal(
     before = _ancestors(len(read), edges)
     named = {0} if len(read) == 1 else {i for edge in edges for i in edge}
     for i, milestone in enumerate(read):
-        references = [c.since for c in milestone.constraints]
-        for since in references + [g.since for g in milestone.guards]:
-            if since is not None and not before[i] >> since & 1:
+        for since in milestone.references:
+            if not before[i] >> since & 1:
                 raise ValueError(f"milestone {i} refers to {since}, not an ancestor")
     values = tuple(float(w) for w in weights) if weights is not None else (1.0,) * len(read)
     if len(values) != len(read) or any(w < 0 for w in values) or (read and sum(values) <= 0):
@@ -176,16 +168,11 @@ def _guard(data: str | Mapping[str, Any]) -> Guard:
 
 
 def _constraint(data: Mapping[str, Any]) -> Constraint:
-    database, kind = data["database"], data["kind"]
-    measures = data.get("measures") or {}
+    database, kind, measures = data["database"], data["kind"], data.get("measures") or {}
     if kind == "tool_trace":
+        columns = [_columns(row.get("arguments", {}), measures) for row in data["rows"]]
         names = tuple(row["name"] for row in data["rows"])
-        rows = [row.get("arguments", {}) for row in data["rows"]]
-        columns = tuple(
-            tuple((name, target, measures.get(name, "exact")) for name, target in row.items())
-            for row in rows
-        )
-        return Constraint(SANDBOX, kind, columns, names)
+        return Constraint(SANDBOX, kind, tuple(columns), names)
     known = _SANDBOX_COLUMNS if database == SANDBOX else COLUMNS.get(database)
     if known is None:
         raise ValueError(f"no database {database!r}")
@@ -196,19 +183,17 @@ def _constraint(data: Mapping[str, Any]) -> Constraint:
             if column not in known:
                 raise ValueError(f"no column {column!r} in {database}")
     targets = data["rows"] if kind == "snapshot" else without_nulls(data["rows"])
-    return Constraint(database, kind, _columns(database, targets, measures), (), data.get("since"))
+    columns = [_columns(row, measures, _ROUGE[database]) for row in targets]
+    return Constraint(database, kind, tuple(columns), (), data.get("since"))
 
 
 def _columns(
-    database: str, rows: Sequence[Mapping[str, Any]], measures: Mapping[str, Measure]
-) -> tuple[tuple[tuple[str, Any, Measure], ...], ...]:
-    read = []
-    for row in rows:
-        columns = [
-            (name, target, measures.get(name, "rouge_l" if name in _ROUGE[database] else "exact"))
-            for name, target in row.items()
-        ]
-        # Cheap comparisons first: a row that differs exactly never reaches Rouge.
-        columns.sort(key=lambda column: column[2] == "rouge_l")
-        read.append(tuple(columns))
-    return tuple(read)
+    row: Mapping[str, Any], measures: Mapping[str, Measure], texts: Sequence[str] = ()
+) -> Columns:
+    """`texts`: columns that are compared by Rouge unless `measures` says otherwise."""
+    columns = [
+        (name, target, measures.get(name, "rouge_l" if name in texts else "exact"))
+        for name, target in row.items()
+    ]
+    # Cheap comparisons first: a row that differs exactly never reaches Rouge.
+    return tuple(sorted(columns, key=lambda column: column[2] == "rouge_l"))

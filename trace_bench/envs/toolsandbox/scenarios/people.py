@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trace_bench.envs.toolsandbox.databases import COLUMNS
+from trace_bench.envs.toolsandbox.scenarios.lookups import SETTERS
 from trace_bench.envs.toolsandbox.scenarios.pools import RELATIONSHIPS, Choices
-from trace_bench.envs.toolsandbox.scenarios.requests.lookups import SETTERS
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     CONVERT,
     DISAMBIGUATE,
@@ -23,6 +24,8 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
 
 CONTACT_TOOLS = ("add_contact", "modify_contact", "remove_contact", "search_contacts")
 INVENTED_NUMBER = "+12125550100"  # what a solver goes on with that does not ask or decline
+_NUMBER = ("What is the phone number?", INVENTED_NUMBER)
+_CONTENT = ("What should the message say?", "hello")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,11 @@ class Person:
     answers: list[dict[str, Any]] = field(default_factory=list)
 
     @property
+    def needs(self) -> dict[str, Any]:
+        """What a request about the person needs of the world."""
+        return {"contacts": self.rows, "answers": self.answers}
+
+    @property
     def phrase(self) -> str:
         """The person in a clause."""
         return f"my {self.called}" if self.key == "relationship" else self.called
@@ -55,17 +63,10 @@ def person(choices: Choices, ambiguous: bool = False) -> Person:
         return Person(contact, [contact], "name", name)
     rows = [contact]
     first, last = name.split(" ")
-    other = choices.pool.last(choices.rng)
-    while other == last:
-        other = choices.pool.last(choices.rng)
+    while (other := choices.word("last")) == last:
+        pass
     rows.insert(choices.rng.randrange(2), choices.contact_named(f"{first} {other}"))
     return Person(contact, rows, "name", first, True, answer(name, "which"))
-
-
-def by_relationship(choices: Choices, who: Person) -> Person:
-    """The person, now called "my sister" or the like."""
-    called = who.contact["relationship"] = choices.rng.choice(RELATIONSHIPS)
-    return replace(who, key="relationship", called=called)
 
 
 def find_contact(solver: Solver, who: Person, invent: bool = True) -> Steps:
@@ -101,10 +102,6 @@ def number_argument(solver: Solver, given: str) -> str:
     return f"+1{digits}" if solver.can(CONVERT) else digits
 
 
-def ask_number(solver: Solver) -> Steps:
-    return (yield from solver.ask("What is the phone number?", INVENTED_NUMBER))
-
-
 def phone_of(choices: Choices, ambiguous: bool = False) -> Request:
     """Tell someone's number."""
     who = person(choices, ambiguous)
@@ -114,9 +111,7 @@ def phone_of(choices: Choices, ambiguous: bool = False) -> Request:
         return f"The number is {row['phone_number']}."
 
     clause = choices.clause("phone_of", name=who.phrase)
-    return Request(
-        clause, solution, CONTACT_TOOLS, "search_contacts", contacts=who.rows, answers=who.answers
-    )
+    return Request(clause, solution, CONTACT_TOOLS, "search_contacts", **who.needs)
 
 
 def add_contact(choices: Choices, raw: bool = False, missing: bool = False) -> Request:
@@ -126,7 +121,7 @@ def add_contact(choices: Choices, raw: bool = False, missing: bool = False) -> R
     spoken = spoken_number(number) if raw else number
 
     def solution(solver: Solver) -> Solution:
-        given = (yield from ask_number(solver)) if missing else spoken
+        given = (yield from solver.ask(*_NUMBER)) if missing else spoken
         number = number_argument(solver, given)
         yield from solver.call("add_contact", name=name, phone_number=number)
         return "The contact is added."
@@ -151,7 +146,7 @@ def modify_contact(
             yield from solver.call("add_contact", name=name, phone_number=number)
             return "The contact is changed."
         row = yield from find_contact(solver, who)
-        given = (yield from ask_number(solver)) if missing else spoken
+        given = (yield from solver.ask(*_NUMBER)) if missing else spoken
         number = number_argument(solver, given)
         yield from solver.call("modify_contact", person_id=row["person_id"], phone_number=number)
         return "The contact is changed."
@@ -173,9 +168,7 @@ def remove_contact(choices: Choices, ambiguous: bool = False) -> Request:
         return "The contact is removed."
 
     clause = choices.clause("remove_contact", name=who.phrase)
-    return Request(
-        clause, solution, CONTACT_TOOLS, "remove_contact", contacts=who.rows, answers=who.answers
-    )
+    return Request(clause, solution, CONTACT_TOOLS, "remove_contact", **who.needs)
 
 
 SEND = "send_message_with_phone_number"
@@ -190,8 +183,8 @@ def send_number(choices: Choices, raw: bool = False, missing: str = "") -> Reque
     spoken = spoken_number(number) if raw else number
 
     def solution(solver: Solver) -> Solution:
-        text = (yield from _ask_content(solver)) if missing == "content" else content
-        to = (yield from ask_number(solver)) if missing == "number" else spoken
+        text = (yield from solver.ask(*_CONTENT)) if missing == "content" else content
+        to = (yield from solver.ask(*_NUMBER)) if missing == "number" else spoken
         yield from solver.call(SEND, phone_number=number_argument(solver, to), content=text)
         return "The message is sent."
 
@@ -212,12 +205,13 @@ def send_name(
     or "relationship"."""
     who = person(choices, ambiguous)
     content = choices.content()
-    if by == "relationship":
-        who = by_relationship(choices, who)
+    if by == "relationship":  # the person is called "my sister" or the like
+        called = who.contact["relationship"] = choices.rng.choice(RELATIONSHIPS)
+        who = replace(who, key="relationship", called=called)
 
     def solution(solver: Solver) -> Solution:
         row = yield from find_contact(solver, who)
-        text = (yield from _ask_content(solver)) if missing else content
+        text = (yield from solver.ask(*_CONTENT)) if missing else content
         yield from solver.call(SEND, phone_number=row["phone_number"], content=text)
         return "The message is sent."
 
@@ -227,21 +221,15 @@ def send_name(
     return Request(clause, solution, SEND_TOOLS, SEND, contacts=who.rows, answers=answers)
 
 
-def _ask_content(solver: Solver) -> Steps:
-    return (yield from solver.ask("What should the message say?", "hello"))
-
-
 def last_message(choices: Choices, ambiguous: bool = False) -> Request:
     """Read out what a contact wrote."""
     who, content = person(choices, ambiguous), choices.content()
     message = {
+        **COLUMNS["MESSAGING"],
         "message_id": choices.row_id(),
         "sender_person_id": who.contact["person_id"],
         "sender_phone_number": who.contact["phone_number"],
-        "recipient_person_id": None,
-        "recipient_phone_number": None,
         "content": content,
-        "creation_timestamp": 0,  # set when the scenario knows its clock
     }
 
     def solution(solver: Solver) -> Solution:
@@ -251,8 +239,6 @@ def last_message(choices: Choices, ambiguous: bool = False) -> Request:
             raise GiveUp("Sorry, I found no message.")
         return f'The message says "{found[0]["content"]}".'
 
-    return Request(
-        choices.clause("last_message", name=who.phrase), solution,
-        ("search_contacts", "search_messages", SEND), "search_messages",
-        contacts=who.rows, messages=[message], answers=who.answers,
-    )  # fmt: skip
+    clause = choices.clause("last_message", name=who.phrase)
+    tools = ("search_contacts", "search_messages", SEND)
+    return Request(clause, solution, tools, "search_messages", messages=[message], **who.needs)

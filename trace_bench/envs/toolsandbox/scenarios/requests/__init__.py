@@ -1,1 +1,0 @@
-"""What users ask for: every function draws one request of its kind at random."""

@@ -1,1 +1,0 @@
-"""Milestones and minefields: what an episode of the phone world is worth."""
