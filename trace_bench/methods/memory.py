@@ -9,7 +9,7 @@ with the worst balance go.
 
 The writer is the model in the role `reflector`, asked once a group (once a round for `ace`), where
 the papers ask several times (a summary of each rollout, a critique, a curator); or the program in
-its place, which knows GEPA's symptoms and pool of lines (`methods.gepa.reflectors`). No rollout is
+its place, which knows GEPA's symptoms and pool of lines (`methods.reflectors`). No rollout is
 kept for comparing memories: the last one is the result, as in the papers.
 """
 
@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from trace_bench.core.chat import opening_of
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
@@ -29,9 +30,8 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory, grouped
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_json
-from trace_bench.methods.gepa.adapter import feedback
-from trace_bench.methods.gepa.reflectors import ANY, MOST, POOL, ROLE, symptoms
-from trace_bench.methods.transcript import compact, conversation
+from trace_bench.methods.reflectors import ANY, MOST, POOL, ROLE, symptoms
+from trace_bench.methods.transcript import compact, conversation, feedback
 
 RULES = """\
 You keep the memory of an agent that works with tools: numbered lines of general advice, which it
@@ -177,7 +177,7 @@ class Remembering(Method):
         each = max(200, (limit - len(rules) - len(lines)) // len(seen) - 100)
         talks = (f"-- {feedback(s.trajectory)}\n{compact(s.trajectory, each)}" for s in seen)
         asked = f"Memory:\n{lines}\n\n" + "\n\n".join(talks)
-        messages = [{"role": "system", "content": rules}, {"role": "user", "content": asked}]
+        messages = opening_of(rules, asked)
         try:
             return lab.ask(ROLE, call, messages, lambda text: read_json(text, SCHEMA), SCHEMA)
         except LLMError as error:

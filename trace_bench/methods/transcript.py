@@ -1,4 +1,5 @@
-"""Trajectories as text for a reader who is a language model: whole, or shortened to fit."""
+"""Trajectories as text for a reader who is a language model: whole, shortened to fit, or their
+outcome."""
 
 from __future__ import annotations
 
@@ -34,6 +35,21 @@ def lines(trajectory: Trajectory) -> list[str]:
 def conversation(trajectory: Trajectory) -> str:
     """The same as one text."""
     return "\n".join(lines(trajectory))
+
+
+def feedback(trajectory: Trajectory) -> str:
+    """The outcome of an episode, in words, from its score alone."""
+    if trajectory.failure is not None:
+        return f"lost: {trajectory.failure.error}"
+    if trajectory.score is None:
+        return "lost: no score"
+    score = trajectory.score
+    text = f"score {score.similarity:.2f} of 1"
+    if score.milestones:
+        reached = sum(m.hit for m in score.milestones)
+        text += f", {reached} of {len(score.milestones)} milestones reached"
+    hit = any(m.hit for m in score.minefields)
+    return text + (", something was done that must not be done" if hit else "")
 
 
 def compact(trajectory: Trajectory, most: int) -> str:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from trace_bench.core.chat import opening_of
 from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message
@@ -160,10 +161,7 @@ class ModelReflector:
         now = prompt or "(none)"
         each = max(200, (limit - len(rules) - len(now)) // max(1, len(records)) - 100)
         shown = "\n\n".join(f"-- {r['Feedback']}\n{str(r['Conversation'])[:each]}" for r in records)
-        return [
-            {"role": "system", "content": rules},
-            {"role": "user", "content": f"Present instructions:\n{now}\n\n{shown}"},
-        ]
+        return opening_of(rules, f"Present instructions:\n{now}\n\n{shown}")
 
     def _read(self, answer: str) -> str:
         lines = [line.strip(" -*\t") for line in read_block(answer).splitlines()]
