@@ -17,10 +17,9 @@ from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.methods.sft import Sft
-from trace_bench.methods.sft.formats import read
-from trace_bench.methods.sft.formats.found import Dialogue
-from trace_bench.methods.sft.method import Fitting, SftSettings, others
+from trace_bench.methods.sft import Fitting, Sft, SftSettings, others
+from trace_bench.methods.sft.formats import openai, read
+from trace_bench.methods.sft.found import Dialogue, Part
 from trace_bench.results.__main__ import main
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.local import LocalTrainer
@@ -153,9 +152,7 @@ def test_what_is_left_out_is_counted_and_nothing_left_is_an_error(
 
 
 def test_openais_format() -> None:
-    from trace_bench.methods.sft.formats import openai
-
-    found = openai.read(TALK, "here")
+    found = openai(Part(TALK, "here"))
     assert [m["role"] for m in found.messages] == ["system", "user", "assistant", "tool",
                                                    "assistant"]  # fmt: skip
     assert found.messages[1]["content"] == "How warm is it?"

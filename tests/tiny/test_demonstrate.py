@@ -14,7 +14,7 @@ import pytest
 from trace_bench.core.chat import read_call
 from trace_bench.core.protocols import make_env, perform
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.methods.sft.method import others
+from trace_bench.methods.sft import others
 from trace_bench.tiny.__main__ import main
 from trace_bench.tiny.played import demonstrations
 from trace_bench.tiny.written import varied

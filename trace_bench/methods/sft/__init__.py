@@ -38,7 +38,7 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool
 from trace_bench.methods.sft.formats import read
-from trace_bench.methods.sft.formats.found import Dialogue
+from trace_bench.methods.sft.found import Dialogue
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
 from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.played import Demonstration
