@@ -22,8 +22,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, State
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
-from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.routing import GateRoute
+from trace_bench.methods.trace.settings import Budget
 from trace_bench.trainers.course import make_schedule, task_of_group
 from trace_bench.trainers.record import (
     check_finite,

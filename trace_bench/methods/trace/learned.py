@@ -22,7 +22,7 @@ from trace_bench.policies.routing.router import shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trace_bench.methods.trace.training import Job, Trained
+    from trace_bench.methods.trace.fit import Trained
 
 WORDS = 500  # most words: those of the most tasks
 IN_TASKS = 4  # fewest tasks that a word must occur in, so that no task is learned by heart
@@ -45,7 +45,7 @@ class Openings:
     def classifier(self, trained: Sequence[Trained], warm: bool = True) -> dict[str, Any]:
         """What of a router's description chooses; all zero without `warm`."""
         labels: list[str | None] = [*(t.adapter.name for t in trained), None]
-        found = [self._of(t.job) for t in trained]
+        found = [self._of(t) for t in trained]
         contrast = [state for _, others in found for state in others]
         states: list[State] = []
         classes: list[int] = []
@@ -55,7 +55,7 @@ class Openings:
         there = sorted(set(classes))
         check_examples(states)
         if warm:
-            key = tuple(t.job.name for t in trained)
+            key = tuple(t.name for t in trained)
             if key not in self._fitted:
                 fitted = fit(states, [there.index(c) for c in classes])
                 self._fitted[key] = fitted
@@ -66,13 +66,12 @@ class Openings:
         zero = [[0.0] * len(states[0]) for _ in labels]
         return {"labels": labels, "weights": zero, "bias": [0.0] * len(labels)}
 
-    def _of(self, job: Job) -> tuple[Sequence[State], Sequence[State]]:
-        """States of the job's tasks: with its capability, and contrast cases."""
-        if job.name not in self._states:
-            own = job.own
-            contrast = [t for t in job.tasks if t.data.get("contrast", False)]
-            self._states[job.name] = (self._read(own[:EXAMPLES]), self._read(contrast[:EXAMPLES]))
-        return self._states[job.name]
+    def _of(self, trained: Trained) -> tuple[Sequence[State], Sequence[State]]:
+        """States of its tasks: with its capability, and contrast cases."""
+        if trained.name not in self._states:
+            own, contrast = trained.side(False)[:EXAMPLES], trained.side(True)[:EXAMPLES]
+            self._states[trained.name] = self._read(own), self._read(contrast)
+        return self._states[trained.name]
 
     def _read(self, tasks: Sequence[Task]) -> Sequence[State]:
         openings = [
@@ -121,7 +120,7 @@ class Conversations:
         examples: list[tuple[Shown, int, float]] = []
         found: Counter[str] = Counter()  # tasks that show a word
         for place, t in enumerate(trained):
-            for task in t.job.tasks:
+            for task in t.tasks:
                 label = len(trained) if task.data.get("contrast", False) else place
                 seen = sorted(self._of(task), key=sorted)
                 found.update(frozenset().union(*seen))

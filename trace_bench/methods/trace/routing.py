@@ -41,7 +41,7 @@ from trace_bench.policies.routing.router import AT_SERVERS, LOCK
 from trace_bench.trainers.record import start_of
 
 if TYPE_CHECKING:
-    from trace_bench.methods.trace.training import Trained
+    from trace_bench.methods.trace.fit import Trained
 
 Example = tuple[str, str | None, tuple[str, ...]]  # text, adapter (None: base model), tools
 
@@ -77,11 +77,14 @@ class RouterData:
     and which acts where none is chosen."""
 
     def __init__(self, lab: Lab, base: AgentSpec, analysis: Analysis) -> None:
-        own = start_of(base)
-        self.lab, self.analysis = lab, analysis
-        self.otherwise = None if own is None else own.name
+        self.lab, self.base, self.analysis = lab, base, analysis
         self.openings = Openings(lab, base)
         self.conversations = Conversations(lab)
+
+    @property
+    def otherwise(self) -> str | None:
+        own = start_of(self.base)
+        return None if own is None else own.name
 
 
 @dataclass(frozen=True)
@@ -143,12 +146,12 @@ class Retrieval(Route):
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         examples: list[Example] = []
         for t in trained:
-            first = first_steps(seen.lab, t.job.own[: self.examples])
+            first = first_steps(seen.lab, t.side(contrast=False)[: self.examples])
             examples += [(text, t.adapter.name, tools) for text, tools in map(read_opening, first)]
-        known = seen.analysis.known([t.job.name for t in trained])
+        known = seen.analysis.known([t.name for t in trained])
         examples += [(k.text, seen.otherwise, k.tools) for k in known if k.solved][: self.examples]
         for t in trained:
-            lacking = [k for k in known if not k.solved and k.lacking == t.job.name]
+            lacking = [k for k in known if not k.solved and k.lacking == t.name]
             examples += [(k.text, t.adapter.name, k.tools) for k in lacking[: self.examples]]
         examples = list(dict.fromkeys(e for e in examples if e[0].strip()))
         tools = sorted({name for _, _, at_hand in examples for name in at_hand})
@@ -198,7 +201,7 @@ class Both(Retrieval):
 
 def _asked(trained: Sequence[Trained], seen: RouterData, share: float) -> dict[str, Any]:
     skills = {c.name: c.description for c in seen.analysis.candidates}
-    offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
+    offered = [[t.adapter.name, skills[t.name]] for t in trained]
     more = {"share": share} if share else {}
     return {"kind": "zero_shot", "skills": offered, "prompt": VERSION, **more}
 
