@@ -28,14 +28,7 @@ from typing import TYPE_CHECKING
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    Lab,
-    Method,
-    MethodPlan,
-    Phase,
-    PlannedRun,
-    RunContext,
-)
+from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun, RunContext
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned

@@ -2,9 +2,8 @@
 
     look -> choose -> share the budget -> make tasks -> train -> route -> gate
 
-Every rollout of every step is charged to the budget. Everything follows from `lab.seed`, and every
-call has a name that is the same when the run is repeated. Because the steps take shares of the
-whole budget, a checkpoint of a large run is not what a run with that smaller budget gives.
+Every rollout of every step is charged to the budget. Because the steps take shares of the whole
+budget, a checkpoint of a large run is not what a run with that smaller budget gives.
 
     settings.py     every number with where it comes from (those of a route are in routing.py), and
                     3 who gets how many rollouts: `Budget`
@@ -21,9 +20,8 @@ Figures land in `capabilities.json`: {"analysis", "thresholds", "candidates", "c
 "training", "labels", "outcome"}; where a model writes the environments also {"generator",
 "dropped"}: the capabilities without an adapter that may be used, each with the reason.
 
-`adapters=joint` trains a single adapter on all selected environments with the same budget and uses
-it for every task. It tells what separate adapters and routing bring, and is a run of its own, since
-its training is not free.
+`adapters=joint` trains a single adapter on all selected environments with the same budget, which
+tells what separate adapters and routing bring. It is a run of its own, since it is not free.
 """
 
 from __future__ import annotations
