@@ -1,11 +1,10 @@
 """GEPA, evolution of the prompt by reflection (Agrawal et al. 2025, arXiv 2507.19457), done by the
 package of that name.
 
-Counted and bounded by our ledger: the package checks its budget only between iterations, so it is
-stopped as soon as a whole iteration might not fit any more; what is left stays unspent, and is
-logged. Its cache and its run folder stay off. Resuming needs neither: the package is deterministic
-given the seed, so a repeated run makes the same calls, and the lab answers the finished ones from
-disk.
+The package checks its budget only between iterations, so it is stopped as soon as a whole iteration
+might not fit any more; what is left stays unspent, and is logged. Its cache and its run folder stay
+off: it is deterministic given the seed, so a repeated run makes the same calls, and the lab answers
+the finished ones from disk.
 
 The training tasks are split once: `validation` of them compare candidates, the others are what
 proposals are made from. The trained agent has the prompt with the best validation score.
@@ -123,8 +122,8 @@ class GepaAdapter:
         self.lost += sum(t.score is None or t.failure is not None for t in played)
         if whole:
             self._validated(prompt, sum(scores) / len(scores))
-        traces = list(played) if capture_traces else None
-        return EvaluationBatch(outputs=list(played), scores=scores, trajectories=traces)
+        traces = played if capture_traces else None
+        return EvaluationBatch(outputs=played, scores=scores, trajectories=traces)
 
     def _score(self, trajectory: Trajectory) -> float:
         if trajectory.score is None or trajectory.failure is not None:
@@ -205,10 +204,8 @@ class Gepa(Method):
         order = list(tasks)
         random.Random(stable_seed(lab.seed, "gepa", "split")).shuffle(order)
         validation, training = order[: settings.validation], order[settings.validation :]
-        reflector: Reflector
-        if lab.prompt_limit(ROLE) is not None:
-            reflector = ModelReflector(lab, settings.lines)
-        else:
+        reflector: Reflector = ModelReflector(lab, settings.lines)
+        if lab.prompt_limit(ROLE) is None:
             seed = stable_seed(lab.seed, "gepa", "reflector")
             reflector = ProgramReflector(settings.lines, seed)
         ids = frozenset(task.id for task in validation)

@@ -1,16 +1,15 @@
 """A memory in the prompt in place of weights: lines that a writer adds and removes after each round
 of rollouts, all of which act under the lines of the rounds before.
 
-`training_free_grpo` (Cai et al. 2025, arXiv 2510.08191): rounds of groups. In each group whose
-rewards differ the writer compares better and worse attempts at the same task, and edits the memory
-by what tells them apart. `ace` (Zhang et al. 2025, arXiv 2510.04618): single attempts. The writer
-says which lines helped and which did harm, and adds new ones; where there are too many, the lines
-with the worst balance go.
+`training_free_grpo` (Cai et al. 2025, arXiv 2510.08191): in each group whose rewards differ the
+writer edits the memory by what tells better from worse attempts at the same task. `ace` (Zhang et
+al. 2025, arXiv 2510.04618): of single attempts the writer says which lines helped and which did
+harm, and adds new ones; where there are too many, the lines with the worst balance go.
 
 The writer is the model in the role `reflector`, asked once a group (once a round for `ace`), where
-the papers ask several times (a summary of each rollout, a critique, a curator); or the program in
-its place, which knows GEPA's symptoms and pool of lines (`methods.reflectors`). No rollout is
-kept for comparing memories: the last one is the result, as in the papers.
+the papers ask several times; or the program in its place, which knows GEPA's symptoms and pool of
+lines (`methods.reflectors`). No rollout is kept for comparing memories: the last one is the result,
+as in the papers.
 """
 
 from __future__ import annotations
@@ -92,6 +91,10 @@ class Rated:
     trajectory: Trajectory
     reward: float
 
+    @property
+    def symptoms(self) -> frozenset[str]:
+        return symptoms(conversation(self.trajectory))
+
 
 Memory = tuple[Lesson, ...]
 
@@ -159,10 +162,9 @@ class Remembering(Method):
                 "method.group_size). Raise `budget`, or lower one of these."
             )
         rounds = run.budget // size
-        most = rounds * self.asked
         return MethodPlan(
             phases=(Phase("prompts", rounds * size),),
-            questions={ROLE: most} if ROLE in run.models else {},
+            questions={ROLE: rounds * self.asked} if ROLE in run.models else {},
         )
 
     def _written(
@@ -218,9 +220,8 @@ class TrainingFreeGrpo(Remembering):
         """Adds a line about what is seen in the worse attempts alone, and keeps the lines about it:
         where there are too many, those go that were seldom about what tells attempts apart."""
         middle = sum(s.reward for s in seen) / len(seen)
-        better = [symptoms(conversation(s.trajectory)) for s in seen if s.reward > middle]
-        worse = [symptoms(conversation(s.trajectory)) for s in seen if s.reward <= middle]
-        apart = frozenset().union(*worse) - frozenset().union(*better)
+        better = frozenset().union(*(s.symptoms for s in seen if s.reward > middle))
+        apart = frozenset().union(*(s.symptoms for s in seen if s.reward <= middle)) - better
         kept = [n for n, line in enumerate(memory, 1) if about(line.text) & apart]
         return {"add": drawn(memory, [apart], rng), "helped": kept}
 
@@ -242,7 +243,7 @@ class Ace(Remembering):
     def program(self, memory: Memory, seen: Sequence[Rated], rng: random.Random) -> dict[str, Any]:
         """Counts a line as helpful where more than half of the attempts that it is about went well,
         and adds one about what is seen in failed attempts."""
-        noticed = [(symptoms(conversation(s.trajectory)), s.reward) for s in seen]
+        noticed = [(s.symptoms, s.reward) for s in seen]
         found: dict[str, list[int]] = {"helped": [], "harmed": []}
         for n, line in enumerate(memory, 1):
             rewards = [reward for there, reward in noticed if about(line.text) & there]

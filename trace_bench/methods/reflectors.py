@@ -1,11 +1,9 @@
 """What writes GEPA's prompts: a program in the place of the reflecting LLM, or a language model.
 
-Both read what an LLM would be shown, conversations with their feedback, and nothing else: neither a
-task's reference nor what the task was made to test. The program differs from an LLM in that it
-finds symptoms by simple patterns and can only write lines from a fixed pool (`POOL`), which holds
-lines that help, lines that do nothing and lines that harm. They are general advice to an agent that
-works with tools, right or not for this one; each has the symptoms in a failed conversation that
-would make a reader think of it. Which lines an agent understands is for the rollouts to find out.
+Both read conversations with their feedback, and nothing else: neither a task's reference nor what
+the task was made to test. The program finds symptoms by simple patterns and can only write lines
+from a fixed pool (`POOL`): general advice that helps, does nothing or harms, each with the symptoms
+in a failed conversation that would make a reader think of it.
 """
 
 from __future__ import annotations

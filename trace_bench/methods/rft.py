@@ -33,7 +33,7 @@ from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.looking.capabilities import AnalysisSettings
-from trace_bench.methods.tuning import HERE, Tuning, TuningSettings, tuner
+from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
 from trace_bench.play.steps import without_guidance
 from trace_bench.trainers.record import exact
 
@@ -72,7 +72,6 @@ class Rft(Method):
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter; itself when nothing succeeded."""
-        tuner(lab)
         agent, kept = base, list[Trajectory]()
         budget, rounds = lab.budget_left(), self.settings.rounds
         for turn in range(rounds):
@@ -209,7 +208,6 @@ class Distill(Method):
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter; itself when nothing is lacking, or nothing succeeded."""
-        tuner(lab)
         budget, write = lab.budget_left(), CapabilityReport(lab)
         analysis = Analysis(lab, self.settings, write)
         analysis.play(base, tasks, self.settings.analysis(budget))

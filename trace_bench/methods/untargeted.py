@@ -1,12 +1,10 @@
 """GRPO on synthetic environments that no analysis chose: one adapter for all of them.
 
-The idea of training on a broad set of made-up environments (the paper's baseline from Agent World
-Model): no analysis, no calibration, no routing; every environment that the suite's generator can
-make has the same share of the tasks. Against TRACE it tells what targeting brings, against GRPO
-what the target's own tasks bring.
-
-`pool=broad` adds environments of other tools and domains to the suite's own, of which several are
-the very deficits that TRACE looks for; `breadth` says how many kinds are drawn from in all.
+The paper's baseline from Agent World Model: no analysis, no calibration, no routing; every
+environment that the suite's generator can make has the same share of the tasks. Against TRACE it
+tells what targeting brings, against GRPO what the target's own tasks bring. `pool=broad` adds
+environments of other tools and domains, since several of the suite's own are the very deficits that
+TRACE looks for.
 
 With `environments`, a folder in the AgentWorldModel format, the tasks are those of `scenarios`
 environments drawn from it. Their programs are not this project's and run in a sandbox; tasks that

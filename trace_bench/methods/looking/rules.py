@@ -3,10 +3,9 @@ rule per capability.
 
 It compares a trajectory with the task's reference, which it has replayed for its results, and with
 the milestones of the score, where there are any. Without a reference the milestones and the agent's
-own calls have to do: where values came from, what should have been asked and what should have been
-checked cannot be known then, and is NA. It never looks at a task's data. Each rule asks first
-whether the situation came up and was reached (else NA), then for the positive sign of a lack; all
-that is unclear is PRESENT. Controls say LACKING only where no capability explains more.
+own calls have to do; what they cannot tell is NA. It never looks at a task's data. Each rule asks
+first whether the situation came up and was reached (else NA), then for the positive sign of a lack;
+all that is unclear is PRESENT. Controls say LACKING only where no capability explains more.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Supervised fine-tuning on demonstrations: a LoRA adapter without any rollout.
 
-The idea of training on a broad collection of demonstrations (the paper's baseline from the Agent
-Data Protocol). In the phone world these are by default general ones of the mixture that the tiny
-agent knows already, in which capabilities are lacking as often as in life; so little is to be
-expected of them, and a gain of a method over this one is not a gain from demonstrations alone. In
-other worlds the training tasks are solved (`tiny.played`). The budget stays unspent.
+The paper's baseline from the Agent Data Protocol. In the phone world the demonstrations are by
+default general ones of the mixture that the tiny agent knows already, so little is to be expected
+of them, and a gain of a method over this one is not a gain from demonstrations alone. In other
+worlds the training tasks are solved (`tiny.played`). The budget stays unspent.
 
 A conversation of others is left out, and counted in the log with the reason, if it is an episode of
 a task of another split (a held-out task must not be trained on), if it failed, or if its tools are

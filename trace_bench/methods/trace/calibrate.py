@@ -1,9 +1,8 @@
 """Calibration of synthetic environments on the base agent, within the budget (method, step 2).
 
 Only tasks that need the capability are measured: contrast cases are easy by design and would count
-as "always succeeds". The rollouts are by the base agent, so a trainer could use them as its first
-iteration; that reuse is left out on purpose, because a trainer that starts from groups which it did
-not sample would no longer be the same trainer that the other methods use.
+as "always succeeds". No trainer uses these rollouts as its first iteration, on purpose: it would no
+longer be the trainer that the other methods use.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool, Traj
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_block
 from trace_bench.methods.looking.capabilities import Capability
-from trace_bench.methods.making import opening, seeded, self_test
+from trace_bench.methods.making import seeded, self_test
 from trace_bench.methods.trace import calibrate
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
@@ -32,7 +32,6 @@ from trace_bench.methods.trace.generate.checks import (
     Seeds,
     examine,
     quoted,
-    texts_of,
     violations,
 )
 from trace_bench.methods.trace.generate.questions import GENERATOR, again, objection, request
@@ -205,7 +204,7 @@ class Generation:
         for task in _draw(suite, seeds.training):
             if len(kept) == count:
                 break
-            if self.leaks.found([*texts_of(task), opening(suite, task)]):
+            if self.leaks.in_task(suite, task):
                 why = TOO_CLOSE  # without the task: it would tell which words
             elif (wrong := self_test(suite, task)) is not None:
                 why = f"{task.id}: {wrong}"
