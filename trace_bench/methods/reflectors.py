@@ -16,7 +16,6 @@ from typing import Any
 from trace_bench.core.chat import opening_of
 from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message
 from trace_bench.llm.structured import Unusable, read_block
 
 Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": float}
@@ -143,23 +142,19 @@ class ModelReflector:
 
     def __call__(self, prompt: str, records: Sequence[Record]) -> str:
         """The next prompt, one instruction a line. Raises LLMError when none can be used."""
-        self._asked += 1
-        return self._lab.ask(
-            ROLE, f"proposal/{self._asked:04d}", self._question(prompt, records), self._read
-        )
-
-    def retract(self) -> None:
-        """Forgets the last answer, so that the same command asks again."""
-        self._lab.retract(ROLE, f"proposal/{self._asked:04d}/")
-
-    def _question(self, prompt: str, records: Sequence[Record]) -> list[Message]:
         limit = self._lab.prompt_limit(ROLE)
         assert limit is not None, "no model plays the reflector"
         rules = RULES.format(lines=self._lines)
         now = prompt or "(none)"
         each = max(200, (limit - len(rules) - len(now)) // max(1, len(records)) - 100)
         shown = "\n\n".join(f"-- {r['Feedback']}\n{str(r['Conversation'])[:each]}" for r in records)
-        return opening_of(rules, f"Present instructions:\n{now}\n\n{shown}")
+        question = opening_of(rules, f"Present instructions:\n{now}\n\n{shown}")
+        self._asked += 1
+        return self._lab.ask(ROLE, f"proposal/{self._asked:04d}", question, self._read)
+
+    def retract(self) -> None:
+        """Forgets the last answer, so that the same command asks again."""
+        self._lab.retract(ROLE, f"proposal/{self._asked:04d}/")
 
     def _read(self, answer: str) -> str:
         lines = [line.strip(" -*\t") for line in read_block(answer).splitlines()]

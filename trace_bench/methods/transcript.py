@@ -58,7 +58,10 @@ def compact(trajectory: Trajectory, most: int) -> str:
     shorter, and left out last. The user's request and the end stay to the last, when what is left
     is cut in between. The same trajectory and length always give the same text."""
     whole = lines(trajectory)
-    for width in (None, 400, 160, 60):
+    text = "\n".join(whole)
+    if len(text) <= most:
+        return text
+    for width in (400, 160, 60):
         text = "\n".join(_cut(whole, width))
         if len(text) <= most:
             return text
@@ -75,21 +78,19 @@ def compact(trajectory: Trajectory, most: int) -> str:
     return text[:head] + _CUT + text[-tail:] if tail > 0 else text[len(text) - most :]
 
 
-def _cut(whole: Sequence[str], width: int | None) -> list[str]:
+def _cut(whole: Sequence[str], width: int) -> list[str]:
     """Lines cut to `width` characters; the request, calls, errors and the end to four times it."""
-    if width is None:
-        return list(whole)
-    out = []
-    for n, line in enumerate(whole):
-        ends = n == 0 or n >= len(whole) - _KEPT
-        telling = ends or line.startswith("call: ") or ERROR.match(line)
-        limit = 4 * width if telling else width
-        out.append(line if len(line) <= limit else f"{line[:limit]}...")
-    return out
+    ends = {0, *range(len(whole) - _KEPT, len(whole))} | _telling(whole)
+    limits = [4 * width if n in ends else width for n in range(len(whole))]
+    return [
+        line if len(line) <= limit else f"{line[:limit]}..."
+        for line, limit in zip(whole, limits, strict=True)
+    ]
 
 
-def _telling(short: Sequence[str]) -> frozenset[int]:
-    return frozenset(n for n, s in enumerate(short) if s.startswith("call: ") or ERROR.match(s))
+def _telling(lines: Sequence[str]) -> frozenset[int]:
+    """The places of calls and errors."""
+    return frozenset(n for n, s in enumerate(lines) if s.startswith("call: ") or ERROR.match(s))
 
 
 def _leave_out(short: Sequence[str], keep: frozenset[int], most: int) -> str:

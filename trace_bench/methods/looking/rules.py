@@ -207,8 +207,7 @@ def _disambiguates(case: Case) -> Label:
     if question is not None:
         return _asked(case, question)
     for search in (c for c in reference.good if len(records(c)) > 1):
-        chosen = chosen_record(search, reference.calls)
-        if chosen is None:
+        if (chosen := chosen_record(search, reference.calls)) is None:
             continue
         tool, key, value = chosen
         others = [a for row in records(search) for a in atoms(row) if not same(a, value)]

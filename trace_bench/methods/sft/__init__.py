@@ -13,7 +13,7 @@ not the suite's. The tools in the prompt are as the suite defines them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from trace_bench.core.protocols import (
     performed,
 )
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Message, Task, Tool
+from trace_bench.core.types import AgentSpec, Task, Tool
 from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.found import Dialogue
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
@@ -116,10 +116,8 @@ class Sft(Method):
             return played(lab.suite, tasks, count, seed, self.context.max_turns)
         if self.settings.data is None:
             return general(self.context.general_demonstrations, count, seed)
-        own = self.settings.tools == "own"
-        return others(
-            Path(self.settings.data), count, lambda: Fitting(lab.suite, tasks), lab.log, own
-        )
+        fits = with_own_tools if self.settings.tools == "own" else Fitting(lab.suite, tasks).fits
+        return others(Path(self.settings.data), count, fits, lab.log)
 
 
 def demonstrations(
@@ -178,7 +176,8 @@ def general(place: str, count: int, seed: int) -> Iterator[Demonstration]:
     that no split shares, capabilities lacking as often as in the tiny agent's own training."""
     one = load(place, "Suite.general_demonstrations").target
     for n in range(count):
-        yield _whole(*one(seed % 2**31 * 1_000_000 + n))
+        messages, tools = one(seed % 2**31 * 1_000_000 + n)
+        yield _whole(Dialogue("", tuple(messages), tuple(tools)))
 
 
 def played(
@@ -194,36 +193,26 @@ def played(
     return solved(suite, tasks, count, seed=seed, max_turns=max_turns)
 
 
-def _whole(
-    messages: Sequence[Message], tools: Sequence[Tool], skipped: Collection[int] = ()
-) -> Demonstration:
-    """A conversation of no task; the agent's messages at `skipped` are not learned."""
+def _whole(found: Dialogue) -> Demonstration:
+    """The conversation, of no task, with its tools."""
+    messages, skipped = found.messages, found.skipped
     learned = tuple(n not in skipped for n, m in enumerate(messages) if m["role"] == "assistant")
-    return Demonstration("", tuple(messages), tuple(tools), learned)
+    return Demonstration("", messages, found.tools or (), learned)
 
 
 def others(
     place: Path,
     count: int,
-    of: Callable[[], Fitting],
+    fits: Callable[[Dialogue], Demonstration | str],
     log: Callable[[str], None],
-    own: bool = False,
 ) -> Iterator[Demonstration]:
-    """The first `count` conversations of a file or folder that can be demonstrations in the world
-    `of`, which is opened where one is needed; `own`: of any world, with the tools that they define.
-    Raises UserError if none can."""
+    """The first `count` conversations of a file or folder that can be demonstrations. `fits`: a
+    conversation as one, or why it is none. Raises UserError if none can."""
     used = 0
     refused: Counter[str] = Counter()
     first: dict[str, str] = {}
-    world: Fitting | None = None
     for found in read(place):
-        if found.general:
-            talk: Demonstration | str = _whole(found.messages, found.tools or ())
-        elif own:
-            talk = _own(found)
-        else:
-            world = world or of()
-            talk = world.fits(found)
+        talk = _whole(found) if found.general else fits(found)
         if isinstance(talk, str):
             refused[talk] += 1
             first.setdefault(talk, found.where)
@@ -239,13 +228,13 @@ def others(
         log(f"sft: {used} conversations are used, {refused.total()} left out: {told}")
 
 
-def _own(found: Dialogue) -> Demonstration | str:
-    """The conversation with its own tools; or why it is left out."""
+def with_own_tools(found: Dialogue) -> Demonstration | str:
+    """The conversation, of any world, with its own tools; or why it is left out."""
     if why := found.unusable or _unfinished(found):
         return why
     if found.tools is None and any(m.get("tool_calls") for m in found.messages):
         return "tools that the file does not define"
-    return _whole(found.messages, found.tools or (), found.skipped)
+    return _whole(found)
 
 
 @dataclass(frozen=True)
@@ -266,7 +255,7 @@ class Fitting:
         if self.tools is None:
             if found.tools is None:
                 return "tools that the file does not define, and the suite only with its user"
-            return _whole(found.messages, found.tools, found.skipped)
+            return _whole(found)
         used = [call for m in found.messages for call in m.get("tool_calls", ())]
         for name in (*(offered or ()), *(call["function"]["name"] for call in used)):
             if name not in self.tools:
@@ -274,8 +263,8 @@ class Fitting:
         for call in used:
             if why := self._call(call):
                 return why
-        tools = [self.tools[name] for name in offered or self.tools]
-        return _whole(found.messages, tools, found.skipped)
+        tools = tuple(self.tools[name] for name in offered or self.tools)
+        return _whole(replace(found, tools=tools))
 
     @cached_property
     def tools(self) -> Mapping[str, Tool] | None:
