@@ -12,10 +12,9 @@ proposals are made from. The trained agent has the prompt with the best validati
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
 
@@ -25,7 +24,7 @@ from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRu
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.llm.client import LLMError
-from trace_bench.methods.reflectors import ROLE, ModelReflector, ProgramReflector
+from trace_bench.methods.reflectors import ROLE, ModelReflector, ProgramReflector, under
 from trace_bench.methods.transcript import conversation, feedback
 
 COMPONENT = "guidance"
@@ -91,17 +90,12 @@ class GepaAdapter:
     lost: int = 0
     proposals: int = 0
     failed: int = 0  # proposals in a row that could not be made
-    trouble: str = ""
     fatal: TraceBenchError | None = None  # gepa catches what is raised in a proposal: see Gepa
     best: tuple[float, str] = (-1.0, "")  # validation score and prompt
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def agent(self, prompt: str) -> AgentSpec:
-        """The base agent under a prompt; the version names the prompt."""
-        if prompt == self.base.prompt:
-            return self.base
-        digest = hashlib.sha256(prompt.encode()).hexdigest()[:8]
-        return replace(self.base, version=f"gepa-{digest}", prompt=prompt)
+        return under(self.base, prompt, "gepa")
 
     def evaluate(
         self, batch: list[Task], candidate: dict[str, str], capture_traces: bool = False
@@ -155,11 +149,9 @@ class GepaAdapter:
         """The reflector's prompt. A failure is counted; too many in a row stop the method."""
         try:
             prompt = self.reflector(candidate[COMPONENT], reflective_dataset[COMPONENT])
-        except LLMError as error:
-            if not error.outage:
-                return self._unchanged(candidate, error)
-            self._stop(error.ending("reflector"), error)
         except Exception as error:
+            if isinstance(error, LLMError) and error.outage:
+                self._stop(error.ending("reflector"), error)
             return self._unchanged(candidate, error)
         self.failed = 0
         self.proposals += 1
@@ -168,18 +160,16 @@ class GepaAdapter:
     def _unchanged(self, candidate: Mapping[str, str], error: Exception) -> dict[str, str]:
         """Counts a failed proposal; the prompt stays as it is."""
         self.failed += 1
-        self.trouble = f"{type(error).__name__}: {error}"
-        if self.failed >= self.settings.failures:
-            why = (
-                f"method=gepa: {self.failed} proposals failed one after the other, the last with "
-                f"{self.trouble}"
-            )
-            if isinstance(error, LLMError):  # the model's failure, not one of this program
-                hint = "Change `llm.reflector`, or raise `method.failures`."
-                self._stop(UserError(f"{why.rstrip('.')}. {hint}"), error)
-            self._stop(TraceBenchError(why), error)
-        self.lab.log(f"a proposal failed: {self.trouble}")
-        return dict(candidate)
+        trouble = f"{type(error).__name__}: {error}"
+        if self.failed < self.settings.failures:
+            self.lab.log(f"a proposal failed: {trouble}")
+            return dict(candidate)
+        row = f"{self.failed} proposals failed one after the other"
+        why = f"method=gepa: {row}, the last with {trouble}"
+        if isinstance(error, LLMError):  # the model's failure, not one of this program
+            hint = "Change `llm.reflector`, or raise `method.failures`."
+            self._stop(UserError(f"{why.rstrip('.')}. {hint}"), error)
+        self._stop(TraceBenchError(why), error)
 
     def _stop(self, fatal: TraceBenchError, cause: Exception) -> NoReturn:
         """Ends the method. Its last question is asked again when the run is resumed."""

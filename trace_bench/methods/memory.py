@@ -14,7 +14,6 @@ as in the papers.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory, grouped
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_json
-from trace_bench.methods.reflectors import ANY, MOST, POOL, ROLE, symptoms
+from trace_bench.methods.reflectors import ANY, MOST, POOL, ROLE, symptoms, under
 from trace_bench.methods.transcript import compact, conversation, feedback
 
 RULES = """\
@@ -133,7 +132,7 @@ class Remembering(Method):
             now, order = order[: self.settings.tasks], order[self.settings.tasks :]
             played = lab.rollouts(
                 f"memory/{place:04d}",
-                under(base, memory),
+                self.agent(base, memory),
                 [task for task in now for _ in range(self.settings.group_size)],
                 purpose=Purpose.PROMPT,
             )
@@ -149,10 +148,15 @@ class Remembering(Method):
             rounds.append({"reward": mean, "memory": [line.text for line in memory]})
             lab.write("memory.json", rounds)
             lab.metric(phase="prompt", round=place, reward=mean, lines=len(memory))
-            lab.checkpoint(under(base, memory))
+            lab.checkpoint(self.agent(base, memory))
         unspent = f"{lab.budget_left()} of {budget} rollouts unspent"
         lab.log(f"{len(rounds)} rounds, {len(memory)} lines; {unspent}")
-        return under(base, memory)
+        return self.agent(base, memory)
+
+    def agent(self, base: AgentSpec, memory: Memory) -> AgentSpec:
+        """The base agent with the memory in its prompt."""
+        lines = [base.prompt, *(line.text for line in memory)]
+        return under(base, "\n".join(filter(None, lines)), "memory")
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         size = self.settings.round
@@ -252,15 +256,6 @@ class Ace(Remembering):
                 found["helped" if 2 * good > len(rewards) else "harmed"].append(n)
         failed = [there for there, reward in noticed if reward < 1.0]
         return {"add": drawn(memory, failed, rng), **found}
-
-
-def under(base: AgentSpec, memory: Memory) -> AgentSpec:
-    """The base agent with the memory in its prompt; the version names the lines."""
-    if not memory:
-        return base
-    text = "\n".join(filter(None, [base.prompt, *(line.text for line in memory)]))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return replace(base, version=f"memory-{digest}", prompt=text)
 
 
 def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:

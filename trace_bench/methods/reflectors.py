@@ -8,14 +8,17 @@ in a failed conversation that would make a reader think of it.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.chat import opening_of
 from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec
 from trace_bench.llm.structured import Unusable, read_block
 
 Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": float}
@@ -43,6 +46,14 @@ def symptoms(conversation: str) -> frozenset[str]:
         ANY: True,
     }
     return frozenset(name for name, there in found.items() if there)
+
+
+def under(base: AgentSpec, prompt: str, kind: str) -> AgentSpec:
+    """The base agent under a prompt, which its version names."""
+    if prompt == base.prompt:
+        return base
+    digest = hashlib.sha256(prompt.encode()).hexdigest()[:8]
+    return replace(base, version=f"{kind}-{digest}", prompt=prompt)
 
 
 class ProgramReflector:

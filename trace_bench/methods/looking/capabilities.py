@@ -242,9 +242,7 @@ def select(
     by mean gap. `runs`: for each labelling run its labelled trajectories (there may be none: then
     nothing is selected); `keep`: how many runs must select a capability."""
     verdicts = [_verdict(c, [count(r, c.name) for r in runs], settings, keep) for c in candidates]
-    verdicts.sort(key=lambda v: v.name)
-    verdicts.sort(key=lambda v: (v.selected, v.mean("gap")), reverse=True)
-    return verdicts
+    return sorted(verdicts, key=lambda v: (not v.selected, -v.mean("gap"), v.name))
 
 
 def _verdict(
