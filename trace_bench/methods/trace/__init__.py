@@ -29,12 +29,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun, Yardstick
 from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import planned
+from trace_bench.methods.trace.fit import Drawn
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import way_of
@@ -48,7 +48,7 @@ class Trace(Method):
 
     def __init__(self, settings: TraceSettings) -> None:
         self.settings = settings
-        self._drawn: dict[Any, Any] = {}  # tasks, of which the yardstick asks for the same
+        self._drawn: Drawn = {}  # of which the yardstick asks for the same
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab, later: int = 0) -> AgentSpec:
         """The base agent with an adapter per missing capability and a router, or itself when no

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, MethodPlan, PlannedRun, TrainingJob
+from trace_bench.core.protocols import Lab, MethodPlan, PlannedRun, Suite, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport
@@ -25,6 +25,8 @@ from trace_bench.methods.trace.settings import JOINT, Budget
 UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
 Made = Mapping[str, tuple[Task, ...]]
 """The training tasks of each capability, in training order."""
+Drawn = dict[Any, tuple[Suite, tuple[Task, ...]]]
+"""Tasks that were drawn from a suite, by what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Fit:
         tasks: Sequence[Task],
         lab: Lab,
         budget: Budget,
-        drawn: dict[Any, Any],
+        drawn: Drawn,
     ) -> None:
         self.base, self.tasks, self.lab, self.budget = base, tasks, lab, budget
         self.settings, self.drawn = budget.settings, drawn

@@ -107,12 +107,13 @@ class Generation:
                 self._drop(name, f"{left} (budget, method.calibration_share){last}")
                 return None
             attempt = Attempt(f"{name}@{number}")
-            made, problems = None, list[str]()
+            made: Accepted | None = None
+            problems: Sequence[str] = ()
             try:
                 attempt.code = self._ask(f"{name}/{number}", talk)
                 made = self._try(capability, attempt)
             except Refused as refused:
-                problems = list(refused.problems)
+                problems = refused.problems
             self._keep(f"{file_name(name)}/{number}", attempt, problems)
             if made is not None:
                 self.accepted[made.tasks[0].env] = made
@@ -249,7 +250,7 @@ class Generation:
     def _keep(self, place: str, attempt: Attempt, problems: Sequence[str]) -> None:
         self.lab.write_text(f"generated/{place}.py", attempt.code)
         measured = None if attempt.numbers is None else asdict(attempt.numbers)
-        verdict = {"accepted": not problems, "problems": problems}
+        verdict = {"accepted": not problems, "problems": list(problems)}
         self.lab.write(f"generated/{place}.json", {**verdict, "calibration": measured})
 
 
