@@ -43,7 +43,6 @@ OTHER_THINGS = {  # of the same name as a part
     ("runner/report", "base"),  # the row of the base agent
     ("results/records", "base"),  # and its key in a record
     ("envs/toolsandbox_official/suite", "base"),  # a split
-    ("methods/trace/training", "joint"),  # a value of method.adapters
 }
 HEAVY = {"torch", "transformers", "peft"}
 

@@ -25,7 +25,7 @@ READERS = {
         "a.json",
     ),
     "method.environments": (
-        "from trace_bench.methods.awm import read; read(str(P.parent), 1, 0)",
+        "from trace_bench.methods.untargeted import read; read(str(P.parent), 1, 0)",
         "gen_tasks.jsonl",
     ),
     "env.source": (

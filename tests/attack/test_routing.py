@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from trace_bench.core.protocols import Lab, Source
 from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.methods.trace.fit import Trained
 from trace_bench.methods.trace.routing import Retrieval, RouterData
-from trace_bench.methods.trace.training import Trained
 from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.engine import Sandbox
 
@@ -46,8 +46,7 @@ def test_a_module_that_fails_later_costs_only_its_examples() -> None:
     logged: list[str] = []
     lab = cast(Lab, SimpleNamespace(suite_of=lambda task: suite, log=logged.append))
     tasks = [suite.synthetic("", seed) for seed in range(6)]
-    job = SimpleNamespace(name="late", tasks=tasks, own=tasks)
-    trained = Trained(cast(Any, job), AdapterRef("late@1", "path", "late"), 1, 1)
+    trained = Trained("late", tuple(tasks), AdapterRef("late@1", "path", "late"), 1, 1)
     analysis = cast(Any, SimpleNamespace(known=lambda names: []))
     router = Retrieval().router([trained], RouterData(lab, AgentSpec("m"), analysis))
     suite.close()

@@ -40,14 +40,13 @@ from trace_bench.envs.tau2.user import AskedUser
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.llm.roles import ROLES, Role, Roles
 from trace_bench.llm.structured import Unusable, read_block
-from trace_bench.methods.gepa.adapter import feedback
-from trace_bench.methods.gepa.reflectors import ModelReflector
 from trace_bench.methods.looking import analyst
 from trace_bench.methods.looking.capabilities import Capability
+from trace_bench.methods.reflectors import ModelReflector
 from trace_bench.methods.trace.generate.checks import violations
 from trace_bench.methods.trace.generate.questions import request
 from trace_bench.methods.trace.settings import SynthesisSettings
-from trace_bench.methods.transcript import conversation
+from trace_bench.methods.transcript import conversation, feedback
 from trace_bench.models import place, read_kept
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy

@@ -15,8 +15,7 @@ pytest.importorskip("fastapi", reason="the format's programs need fastapi and sq
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Source
-from trace_bench.methods.awm import read
-from trace_bench.methods.untargeted import SOURCE
+from trace_bench.methods.untargeted import SOURCE, read
 from trace_bench.runner.pipeline import run
 from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.engine import Sandbox

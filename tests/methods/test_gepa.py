@@ -22,9 +22,9 @@ from trace_bench.core.types import (
     to_json,
 )
 from trace_bench.llm.client import LLMError
-from trace_bench.methods.gepa import Gepa
-from trace_bench.methods.gepa.adapter import GepaAdapter, GepaSettings, conversation, feedback
-from trace_bench.methods.gepa.reflectors import (
+from trace_bench.methods.gepa import Gepa, GepaAdapter, GepaSettings
+from trace_bench.methods.looking.capabilities import VOCABULARY
+from trace_bench.methods.reflectors import (
     CONDITION,
     ERROR,
     GAVE_UP,
@@ -37,7 +37,7 @@ from trace_bench.methods.gepa.reflectors import (
     ProgramReflector,
     symptoms,
 )
-from trace_bench.methods.looking.capabilities import VOCABULARY
+from trace_bench.methods.transcript import conversation, feedback
 
 ADVICE = {c.advice: c.name for c in VOCABULARY if c.advice}
 HABITS = {"recovers_from_errors": 0.9, "completes_all_parts": 0.9}

@@ -11,8 +11,7 @@ from named import method
 
 from trace_bench.core.protocols import Method, Trainer, TrainingJob
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.base import Base
-from trace_bench.methods.grpo import Grpo, Rl, RlSettings
+from trace_bench.methods.grpo import Base, Grpo, Rl, RlSettings
 from trace_bench.settings.registry import OWN
 
 TASKS = [Task(str(i), "e", "train", i) for i in range(3)]

@@ -17,8 +17,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun
 from trace_bench.core.types import AgentSpec, Message, Purpose
 from trace_bench.llm.client import LLMError, NoUsableAnswer
-from trace_bench.methods.gepa.reflectors import CONDITION, ERROR, PARTS, POOL
 from trace_bench.methods.memory import Lesson, about, drawn, edited
+from trace_bench.methods.reflectors import CONDITION, ERROR, PARTS, POOL
 
 NAMES = ("training_free_grpo", "ace")
 

@@ -16,10 +16,15 @@ from trace_bench.core.protocols import HasReference, PlannedRun, RunContext
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.methods.sft import Sft
-from trace_bench.methods.sft.formats import read
-from trace_bench.methods.sft.formats.adp import conversation
-from trace_bench.methods.sft.method import SftSettings, demonstrations, general, played, tokens_of
+from trace_bench.methods.sft import (
+    Sft,
+    SftSettings,
+    demonstrations,
+    general,
+    played,
+    tokens_of,
+)
+from trace_bench.methods.sft.formats import adp, read
 from trace_bench.methods.tuning import Tuning
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.loading import load_model
@@ -75,7 +80,8 @@ def lab(folder: Path, trainer: Any) -> Any:
 
 
 def test_a_trajectory_of_the_protocol_becomes_a_conversation() -> None:
-    messages, tools = conversation(TALK, "here")
+    found = adp(TALK, "here")
+    messages, tools = found.messages, found.tools
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
     (call,) = messages[1]["tool_calls"]
     assert messages[1]["content"] == "I look it up." and call["id"] == "c1"

@@ -17,10 +17,9 @@ from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.methods.sft import Sft
-from trace_bench.methods.sft.formats import read
-from trace_bench.methods.sft.formats.found import Dialogue
-from trace_bench.methods.sft.method import Fitting, SftSettings, others
+from trace_bench.methods.sft import Fitting, Sft, SftSettings, others, with_own_tools
+from trace_bench.methods.sft.formats import openai, read
+from trace_bench.methods.sft.found import Dialogue, Part
 from trace_bench.results.__main__ import main
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.local import LocalTrainer
@@ -138,24 +137,22 @@ def test_what_is_left_out_is_counted_and_nothing_left_is_an_error(
 ) -> None:
     (tmp_path / "other_tools.jsonl").write_text(json.dumps(TALK) + "\n")
     with pytest.raises(UserError, match=r"no demonstration that fits: 1 for a tool .* weather"):
-        list(others(tmp_path, 9, lambda: WORLD, print))
+        list(others(tmp_path, 9, WORLD.fits, print))
     bare = {"messages": TALK["messages"]}
     (tmp_path / "other_tools.jsonl").write_text(json.dumps(bare) + "\n" + json.dumps(TALK) + "\n")
     noted: list[str] = []
-    assert len(list(others(tmp_path, 9, lambda: WORLD, noted.append, own=True))) == 1
+    assert len(list(others(tmp_path, 9, with_own_tools, noted.append))) == 1
     assert "1 left out: 1 for tools that the file does not define" in noted[0]
     (tmp_path / "b").mkdir()
     for number, path in enumerate(exported.rglob("*.json")):
         (tmp_path / "b" / f"{number}.json").write_bytes(path.read_bytes())
     said: list[str] = []
-    assert len(list(others(tmp_path, 99, lambda: WORLD, said.append))) >= 12
+    assert len(list(others(tmp_path, 99, WORLD.fits, said.append))) >= 12
     assert "left out: " in said[0] and "does not have, weather (first: " in said[0]
 
 
 def test_openais_format() -> None:
-    from trace_bench.methods.sft.formats import openai
-
-    found = openai.read(TALK, "here")
+    found = openai(Part(TALK, "here"))
     assert [m["role"] for m in found.messages] == ["system", "user", "assistant", "tool",
                                                    "assistant"]  # fmt: skip
     assert found.messages[1]["content"] == "How warm is it?"

@@ -38,7 +38,7 @@ from trace_bench.core.types import (
 from trace_bench.envs.check import check
 from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.rules import label
-from trace_bench.methods.prompt_only import PromptOnly, PromptOnlySettings
+from trace_bench.methods.rft import PromptOnly, PromptOnlySettings
 from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.settings import (
     TraceSettings,

@@ -11,8 +11,7 @@ from trace_lab import ScriptedTrainer
 
 from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
-from trace_bench.methods.trace.budget import Budget
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import Budget, TraceSettings
 
 DEFAULTS = TraceSettings()
 

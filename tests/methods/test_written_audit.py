@@ -36,13 +36,14 @@ from trace_bench.llm.roles import Role, Roles
 from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.making import seeded
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.budget import Budget
+from trace_bench.methods.trace.fit import Made, Trained
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
 from trace_bench.methods.trace.generate.checks import Leaks
 from trace_bench.methods.trace.generate.generation import Generation
-from trace_bench.methods.trace.settings import SynthesisSettings, TraceSettings
-from trace_bench.methods.trace.training import Job, Trained, assemble, train
+from trace_bench.methods.trace.routing import LinearRoute
+from trace_bench.methods.trace.settings import Budget, SynthesisSettings, TraceSettings
+from trace_bench.methods.trace.tasks import Generated
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.runner.lab import RunLab
@@ -163,29 +164,24 @@ def keeping(*names: str) -> tuple[list[Trained], MemoryLab]:
     """Two jobs, of which those named are kept."""
     lab = MemoryLab({}, budget=40)
     tasks = lab.suite.tasks("train")
-    work = [Job("one", tuple(tasks[:4])), Job("two", tuple(tasks[4:8]))]
-    kept = [job.tasks for job in work if job.name in names]
+    made: Made = {"one": tuple(tasks[:4]), "two": tuple(tasks[4:8])}
 
-    def whole(done: Sequence[Trained]) -> AgentSpec:
-        assert done, "an agent of no adapters is the base agent"
-        return assemble(BASE, done, None)
+    class Keeping(Generated):
+        def keeps(self, tasks: Sequence[Task]) -> bool:
+            return tasks in [made[name] for name in names]
 
-    done = train(
-        lab,  # type: ignore[arg-type]
-        BASE,
-        work,
-        Budget(TraceSettings(), 40),
-        whole,
-        lambda done: None,
-        lambda tasks: tasks in kept,
-    )
-    return done, lab
+        def routed(self, done: Sequence[Trained]) -> AgentSpec:
+            assert done, "an agent of no adapters is the base agent"
+            return super().routed(done)
+
+    budget = Budget(TraceSettings(route=LinearRoute()), 40)
+    return Keeping(BASE, tasks, lab, budget, {}).train(made), lab  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("names", [(), ("one",), ("two",), ("one", "two")])
 def test_an_adapter_that_is_dropped_is_in_no_agent(names: tuple[str, ...]) -> None:
     done, lab = keeping(*names)
-    assert [t.job.name for t in done] == list(names)
+    assert [t.name for t in done] == list(names)
     assert lab.left == 0, "what it spent stays spent"
     last = [a.name for a in lab.checkpoints[-1].adapters]
     assert last == [f"{name}-v1" for name in names]

@@ -14,7 +14,7 @@ from toy import ToySuite
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import MethodPlan, Phase, Policy, TurnRequest, Yardstick
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose, Task, Trajectory
-from trace_bench.methods.base import Base
+from trace_bench.methods.grpo import Base
 from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults

@@ -49,7 +49,7 @@ def test_every_experiment_composes_under_its_own_name(file: Path) -> None:
 
 OWN_PARTS = {
     "env": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
-    "method": "trace_bench.methods.base:Base",
+    "method": "trace_bench.methods.grpo:Base",
     "policy": "trace_bench.policies.scripted:IdlePolicy",
     "trainer": "trace_bench.trainers.local:LocalTrainer",
     "tracker": "trace_bench.trackers.jsonl:Silent",

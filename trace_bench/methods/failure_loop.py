@@ -1,10 +1,9 @@
 """One policy, trained on what it fails at again and again: analysis, environments, training.
 
-The shape of SENTINEL (arXiv 2606.12908) and of RAFT's reinforcement learning: in every round the
-current policy runs the target's training tasks, what its failures lack is found as in TRACE, tasks
-for all of that are made, and the one adapter is trained further on them. No calibration, and no
-router: against TRACE it tells what a policy gains from being looked at again, against `joint` what
-the rounds bring.
+The shape of SENTINEL (arXiv 2606.12908) and of RAFT's reinforcement learning: in every round what
+the current policy's failures lack is found as in TRACE, tasks for all of that are made, and the one
+adapter is trained further on them. No calibration, and no router: against TRACE it tells what a
+policy gains from being looked at again, against `joint` what the rounds bring.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Reinforcement learning on the target's own training tasks, with the score as the reward or with
-checklists: one adapter, the whole budget.
+checklists: one adapter, the whole budget. And no learning at all: `Base`.
 
 CM2 (arXiv 2602.12268) trains on recorded dialogues with checklist rewards: the training tasks are
 those of env=recorded; the held-out tasks can be the real suite's, with its own score
@@ -27,6 +27,16 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
+
+
+class Base(Method):
+    """The unchanged base model, with which every other method is compared. Spends no rollouts."""
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        return base
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        return MethodPlan(learns=False)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """Making: synthetic tasks of a capability, self-tested before use (step 4 of TRACE; other methods
 make them too).
 
-The suite brings the generator (`Synthesizes`): the target's own world, tool schemas and
-conversation, with a reward for the capability only. This module draws seeds from it, keeps the
-wanted share of contrast cases, and throws away what fails the self-test: the reference must earn
-the full reward, doing nothing must not. No rollout is spent here, since no agent acts.
+The suite brings the generator (`Synthesizes`). This module draws seeds from it, keeps the wanted
+share of contrast cases, and throws away what fails the self-test: the reference must earn the full
+reward, doing nothing must not. No rollout is spent here, since no agent acts.
 """
 
 from __future__ import annotations
@@ -112,10 +111,11 @@ def draw(
     they are of the capability `name`. UserError when more seeds are refused than accepted."""
     if make is None:
         make = partial(generator(suite).synthetic, name)
-    want = {True: round(count * mix.contrast), False: count - round(count * mix.contrast)}
+    contrast = round(count * mix.contrast)
+    want = {True: contrast, False: count - contrast}
     kept: dict[bool, list[Task]] = {True: [], False: []}
-    refused, last, seen = 0, "", set[str]()
     pools: dict[bool, list[Task]] = {True: [], False: []}
+    refused, last, seen = 0, "", set[str]()
     for n in range(LOOKED_AT + 100 * count):
         if n == LOOKED_AT and not (pools[True] or kept[True]):
             want = {True: 0, False: count}

@@ -1,27 +1,26 @@
 """A memory in the prompt in place of weights: lines that a writer adds and removes after each round
 of rollouts, all of which act under the lines of the rounds before.
 
-`training_free_grpo` (Cai et al. 2025, arXiv 2510.08191): rounds of groups. In each group whose
-rewards differ the writer compares better and worse attempts at the same task, and edits the memory
-by what tells them apart. `ace` (Zhang et al. 2025, arXiv 2510.04618): single attempts. The writer
-says which lines helped and which did harm, and adds new ones; where there are too many, the lines
-with the worst balance go.
+`training_free_grpo` (Cai et al. 2025, arXiv 2510.08191): in each group whose rewards differ the
+writer edits the memory by what tells better from worse attempts at the same task. `ace` (Zhang et
+al. 2025, arXiv 2510.04618): of single attempts the writer says which lines helped and which did
+harm, and adds new ones; where there are too many, the lines with the worst balance go.
 
 The writer is the model in the role `reflector`, asked once a group (once a round for `ace`), where
-the papers ask several times (a summary of each rollout, a critique, a curator); or the program in
-its place, which knows GEPA's symptoms and pool of lines (`methods.gepa.reflectors`). No rollout is
-kept for comparing memories: the last one is the result, as in the papers.
+the papers ask several times; or the program in its place, which knows GEPA's symptoms and pool of
+lines (`methods.reflectors`). No rollout is kept for comparing memories: the last one is the result,
+as in the papers.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from trace_bench.core.chat import opening_of
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
@@ -29,9 +28,8 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory, grouped
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_json
-from trace_bench.methods.gepa.adapter import feedback
-from trace_bench.methods.gepa.reflectors import ANY, MOST, POOL, ROLE, symptoms
-from trace_bench.methods.transcript import compact, conversation
+from trace_bench.methods.reflectors import ANY, MOST, POOL, ROLE, symptoms, under
+from trace_bench.methods.transcript import compact, conversation, feedback
 
 RULES = """\
 You keep the memory of an agent that works with tools: numbered lines of general advice, which it
@@ -92,6 +90,10 @@ class Rated:
     trajectory: Trajectory
     reward: float
 
+    @property
+    def symptoms(self) -> frozenset[str]:
+        return symptoms(conversation(self.trajectory))
+
 
 Memory = tuple[Lesson, ...]
 
@@ -130,7 +132,7 @@ class Remembering(Method):
             now, order = order[: self.settings.tasks], order[self.settings.tasks :]
             played = lab.rollouts(
                 f"memory/{place:04d}",
-                under(base, memory),
+                self.agent(base, memory),
                 [task for task in now for _ in range(self.settings.group_size)],
                 purpose=Purpose.PROMPT,
             )
@@ -146,10 +148,15 @@ class Remembering(Method):
             rounds.append({"reward": mean, "memory": [line.text for line in memory]})
             lab.write("memory.json", rounds)
             lab.metric(phase="prompt", round=place, reward=mean, lines=len(memory))
-            lab.checkpoint(under(base, memory))
+            lab.checkpoint(self.agent(base, memory))
         unspent = f"{lab.budget_left()} of {budget} rollouts unspent"
         lab.log(f"{len(rounds)} rounds, {len(memory)} lines; {unspent}")
-        return under(base, memory)
+        return self.agent(base, memory)
+
+    def agent(self, base: AgentSpec, memory: Memory) -> AgentSpec:
+        """The base agent with the memory in its prompt."""
+        lines = [base.prompt, *(line.text for line in memory)]
+        return under(base, "\n".join(filter(None, lines)), "memory")
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         size = self.settings.round
@@ -159,10 +166,9 @@ class Remembering(Method):
                 "method.group_size). Raise `budget`, or lower one of these."
             )
         rounds = run.budget // size
-        most = rounds * self.asked
         return MethodPlan(
             phases=(Phase("prompts", rounds * size),),
-            questions={ROLE: most} if ROLE in run.models else {},
+            questions={ROLE: rounds * self.asked} if ROLE in run.models else {},
         )
 
     def _written(
@@ -177,7 +183,7 @@ class Remembering(Method):
         each = max(200, (limit - len(rules) - len(lines)) // len(seen) - 100)
         talks = (f"-- {feedback(s.trajectory)}\n{compact(s.trajectory, each)}" for s in seen)
         asked = f"Memory:\n{lines}\n\n" + "\n\n".join(talks)
-        messages = [{"role": "system", "content": rules}, {"role": "user", "content": asked}]
+        messages = opening_of(rules, asked)
         try:
             return lab.ask(ROLE, call, messages, lambda text: read_json(text, SCHEMA), SCHEMA)
         except LLMError as error:
@@ -218,9 +224,8 @@ class TrainingFreeGrpo(Remembering):
         """Adds a line about what is seen in the worse attempts alone, and keeps the lines about it:
         where there are too many, those go that were seldom about what tells attempts apart."""
         middle = sum(s.reward for s in seen) / len(seen)
-        better = [symptoms(conversation(s.trajectory)) for s in seen if s.reward > middle]
-        worse = [symptoms(conversation(s.trajectory)) for s in seen if s.reward <= middle]
-        apart = frozenset().union(*worse) - frozenset().union(*better)
+        better = frozenset().union(*(s.symptoms for s in seen if s.reward > middle))
+        apart = frozenset().union(*(s.symptoms for s in seen if s.reward <= middle)) - better
         kept = [n for n, line in enumerate(memory, 1) if about(line.text) & apart]
         return {"add": drawn(memory, [apart], rng), "helped": kept}
 
@@ -242,7 +247,7 @@ class Ace(Remembering):
     def program(self, memory: Memory, seen: Sequence[Rated], rng: random.Random) -> dict[str, Any]:
         """Counts a line as helpful where more than half of the attempts that it is about went well,
         and adds one about what is seen in failed attempts."""
-        noticed = [(symptoms(conversation(s.trajectory)), s.reward) for s in seen]
+        noticed = [(s.symptoms, s.reward) for s in seen]
         found: dict[str, list[int]] = {"helped": [], "harmed": []}
         for n, line in enumerate(memory, 1):
             rewards = [reward for there, reward in noticed if about(line.text) & there]
@@ -251,15 +256,6 @@ class Ace(Remembering):
                 found["helped" if 2 * good > len(rewards) else "harmed"].append(n)
         failed = [there for there, reward in noticed if reward < 1.0]
         return {"add": drawn(memory, failed, rng), **found}
-
-
-def under(base: AgentSpec, memory: Memory) -> AgentSpec:
-    """The base agent with the memory in its prompt; the version names the lines."""
-    if not memory:
-        return base
-    text = "\n".join(filter(None, [base.prompt, *(line.text for line in memory)]))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return replace(base, version=f"memory-{digest}", prompt=text)
 
 
 def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:

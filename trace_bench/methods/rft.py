@@ -1,17 +1,22 @@
 """Fine-tuning on the agent's own successes, as it is (`rft`) or with a prompt that is taken away
-(`distill`).
+(`distill`), and that prompt alone (`prompt_only`).
 
 Rejection-sampling fine-tuning: Yuan et al. 2023 (arXiv 2308.01825); in rounds, each trained anew
 from the base model on all that was kept so far, it is expert iteration as in ReST-EM (Singh et al.
 2023, arXiv 2312.06585). Against GRPO it tells what the failures and the contrast within a group
 bring.
 
-Context distillation of what `prompt_only` finds: a part of the budget is the analysis of
-`prompt_only`, whose lines of advice go into the prompt. The rest are rollouts with that prompt on
-the training tasks; an adapter is fine-tuned on those that succeed as if the prompt had not been
-there (Askell et al. 2021, arXiv 2112.00861, section 2.1; with the agent's own successes as in P2O,
-arXiv 2603.21877). The successes of the analysis, which had no prompt, are trained on too: they are
-paid for.
+The analysis without training: what the agent lacks becomes lines of its prompt. The whole budget is
+analysis, so the capabilities are chosen on as many rollouts as other methods train on. The paper's
+curve of this name adds 1 to 16 descriptions to the prompt; here each is a selected capability's
+line of advice (the analyst's description where a model is the analyst), at most
+`method.max_capabilities` of them.
+
+Context distillation: with a part of the budget such lines are found. The rest are rollouts with
+that prompt on the training tasks; an adapter is fine-tuned on those that succeed as if the prompt
+had not been there (Askell et al. 2021, arXiv 2112.00861, section 2.1; with the agent's own
+successes as in P2O, arXiv 2603.21877). The successes of the analysis, which had no prompt, are
+trained on too: they are paid for.
 """
 
 from __future__ import annotations
@@ -23,19 +28,12 @@ from typing import TYPE_CHECKING
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    Lab,
-    Method,
-    MethodPlan,
-    Phase,
-    PlannedRun,
-    RunContext,
-)
+from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun, RunContext
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
-from trace_bench.methods.prompt_only import PromptOnlySettings
-from trace_bench.methods.tuning import HERE, Tuning, TuningSettings, tuner
+from trace_bench.methods.looking.capabilities import AnalysisSettings
+from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
 from trace_bench.play.steps import without_guidance
 from trace_bench.trainers.record import exact
 
@@ -74,7 +72,6 @@ class Rft(Method):
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter; itself when nothing succeeded."""
-        tuner(lab)
         agent, kept = base, list[Trajectory]()
         budget, rounds = lab.budget_left(), self.settings.rounds
         for turn in range(rounds):
@@ -148,6 +145,49 @@ def tune(
 
 
 @dataclass(frozen=True)
+class PromptOnlySettings(AnalysisSettings):
+    """`method.*` of `method=prompt_only`: the analysis, with the whole budget."""
+
+    max_capabilities: int = field(default=8, metadata=number(1))
+    """Most lines of advice in the prompt (the paper's curve has 1 to 16)."""
+
+
+class PromptOnly(Method):
+    """TRACE's analysis without training: lines of advice about what is lacking go into the prompt.
+    The whole budget is analysis."""
+
+    def __init__(self, settings: PromptOnlySettings) -> None:
+        self.settings = settings
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        """The base agent with a guidance section; itself when nothing passes the thresholds."""
+        write = CapabilityReport(lab)
+        analysis = Analysis(lab, self.settings, write)
+        analysis.play(base, tasks, lab.budget_left())
+        lines = analysis.advice()
+        write(outcome={"prompt": lines, "unspent": lab.budget_left()})
+        if not lines:
+            lab.log("no capability above the thresholds: the base agent is returned")
+            return base
+        return replace(base, version=f"prompt-{len(lines)}", prompt=with_lines(base, lines))
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        least = self.settings.analysis_minimum
+        if run.budget < least:
+            raise UserError(
+                f"budget={run.budget} is too small for method=prompt_only, which needs at "
+                f"least {least} analysis rollouts (method.analysis_minimum). Raise `budget`."
+            )
+        looking = planned(self.settings, run, run.budget)
+        return replace(looking, caveat="its phases are shares of the whole budget")
+
+
+def with_lines(base: AgentSpec, lines: Sequence[str]) -> str:
+    """The base agent's prompt with more lines."""
+    return "\n".join(filter(None, [base.prompt, *lines]))
+
+
+@dataclass(frozen=True)
 class DistillSettings(SuccessSettings, PromptOnlySettings):
     """`method.*` of `method=distill`: those of the analysis, and these, of which none was searched
     for."""
@@ -168,7 +208,6 @@ class Distill(Method):
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter; itself when nothing is lacking, or nothing succeeded."""
-        tuner(lab)
         budget, write = lab.budget_left(), CapabilityReport(lab)
         analysis = Analysis(lab, self.settings, write)
         analysis.play(base, tasks, self.settings.analysis(budget))
@@ -178,7 +217,7 @@ class Distill(Method):
             left = lab.budget_left()
             lab.log(f"no capability above the thresholds; {left} of {budget} rollouts unspent")
             return base
-        advised = "\n".join(filter(None, (base.prompt, *lines)))
+        advised = with_lines(base, lines)
         played = lab.rollouts(
             "distill",
             replace(base, version=f"{base.version}+prompt-{len(lines)}", prompt=advised),

@@ -20,7 +20,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.trace.method import Trace
+from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.routing import LinearRoute
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.routing.merge import Mixture, around, compress, merge

@@ -1,4 +1,5 @@
-"""Trajectories as text for a reader who is a language model: whole, or shortened to fit."""
+"""Trajectories as text for a reader who is a language model: whole, shortened to fit, or their
+outcome."""
 
 from __future__ import annotations
 
@@ -36,13 +37,31 @@ def conversation(trajectory: Trajectory) -> str:
     return "\n".join(lines(trajectory))
 
 
+def feedback(trajectory: Trajectory) -> str:
+    """The outcome of an episode, in words, from its score alone."""
+    if trajectory.failure is not None:
+        return f"lost: {trajectory.failure.error}"
+    if trajectory.score is None:
+        return "lost: no score"
+    score = trajectory.score
+    text = f"score {score.similarity:.2f} of 1"
+    if score.milestones:
+        reached = sum(m.hit for m in score.milestones)
+        text += f", {reached} of {len(score.milestones)} milestones reached"
+    hit = any(m.hit for m in score.minefields)
+    return text + (", something was done that must not be done" if hit else "")
+
+
 def compact(trajectory: Trajectory, most: int) -> str:
     """At most `most` characters. First long results and texts are cut, ever shorter; then lines
     that are neither calls nor errors are left out, from the middle; then calls and errors are cut
     shorter, and left out last. The user's request and the end stay to the last, when what is left
     is cut in between. The same trajectory and length always give the same text."""
     whole = lines(trajectory)
-    for width in (None, 400, 160, 60):
+    text = "\n".join(whole)
+    if len(text) <= most:
+        return text
+    for width in (400, 160, 60):
         text = "\n".join(_cut(whole, width))
         if len(text) <= most:
             return text
@@ -59,21 +78,19 @@ def compact(trajectory: Trajectory, most: int) -> str:
     return text[:head] + _CUT + text[-tail:] if tail > 0 else text[len(text) - most :]
 
 
-def _cut(whole: Sequence[str], width: int | None) -> list[str]:
+def _cut(whole: Sequence[str], width: int) -> list[str]:
     """Lines cut to `width` characters; the request, calls, errors and the end to four times it."""
-    if width is None:
-        return list(whole)
-    out = []
-    for n, line in enumerate(whole):
-        ends = n == 0 or n >= len(whole) - _KEPT
-        telling = ends or line.startswith("call: ") or ERROR.match(line)
-        limit = 4 * width if telling else width
-        out.append(line if len(line) <= limit else f"{line[:limit]}...")
-    return out
+    ends = {0, *range(len(whole) - _KEPT, len(whole))} | _telling(whole)
+    limits = [4 * width if n in ends else width for n in range(len(whole))]
+    return [
+        line if len(line) <= limit else f"{line[:limit]}..."
+        for line, limit in zip(whole, limits, strict=True)
+    ]
 
 
-def _telling(short: Sequence[str]) -> frozenset[int]:
-    return frozenset(n for n, s in enumerate(short) if s.startswith("call: ") or ERROR.match(s))
+def _telling(lines: Sequence[str]) -> frozenset[int]:
+    """The places of calls and errors."""
+    return frozenset(n for n, s in enumerate(lines) if s.startswith("call: ") or ERROR.match(s))
 
 
 def _leave_out(short: Sequence[str], keep: frozenset[int], most: int) -> str:

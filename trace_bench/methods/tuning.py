@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.checked import number
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, Need
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
@@ -23,8 +22,12 @@ if TYPE_CHECKING:
     from trace_bench.trainers.model import Learner
     from trace_bench.trainers.tree import Tokens
 
-WHY = "This method fine-tunes in this process. Set `trainer` to local."
-HERE = Need("trainer", FineTunes, "docs/trainers.md", WHY)
+HERE = Need(
+    "trainer",
+    FineTunes,
+    "docs/trainers.md",
+    "This method fine-tunes in this process. Set `trainer` to local.",
+)
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,6 @@ class TuningSettings:
     """Conversations in one optimizer step."""
     learning_rate: float = field(default=0.001, metadata=number(0))
     """At the first step; it falls linearly to 0."""
-
-
-def tuner(lab: Lab) -> FineTunes:
-    if not isinstance(lab.trainer, FineTunes):
-        raise UserError(WHY)
-    return lab.trainer
 
 
 class Tuning:
@@ -58,7 +55,8 @@ class Tuning:
         given: Mapping[str, Any],
         sequences: Callable[[int], Sequence[Tokens]],
     ) -> None:
-        trainer = tuner(lab)
+        trainer = lab.trainer
+        assert isinstance(trainer, FineTunes), "the plan needs it (HERE)"
         self.name, self.base, self.lab, self.settings = name, base, lab, settings
         self.given, self.sequences = given, sequences
         self.learner: Learner = trainer.learner(base.model)

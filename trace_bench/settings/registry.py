@@ -53,7 +53,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "method": {
-        "base": "trace_bench.methods.base:Base",
+        "base": "trace_bench.methods.grpo:Base",
         "grpo": "trace_bench.methods.grpo:Grpo",
         "rl": "trace_bench.methods.grpo:Rl",
         "placebo": "trace_bench.methods.grpo:Grpo",
@@ -69,7 +69,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "distill": "trace_bench.methods.rft:Distill",
         "trace_finish": "trace_bench.methods.trace_finish:TraceFinish",
         "single_capability": "trace_bench.methods.trace:Trace",
-        "prompt_only": "trace_bench.methods.prompt_only:PromptOnly",
+        "prompt_only": "trace_bench.methods.rft:PromptOnly",
         "untargeted": "trace_bench.methods.untargeted:Untargeted",
     },
     "trainer": {

@@ -75,17 +75,21 @@ class CapabilityReport:
         self._lab.write("capabilities.json", self._parts)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Analysed:
     """One analysis rollout; `labels` is None when it, or the replay of its reference, was lost."""
 
     task: Task
     trajectory: Trajectory
-    labels: dict[str, Label] | None
+    labels: dict[str, Label] | None = None
+
+    @property
+    def scored(self) -> bool:
+        return self.trajectory.score is not None and self.trajectory.failure is None
 
     @property
     def passed(self) -> bool:
-        return _passed(self.trajectory)
+        return self.trajectory.score is not None and self.trajectory.score.success
 
 
 @dataclass(frozen=True)
@@ -123,17 +127,18 @@ class Analysis:
         played = self.lab.rollouts(
             self.call, agent, chosen, purpose=Purpose.ANALYSIS, temperature=temperature
         )
+        self.episodes = [Analysed(task, t) for task, t in zip(chosen, played, strict=True)]
         if by_program:
-            self._by_program(chosen, played)
+            self._by_program()
         else:
-            self._by_model(chosen, played)
+            self._by_model()
         self._report()
 
-    def _by_program(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
-        known = self._of_tasks(tasks)
-        for task, t in zip(tasks, played, strict=True):
-            seen = task.id in known and _scored(t)
-            self.episodes.append(Analysed(task, t, label(known[task.id], t) if seen else None))
+    def _by_program(self) -> None:
+        known = self._of_tasks()
+        for episode in self.episodes:
+            if episode.task.id in known and episode.scored:
+                episode.labels = label(known[episode.task.id], episode.trajectory)
         rows = [Labelled(e.passed, e.labels) for e in self.episodes if e.labels is not None]
         self.candidates = [
             c for c in VOCABULARY if any(r.labels[c.name] is not Label.NA for r in rows)
@@ -141,10 +146,10 @@ class Analysis:
         self.runs = capabilities.resamples(rows, self.settings.runs, self.lab.seed)
         self.keep = self.settings.keep_runs
 
-    def _of_tasks(self, tasks: Sequence[Task]) -> dict[str, Facts]:
+    def _of_tasks(self) -> dict[str, Facts]:
         """Without tasks at which the environment fails: their episodes get no labels."""
         known: dict[str, Facts] = {}
-        for task_id, task in {task.id: task for task in tasks}.items():
+        for task_id, task in {e.task.id: e.task for e in self.episodes}.items():
             try:
                 known[task_id] = facts_of(self.lab.suite, task)
             except UserError:
@@ -153,14 +158,14 @@ class Analysis:
                 self.lab.log(f"{task_id} is not labelled, its reference cannot be run: {error}")
         return known
 
-    def _by_model(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
-        both = list(zip(tasks, played, strict=True))
-        scored = [(task, t, _passed(t)) for task, t in both if _scored(t)]
-        if all(passed for *_, passed in scored):
-            self.episodes = [Analysed(task, t, {} if _scored(t) else None) for task, t in both]
+    def _by_model(self) -> None:
+        scored = [e for e in self.episodes if e.scored]
+        if all(e.passed for e in scored):  # then there is nothing to ask about
+            for episode in scored:
+                episode.labels = {}
             self.keep, self.runs = self.settings.keep_runs, [[]] * self.settings.runs
-            return  # nothing failed, so there is nothing to ask about
-        seen = analyst.number(scored)
+            return
+        seen = analyst.number([(e.task, e.trajectory, e.passed) for e in scored])
         self.lab.log(f"the analyst reads {len(seen)} episodes")
         self.candidates = analyst.discover(self.lab, seen)
         names = ", ".join(c.name for c in self.candidates)
@@ -171,31 +176,30 @@ class Analysis:
             [Labelled(s.passed, labels) for s, labels in zip(seen, run, strict=True)]
             for run in runs
         ]
-        found = iter([analyst.majority(runs, n) for n in range(len(seen))])
-        self.episodes = [Analysed(task, t, next(found) if _scored(t) else None) for task, t in both]
+        for n, episode in enumerate(scored):
+            episode.labels = analyst.majority(runs, n)
 
     def _report(self) -> None:
         passed = sum(e.passed for e in self.episodes)
         lost = sum(e.labels is None for e in self.episodes)
-        counts = {
-            "rollouts": len(self.episodes),
-            "tasks": len({e.task.id for e in self.episodes}),
-            "passed": passed,
-            "failed": len(self.episodes) - passed - lost,
-            "lost": lost,
-        }
-        labelled = [(i, e, e.labels) for i, e in enumerate(self.episodes) if e.labels is not None]
         self.write(
-            analysis=counts,
+            analysis={
+                "rollouts": len(self.episodes),
+                "tasks": len({e.task.id for e in self.episodes}),
+                "passed": passed,
+                "failed": len(self.episodes) - passed - lost,
+                "lost": lost,
+            },
             labels=[
                 {
                     "call": self.call,
                     "index": i,
                     "task": e.task.id,
                     "passed": e.passed,
-                    "labels": {name: found.value for name, found in labels.items()},
+                    "labels": {name: found.value for name, found in e.labels.items()},
                 }
-                for i, e, labels in labelled
+                for i, e in enumerate(self.episodes)
+                if e.labels is not None
             ],
         )
 
@@ -246,7 +250,7 @@ class Analysis:
         return {t["function"]["name"]: t for e in self.episodes for t in e.trajectory.tools}
 
     def lacking(self, name: str) -> list[Analysed]:
-        failed = [e for e in self.episodes if not e.passed and e.labels]
+        failed = [e for e in self.episodes if not e.passed]
         return [e for e in failed if e.labels and e.labels[name] is Label.LACKING]
 
     def known(self, names: Sequence[str]) -> list[Known]:
@@ -261,11 +265,3 @@ class Analysis:
             text, tools = read_opening(group[0].trajectory)
             out.append(Known(text, tools, solved, next(lacking, None)))
         return out
-
-
-def _scored(trajectory: Trajectory) -> bool:
-    return trajectory.score is not None and trajectory.failure is None
-
-
-def _passed(trajectory: Trajectory) -> bool:
-    return trajectory.score is not None and trajectory.score.success

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from trace_bench.core.chat import opening_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
@@ -22,6 +23,7 @@ from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import Unusable, read_json
 from trace_bench.methods.looking.capabilities import AnalysisSettings, Capability, Label
 from trace_bench.methods.transcript import compact
+from trace_bench.trainers.course import in_groups
 
 ROLE = "analyst"
 FEWEST, MOST = 4, 10  # capabilities proposed (published)
@@ -57,14 +59,15 @@ Answer with one JSON object and nothing else, with every episode and every capab
 
 
 def _discovered(shown: Sequence[Seen]) -> JSON:
-    named: JSON = {"items": {"enum": [s.name for s in shown]}}
+    named = {"enum": [s.name for s in shown]}
     one = _object(
         name={"type": "string", "pattern": "^[a-z][a-z0-9_]{2,50}$"},
         description={"type": "string", "minLength": 10, "maxLength": 500},
-        episodes={"type": "array", "minItems": 1, "maxItems": len(shown), **named},
+        episodes={"type": "array", "minItems": 1, "maxItems": len(shown), "items": named},
     )
-    several = {"type": "array", "minItems": FEWEST, "maxItems": MOST, "items": one}
-    return _object(capabilities=several)
+    return _object(
+        capabilities={"type": "array", "minItems": FEWEST, "maxItems": MOST, "items": one}
+    )
 
 
 @dataclass(frozen=True)
@@ -152,25 +155,16 @@ def _run(
     random.Random(stable_seed(lab.seed, "trace", "labelling", run)).shuffle(order)
     found: dict[str, Mapping[str, Label]] = {}
     rules = LABEL.format(capabilities="\n".join(f"  {c.name}: {c.description}" for c in candidates))
+    one = _object(**{c.name: {"enum": [v.value for v in Label]} for c in candidates})
     try:
-        for n in range(0, len(order), BATCH):
-            batch = order[n : n + BATCH]
-            schema = _labelled(batch, candidates)
-            found |= lab.ask(
-                ROLE,
-                f"label/{run}/{n // BATCH}",
-                _messages(rules, batch, _prompt_limit(lab)),
-                partial(_read_labels, batch, candidates, schema),
-                schema,
-            )
+        for n, batch in enumerate(in_groups(order, BATCH)):
+            schema = _object(labels=_object(**{s.name: one for s in batch}))
+            question = _messages(rules, batch, _prompt_limit(lab))
+            read = partial(_read_labels, batch, candidates, schema)
+            found |= lab.ask(ROLE, f"label/{run}/{n}", question, read, schema)
     except LLMError as error:
         return error
     return tuple(found[s.name] for s in seen)
-
-
-def _labelled(batch: Sequence[Seen], candidates: Sequence[Capability]) -> JSON:
-    one = _object(**{c.name: {"enum": [v.value for v in Label]} for c in candidates})
-    return _object(labels=_object(**{s.name: one for s in batch}))
 
 
 def _object(**properties: JSON) -> JSON:
@@ -191,15 +185,13 @@ def _messages(rules: str, shown: Sequence[Seen], limit: int) -> list[Message]:
         f"== {s.name}: {'solved' if s.passed else 'failed'}\n{compact(s.trajectory, each)}"
         for s in shown
     ]
-    question = "\n\n".join(texts)
-    return [{"role": "system", "content": rules}, {"role": "user", "content": question}]
+    return opening_of(rules, "\n\n".join(texts))
 
 
 def _fitting(seen: Sequence[Seen], limit: int) -> list[Seen]:
     """As many episodes as fit with a telling length each: failed and solved ones in turn."""
     most = max(2, limit // LEAST_TEXT)
-    failed = [s for s in seen if not s.passed]
-    solved = [s for s in seen if s.passed]
+    failed, solved = ([s for s in seen if s.passed is passed] for passed in (False, True))
     chosen = failed[: max(most // 2, most - len(solved))]
     chosen += solved[: most - len(chosen)]
     return sorted(chosen, key=lambda s: s.name)

@@ -1,12 +1,12 @@
 """Capabilities: the words for them, and which of them an agent lacks.
 
-The vocabulary is what discovery proposes candidates from without a model. Nothing in it names a
+The vocabulary is what discovery proposes candidates from without a model; nothing in it names a
 tool or a benchmark. Controls are skills that nearly every episode uses or that do not decide
 success: a sound selection leaves them out, and a report shows that it did.
 
-The selection is pure arithmetic on labels (method, step 1): coverage, error rates and contrastive
-gap over N runs. With the labelling program every run looks at its own bootstrap resample of the
-trajectories; with a language model every run has labels of its own.
+The selection is arithmetic on labels: coverage, error rates and contrastive gap over N runs. With
+the labelling program every run has its own bootstrap resample of the trajectories, with a language
+model its own labels.
 """
 
 from __future__ import annotations
@@ -242,9 +242,7 @@ def select(
     by mean gap. `runs`: for each labelling run its labelled trajectories (there may be none: then
     nothing is selected); `keep`: how many runs must select a capability."""
     verdicts = [_verdict(c, [count(r, c.name) for r in runs], settings, keep) for c in candidates]
-    verdicts.sort(key=lambda v: v.name)
-    verdicts.sort(key=lambda v: (v.selected, v.mean("gap")), reverse=True)
-    return verdicts
+    return sorted(verdicts, key=lambda v: (not v.selected, -v.mean("gap"), v.name))
 
 
 def _verdict(

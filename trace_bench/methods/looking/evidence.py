@@ -10,12 +10,13 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasMilestones, HasReference, Suite, conversation, performed
-from trace_bench.core.types import Message, Milestone, StopReason, Task
+from trace_bench.core.types import Message, Milestone, Task
 
 _ERROR = re.compile(r"^(?:[A-Za-z_.]*(?:Error|Exception))\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -66,85 +67,66 @@ class Heard:
     def questions(self) -> tuple[Text, ...]:
         return tuple(t for t in self.said if "?" in t.text)
 
+    def mended(self, call: Call) -> bool:
+        """A later call of the same tool succeeded."""
+        return any(g.name == call.name and g.at > call.at for g in self.good)
+
     def stuck(self) -> bool:
         """Some call failed and no later call of the same tool succeeded."""
-        return any(
-            c.error is not None and not any(g.name == c.name and g.at > c.at for g in self.good)
-            for c in self.calls
-        )
-
-
-@dataclass
-class _Reader:
-    """Collects events. `waiting`: calls without a result so far, by id."""
-
-    calls: list[Call] = field(default_factory=list)
-    said: list[Text] = field(default_factory=list)
-    heard: list[Text] = field(default_factory=list)
-    waiting: list[tuple[object, int]] = field(default_factory=list)
-    at: int = 0
-    ends_with_text: bool = False
-
-    def assistant(self, message: Message) -> None:
-        text, calls = message.get("content"), message.get("tool_calls")
-        text = text if isinstance(text, str) and text.strip() else ""
-        if text:
-            self.said.append(Text(text, self.tick()))
-        calls = calls if isinstance(calls, list | tuple) else []
-        self.ends_with_text = bool(text) and not calls
-        self.waiting = []
-        for call in calls:
-            name, arguments, readable = _call(call)
-            self.waiting.append((_get(call, "id"), len(self.calls)))
-            self.calls.append(Call(name, arguments, self.tick(), readable))
-
-    def tool(self, message: Message) -> None:
-        if not self.waiting:
-            return
-        wanted = message.get("tool_call_id")
-        spot = next((i for i, (key, _) in enumerate(self.waiting) if key == wanted), 0)
-        _, index = self.waiting.pop(spot)
-        call, content = self.calls[index], message.get("content")
-        text = content if isinstance(content, str) else json.dumps(content, default=str)
-        result = _parse(text)
-        # Also {"error": "..."}, as many tools report one.
-        failed = bool(_ERROR.match(text)) or (isinstance(result, dict) and [*result] == ["error"])
-        came = {"error": text} if failed else {"result": result}
-        self.calls[index] = replace(call, answered=True, **came)
-
-    def tick(self) -> int:
-        self.at += 1
-        return self.at
+        return any(c.error is not None and not self.mended(c) for c in self.calls)
 
 
 def read(messages: Sequence[Message]) -> Heard:
     """Takes a conversation (OpenAI chat messages) apart. Never raises."""
-    reader = _Reader()
+    calls: list[Call] = []
+    said: list[Text] = []
+    heard: list[Text] = []
+    waiting: list[tuple[object, int]] = []  # ids and places of calls without a result so far
+    ends_with_text = False
+    ticks = count(1)
     for message in messages:
-        role = _get(message, "role")
-        if role == "assistant":
-            reader.assistant(message)
-        elif role == "tool":
-            reader.tool(message)
-        elif role == "user":
-            reader.heard.append(Text(str(message.get("content") or ""), reader.tick()))
-    spoken = (tuple(reader.said), tuple(reader.heard))
-    return Heard(tuple(reader.calls), *spoken, reader.ends_with_text)
+        role, content = _get(message, "role"), _get(message, "content")
+        if role == "user":
+            heard.append(Text(str(content or ""), next(ticks)))
+        elif role == "assistant":
+            text = content if isinstance(content, str) and content.strip() else ""
+            if text:
+                said.append(Text(text, next(ticks)))
+            made = message.get("tool_calls")
+            made = made if isinstance(made, list | tuple) else []
+            ends_with_text = bool(text) and not made
+            waiting = [(_get(call, "id"), len(calls) + n) for n, call in enumerate(made)]
+            calls += [_call(call, next(ticks)) for call in made]
+        elif role == "tool" and waiting:
+            wanted = message.get("tool_call_id")
+            spot = next((i for i, (key, _) in enumerate(waiting) if key == wanted), 0)
+            _, place = waiting.pop(spot)
+            calls[place] = _answered(calls[place], content)
+    return Heard(tuple(calls), tuple(said), tuple(heard), ends_with_text)
 
 
 def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 
 
-def _call(call: Any) -> tuple[str, dict[str, Any], bool]:
+def _call(call: Any, at: int) -> Call:
     function = _get(call, "function")
     name, arguments = _get(function, "name"), _get(function, "arguments")
     if isinstance(arguments, str):
         arguments = _parse(arguments)
     name = name if isinstance(name, str) else ""
     if not isinstance(arguments, dict):
-        return name, {}, False
-    return name, {str(k): v for k, v in arguments.items()}, bool(name)
+        return Call(name, {}, at, readable=False)
+    return Call(name, {str(k): v for k, v in arguments.items()}, at, readable=bool(name))
+
+
+def _answered(call: Call, content: Any) -> Call:
+    text = content if isinstance(content, str) else json.dumps(content, default=str)
+    result = _parse(text)
+    # Also {"error": "..."}, as many tools report one.
+    if _ERROR.match(text) or (isinstance(result, dict) and [*result] == ["error"]):
+        return replace(call, answered=True, error=text)
+    return replace(call, answered=True, result=result)
 
 
 def _parse(text: str) -> Any:
@@ -159,9 +141,8 @@ def atoms(value: Any, depth: int = 0) -> Iterator[str | float]:
     """The strings and numbers inside a JSON value; booleans and nulls carry no identity."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        if (number := as_number(value)) is not None:
-            yield number
+    elif (number := as_number(value)) is not None:
+        yield number
     elif depth < _DEPTH and isinstance(value, dict | list | tuple):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from atoms(inner, depth + 1)
@@ -214,34 +195,14 @@ def records(call: Call) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """One trajectory to be labelled, with the milestones and minefields of its score."""
+class Case:
+    """One trajectory to be labelled, with the milestones and minefields of its score, and the
+    task's reference with its results, if it has one: that is all the program may know."""
 
     agent: Heard
-    stop: StopReason
     milestones: tuple[Milestone, ...]
     minefields: tuple[Milestone, ...]
-    malformed: bool
-
-    @property
-    def acts(self) -> bool:
-        """Whether the task wants more than words."""
-        return any(m.tells is None for m in self.milestones)
-
-    @property
-    def forbidden(self) -> bool:
-        return bool(self.minefields)
-
-
-@dataclass(frozen=True)
-class Case(Scored):
-    """With the task's reference and its results: that is all the program may know."""
-
-    reference: Heard
-
-    @property
-    def acts(self) -> bool:
-        return bool(self.reference.calls)
+    reference: Heard = Heard()
 
 
 def check_labels(suite: Suite) -> None:

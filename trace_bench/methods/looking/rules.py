@@ -3,14 +3,14 @@ rule per capability.
 
 It compares a trajectory with the task's reference, which it has replayed for its results, and with
 the milestones of the score, where there are any. Without a reference the milestones and the agent's
-own calls have to do: where values came from, what should have been asked and what should have been
-checked cannot be known then, and is NA. It never looks at a task's data. Each rule asks first
-whether the situation came up and was reached (else NA), then for the positive sign of a lack; all
-that is unclear is PRESENT. Controls say LACKING only where no capability explains more.
+own calls have to do; what they cannot tell is NA. It never looks at a task's data. Each rule asks
+first whether the situation came up and was reached (else NA), then for the positive sign of a lack;
+all that is unclear is PRESENT. Controls say LACKING only where no capability explains more.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from trace_bench.core.types import StopReason, Trajectory
@@ -19,7 +19,6 @@ from trace_bench.methods.looking.evidence import (
     Case,
     Facts,
     Heard,
-    Scored,
     Text,
     as_number,
     atoms,
@@ -46,22 +45,18 @@ TOLD = 0.5  # a closing message less similar than this to the wanted one does no
 def label(known: Facts, trajectory: Trajectory) -> dict[str, Label]:
     """Labels of all capabilities of the vocabulary, in its order, by what is known of the task.
     Never raises for what an agent did; expects a scored trajectory."""
-    score = trajectory.score
-    listed = () if isinstance(known, Heard) else known
-    case = Scored(
-        agent=read(trajectory.messages),
-        stop=trajectory.stop,
-        milestones=score.milestones or listed if score is not None else (),
-        minefields=score.minefields if score is not None else (),
-        malformed=any(turn.malformed for turn in trajectory.turns),
-    )
+    score, agent = trajectory.score, read(trajectory.messages)
+    assert score is not None
     if isinstance(known, Heard):
-        case = both = Case(**vars(case), reference=known)
-        found = {name: rule(both) for name, rule in RULES.items()}
+        case = Case(agent, score.milestones, score.minefields, known)
+        found = {name: rule(case) for name, rule in RULES.items()}
+        acts = bool(known.calls)
     else:
+        case = Case(agent, score.milestones or known, score.minefields)
         found = dict.fromkeys(RULES, NA) | _by_milestones(case)
+        acts = any(m.tells is None for m in case.milestones)
     explained = LACKING in found.values()
-    for name, verdict in _controls(case).items():
+    for name, verdict in _controls(trajectory, agent, acts).items():
         found[name] = PRESENT if verdict is LACKING and explained else verdict
     return {c.name: found[c.name] for c in VOCABULARY}
 
@@ -70,14 +65,15 @@ def _lacking(lack: bool) -> Label:
     return LACKING if lack else PRESENT
 
 
-def _controls(case: Scored) -> dict[str, Label]:
-    calls = case.agent.calls
-    unreadable = case.malformed or not all(c.readable for c in calls)
-    late = case.stop in (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT)
+def _controls(trajectory: Trajectory, agent: Heard, acts: bool) -> dict[str, Label]:
+    """`acts`: whether the task wants more than words."""
+    malformed = any(turn.malformed for turn in trajectory.turns)
+    unreadable = malformed or not all(c.readable for c in agent.calls)
+    late = trajectory.stop in (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT)
     return {
-        "uses_tools_at_all": _lacking(not calls) if case.acts else NA,
-        "well_formed_tool_calls": _lacking(unreadable) if calls or case.malformed else NA,
-        "closes_conversation": _lacking(not case.agent.ends_with_text),
+        "uses_tools_at_all": _lacking(not agent.calls) if acts else NA,
+        "well_formed_tool_calls": _lacking(unreadable) if agent.calls or malformed else NA,
+        "closes_conversation": _lacking(not agent.ends_with_text),
         "stays_within_turn_limit": _lacking(late),
     }
 
@@ -85,7 +81,7 @@ def _controls(case: Scored) -> dict[str, Label]:
 # -- without a reference ----------------------------------------------------------------------
 
 
-def _by_milestones(case: Scored) -> dict[str, Label]:
+def _by_milestones(case: Case) -> dict[str, Label]:
     """What can be seen without a reference. After a failed call: did one of that tool succeed
     later? If none did and nothing is missing, the call was not needed. Of several things to do:
     were some done and others not, though nothing was in the way? Of those that must not be done:
@@ -97,12 +93,12 @@ def _by_milestones(case: Scored) -> dict[str, Label]:
         found["recovers_from_errors"] = unmended
     if len(hits) > 1 and any(hits) and not agent.stuck():
         found["completes_all_parts"] = _lacking(not all(hits) and bool(agent.said))
-    if case.forbidden:
+    if case.minefields:
         found["declines_when_impossible"] = _lacking(any(m.hit for m in case.minefields))
     return found
 
 
-def _tells(case: Scored) -> Label:
+def _tells(case: Case) -> Label:
     """Everything else was done: was the user told? Questions are not answers."""
     told = [m.similarity for m in case.milestones if m.tells is not None and "?" not in m.tells]
     rest = [m.similarity for m in case.milestones if m.tells is None or "?" in m.tells]
@@ -121,7 +117,7 @@ def _recovers(case: Case) -> Label:
     for call in case.agent.calls:
         if call.error is None or not right_call(call, case.reference.good):
             continue
-        if not any(g.name == call.name and g.at > call.at for g in case.agent.good):
+        if not case.agent.mended(call):
             return LACKING
         verdict = PRESENT
     return verdict
@@ -144,7 +140,7 @@ def _checks(case: Case) -> Label:
         if not acted:
             return NA
         return PRESENT if looked and min(looked) < min(acted) else LACKING
-    if not case.forbidden:
+    if not case.minefields:
         return NA  # the answer itself was asked for
     known = earlier | {check.name}
     if any(c.name not in known for c in case.agent.calls):
@@ -186,9 +182,9 @@ def _asked(case: Case, question: Text) -> Label:
     """Did the agent ask before it went on? NA when it never got as far as the question."""
     reference, agent = case.reference, case.agent
     earlier = {c.name for c in reference.calls if c.at < question.at}
-    later = [c for c in reference.calls if c.at > question.at and c.name not in earlier]
+    later = {c.name for c in reference.calls if c.at > question.at} - earlier
     asked = next((t.at for t in agent.questions if _means(t, reference) is question), None)
-    acted = [c.at for c in agent.calls if c.name in {c.name for c in later}]
+    acted = [c.at for c in agent.calls if c.name in later]
     if asked is not None and (not acted or asked < min(acted)):
         return PRESENT
     if acted:
@@ -211,8 +207,7 @@ def _disambiguates(case: Case) -> Label:
     if question is not None:
         return _asked(case, question)
     for search in (c for c in reference.good if len(records(c)) > 1):
-        chosen = chosen_record(search, reference.calls)
-        if chosen is None:
+        if (chosen := chosen_record(search, reference.calls)) is None:
             continue
         tool, key, value = chosen
         others = [a for row in records(search) for a in atoms(row) if not same(a, value)]
@@ -236,23 +231,19 @@ def _completes(case: Case) -> Label:
     wanted = parts(case.reference)
     if len(wanted) < 2 or case.agent.stuck():
         return NA
-    left = [c.name for c in case.agent.calls]
+    left = Counter(c.name for c in case.agent.calls)
     begun: list[bool] = []
     for part in wanted:
-        names = [c.name for c in part if c.name in left]
-        begun.append(bool(names))
-        for name in names:
-            if name in left:  # a part may call a tool more often than the agent did
-                left.remove(name)
+        begun.append(any(left[c.name] > 0 for c in part))
+        left.subtract(c.name for c in part)
     if not any(begun):
         return NA
     last = max(i for i, b in enumerate(begun) if b)
-    missing = [
-        i
-        for i, b in enumerate(begun)
+    missing = any(
         # A yes-or-no look-up that was skipped on the way to a later part is a missing check.
-        if not b and not (i < last and all(isinstance(c.result, bool) for c in wanted[i]))
-    ]
+        not b and not (i < last and all(isinstance(c.result, bool) for c in wanted[i]))
+        for i, b in enumerate(begun)
+    )
     return LACKING if missing and case.agent.said else PRESENT
 
 
@@ -261,20 +252,15 @@ def _completes(case: Case) -> Label:
 
 def _exact(case: Case) -> Label:
     """Where the reference takes a value over from a result: is the agent's made up or garbled?"""
-    verdict = NA
     reference, agent = case.reference, case.agent
+    seen: list[bool] = []
     for call in reference.good:
         past = reference.before(call.at)
         for key, value in call.arguments.items():
-            if not precise(value) or in_texts(value, past.heard):
-                continue
-            if not in_results(value, past.good):
-                continue
-            for mine in (c for c in agent.calls if c.name == call.name and key in c.arguments):
-                verdict = PRESENT if verdict is NA else verdict
-                if made_up(mine, key, agent):
-                    verdict = LACKING
-    return verdict
+            if precise(value) and not in_texts(value, past.heard) and in_results(value, past.good):
+                mine = [c for c in agent.calls if c.name == call.name and key in c.arguments]
+                seen += [made_up(c, key, agent) for c in mine]
+    return _lacking(any(seen)) if seen else NA
 
 
 # -- converts_values --------------------------------------------------------------------------
@@ -325,9 +311,9 @@ def _declines(case: Case) -> Label:
     known = {c.name for c in reference.calls}
     checked = any(isinstance(c.result, bool) for c in reference.good)
     refuses = bool(reference.said) and not reference.calls and not reference.questions
-    if case.forbidden and checked:
+    if case.minefields and checked:
         return LACKING if _checks(case) is PRESENT and invents(case, known) else NA
-    if not refuses and not case.forbidden:
+    if not refuses and not case.minefields:
         return NA
     return LACKING if any(c.name not in known for c in case.agent.calls) else PRESENT
 

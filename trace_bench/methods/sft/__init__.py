@@ -1,5 +1,316 @@
-"""Supervised fine-tuning on demonstrations: a LoRA adapter without any rollout."""
+"""Supervised fine-tuning on demonstrations: a LoRA adapter without any rollout.
 
-from trace_bench.methods.sft.method import Sft
+The paper's baseline from the Agent Data Protocol. In the phone world the demonstrations are by
+default general ones of the mixture that the tiny agent knows already, so little is to be expected
+of them, and a gain of a method over this one is not a gain from demonstrations alone. In other
+worlds the training tasks are solved (`tiny.played`). The budget stays unspent.
 
-__all__ = ["Sft"]
+A conversation of others is left out, and counted in the log with the reason, if it is an episode of
+a task of another split (a held-out task must not be trained on), if it failed, or if its tools are
+not the suite's. The tools in the prompt are as the suite defines them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trace_bench.core.chat import read_call
+from trace_bench.core.checked import LATER, number
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.factory import load
+from trace_bench.core.protocols import (
+    HasReference,
+    Lab,
+    Method,
+    MethodPlan,
+    Need,
+    PlannedRun,
+    RunContext,
+    Suite,
+    performed,
+)
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Task, Tool
+from trace_bench.methods.sft.formats import read
+from trace_bench.methods.sft.found import Dialogue
+from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
+from trace_bench.play.steps import with_guidance
+from trace_bench.tiny.played import Demonstration
+from trace_bench.tiny.played import demonstrations as solved
+
+if TYPE_CHECKING:
+    from trace_bench.policies.chat import Chat
+    from trace_bench.trainers.tree import Tokens
+
+
+MARK = "demonstrations from method.data, whose rollouts no budget here has paid for"
+
+
+@dataclass(frozen=True)
+class SftSettings(TuningSettings):
+    """`method.*` of `method=sft`."""
+
+    data: str | None = None
+    """A file, or a folder of files, in one of these formats: ATIF, logs of Inspect as JSON, and the
+    chat format of OpenAI or that of the Agent Data Protocol, one JSON object a line; None: in the
+    phone world the project's own demonstrations, drawn from the mixture that the tiny agent was
+    trained on, in others the training tasks, played by their references."""
+    demonstrations: int = field(default=1024, metadata=number(1))
+    """How many of them are used, the first ones that fit."""
+    tools: Literal["suite", "own"] = field(default="suite", metadata=LATER)
+    """The tools of a conversation in `data`: the suite's, or its own, so that it may be of any
+    world (`python -m trace_bench.tiny demonstrate`). The Agent Data Protocol's are always own."""
+
+
+class Sft(Method):
+    """A LoRA adapter fine-tuned on demonstrations; no rollout is spent.
+
+    With demonstrations of others (`method.data`) the training tasks are only looked at to see
+    whether these fit the suite."""
+
+    def __init__(self, settings: SftSettings, run: RunContext) -> None:
+        self.settings, self.context = settings, run
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        """The base agent with the adapter `sft`, used for every task; it goes on from the adapter
+        that the base agent has, if any, and demonstrations are read under its prompt."""
+
+        def sequences(context: int) -> list[Tokens]:
+            chat = Chat(load_tokenizer(base.model), base.model, self.context.thinking)
+            shown = self._conversations(tasks, seed, lab)
+            return demonstrations(chat, base, shown, context, lab.log)
+
+        from trace_bench.policies.chat import Chat
+        from trace_bench.policies.loading import load_tokenizer
+
+        seed = stable_seed(lab.seed, "sft")
+        return Tuning("sft", base, lab, self.settings, {}, sequences).run()
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        needs = [HERE]
+        marks = () if self.settings.data is None else (MARK,)
+        if self._plays:
+            needs.append(Need("env", HasReference, "docs/methods.md", "Set `method.data`."))
+            marks = (f"given the references of {run.tasks} tasks",)
+        return MethodPlan(
+            needs=tuple(needs),
+            adapters=1,
+            trains=True,
+            demonstrations=self.settings.demonstrations,
+            marks=marks,
+        )
+
+    @property
+    def _plays(self) -> bool:
+        """Whether the training tasks are the demonstrations."""
+        return self.settings.data is None and not self.context.general_demonstrations
+
+    def _conversations(self, tasks: Sequence[Task], seed: int, lab: Lab) -> Iterable[Demonstration]:
+        count = self.settings.demonstrations
+        if self._plays:
+            return played(lab.suite, tasks, count, seed, self.context.max_turns)
+        if self.settings.data is None:
+            return general(self.context.general_demonstrations, count, seed)
+        fits = with_own_tools if self.settings.tools == "own" else Fitting(lab.suite, tasks).fits
+        return others(Path(self.settings.data), count, fits, lab.log)
+
+
+def demonstrations(
+    chat: Chat,
+    base: AgentSpec,
+    shown: Iterable[Demonstration],
+    context: int,
+    log: Callable[[str], None],
+) -> list[Tokens]:
+    """The demonstrations as tokens, under the base agent's prompt. Those longer than `context`
+    tokens are left out, and counted in the log. Raises UserError if none is left."""
+    every = [
+        tokens_of(chat, replace(each, messages=with_guidance(each.messages, base.prompt)))
+        for each in shown
+    ]
+    fitting = [s for s in every if len(s.ids) <= context]
+    if len(fitting) < len(every):
+        log(
+            f"sft: {len(every) - len(fitting)} of {len(every)} demonstrations are longer than "
+            f"the context of {context} tokens and left out"
+        )
+    if not fitting:
+        raise UserError("method=sft has no demonstration that fits. Change `method.data`.")
+    return fitting
+
+
+def tokens_of(chat: Chat, shown: Demonstration) -> Tokens:
+    """A conversation as tokens up to the agent's last turn; `sampled` are those to learn."""
+    import numpy as np
+
+    from trace_bench.trainers.tree import Tokens
+
+    ids: list[int] = []
+    sampled: list[int] = []
+    pending: list[Any] = []
+    learned = iter(shown.learned)
+    for place, message in enumerate(shown.messages):
+        if message["role"] != "assistant":
+            pending.append(message)
+            continue
+        ids += chat.following(pending, True) if ids else chat.first(pending, shown.tools)
+        turn = chat.turn(shown.messages[:place], shown.tools, message)
+        if next(learned):
+            sampled += range(len(ids), len(ids) + len(turn))
+        ids += turn
+        pending = []
+    return Tokens(
+        np.array(ids, dtype=np.int64),
+        np.array(sampled, dtype=np.int64),
+        np.zeros(len(sampled), dtype=np.float32),
+    )
+
+
+def general(place: str, count: int, seed: int) -> Iterator[Demonstration]:
+    """`count` of a world's general demonstrations: in the phone world people, words and wordings
+    that no split shares, capabilities lacking as often as in the tiny agent's own training."""
+    one = load(place, "Suite.general_demonstrations").target
+    for n in range(count):
+        messages, tools = one(seed % 2**31 * 1_000_000 + n)
+        yield _whole(Dialogue("", tuple(messages), tuple(tools)))
+
+
+def played(
+    suite: Suite, tasks: Sequence[Task], count: int, seed: int, max_turns: int
+) -> Iterator[Demonstration]:
+    """`count` episodes of the training tasks as they are solved, with mistakes that are put right.
+    Raises UserError where a model plays the user, and if none ends in success."""
+    if suite.asks_user():
+        raise UserError(
+            "method=sft without `method.data` plays the references of the training tasks, and the "
+            f"user of {suite.name}/{suite.variant} is played by a model. Set `method.data`."
+        )
+    return solved(suite, tasks, count, seed=seed, max_turns=max_turns)
+
+
+def _whole(found: Dialogue) -> Demonstration:
+    """The conversation, of no task, with its tools."""
+    messages, skipped = found.messages, found.skipped
+    learned = tuple(n not in skipped for n, m in enumerate(messages) if m["role"] == "assistant")
+    return Demonstration("", messages, found.tools or (), learned)
+
+
+def others(
+    place: Path,
+    count: int,
+    fits: Callable[[Dialogue], Demonstration | str],
+    log: Callable[[str], None],
+) -> Iterator[Demonstration]:
+    """The first `count` conversations of a file or folder that can be demonstrations. `fits`: a
+    conversation as one, or why it is none. Raises UserError if none can."""
+    used = 0
+    refused: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for found in read(place):
+        talk = _whole(found) if found.general else fits(found)
+        if isinstance(talk, str):
+            refused[talk] += 1
+            first.setdefault(talk, found.where)
+        else:
+            used += 1
+            yield talk
+        if used == count:
+            break
+    told = "; ".join(f"{n} for {why} (first: {first[why]})" for why, n in refused.most_common())
+    if not used:
+        raise UserError(f"method.data={place} has no demonstration that fits: {told or 'empty'}.")
+    if refused:
+        log(f"sft: {used} conversations are used, {refused.total()} left out: {told}")
+
+
+def with_own_tools(found: Dialogue) -> Demonstration | str:
+    """The conversation, of any world, with its own tools; or why it is left out."""
+    if why := found.unusable or _unfinished(found):
+        return why
+    if found.tools is None and any(m.get("tool_calls") for m in found.messages):
+        return "tools that the file does not define"
+    return _whole(found)
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What a conversation must fit: the run's suite and training tasks."""
+
+    suite: Suite
+    tasks: Sequence[Task]
+
+    def fits(self, found: Dialogue) -> Demonstration | str:
+        """The conversation with the suite's tools; or why it is left out."""
+        why = found.unusable or self._elsewhere(found.task) or _unfinished(found)
+        if why:
+            return why
+        offered = found.offered
+        if found.tools is not None:
+            offered = tuple(str(_name(tool)) for tool in found.tools)
+        if self.tools is None:
+            if found.tools is None:
+                return "tools that the file does not define, and the suite only with its user"
+            return _whole(found)
+        used = [call for m in found.messages for call in m.get("tool_calls", ())]
+        for name in (*(offered or ()), *(call["function"]["name"] for call in used)):
+            if name not in self.tools:
+                return f"a tool that the suite does not have, {name}"
+        for call in used:
+            if why := self._call(call):
+                return why
+        tools = tuple(self.tools[name] for name in offered or self.tools)
+        return _whole(replace(found, tools=tools))
+
+    @cached_property
+    def tools(self) -> Mapping[str, Tool] | None:
+        """The suite's tools by name, as its training tasks offer them; None where a task cannot be
+        looked at without the model that plays its user."""
+        if self.suite.asks_user():
+            return None
+        offered = [tool for t in self.tasks for tool in performed(self.suite, t)[0].tools]
+        return {_name(tool): tool for tool in offered}
+
+    def _elsewhere(self, task: str | None) -> str | None:
+        """Why an episode of this task must not be trained on. One that the suite does not know, or
+        generated itself, may be."""
+        if task is None or task in {t.id for t in self.tasks}:
+            return None
+        try:
+            split = self.suite.task(task).split
+        except (TraceBenchError, LookupError, ValueError):
+            return None
+        if split not in self.suite.splits():
+            return None
+        return f"a task of the split {split}, which is not trained on"
+
+    def _call(self, call: Mapping[str, object]) -> str | None:
+        assert self.tools is not None
+        try:
+            name, arguments = read_call(call)
+        except ValueError:
+            return "a call that could not be read"
+        known = self.tools[name]["function"].get("parameters", {}).get("properties", {})
+        more = sorted(arguments.keys() - known.keys())
+        return f"an argument that the suite's {name} does not have, {more[0]}" if more else None
+
+
+def _name(tool: Tool) -> str:
+    return str(tool.get("function", {}).get("name"))
+
+
+def _unfinished(found: Dialogue) -> str | None:
+    """Why a conversation is none that an agent should imitate."""
+    if found.success is False:
+        return "an episode that failed"
+    roles = [m["role"] for m in found.messages]
+    if "assistant" not in roles or roles[0] == "assistant":
+        return "no message before the agent's, or none of the agent's"
+    made = {c["id"] for m in found.messages for c in m.get("tool_calls", ())}
+    if any(m["role"] == "tool" and m["tool_call_id"] not in made for m in found.messages):
+        return "a tool's result that answers no call"
+    return None

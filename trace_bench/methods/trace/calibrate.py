@@ -1,15 +1,14 @@
 """Calibration of synthetic environments on the base agent, within the budget (method, step 2).
 
 Only tasks that need the capability are measured: contrast cases are easy by design and would count
-as "always succeeds". The rollouts are by the base agent, so a trainer could use them as its first
-iteration; that reuse is left out on purpose, because a trainer that starts from groups which it did
-not sample would no longer be the same trainer that the other methods use.
+as "always succeeds". No trainer uses these rollouts as its first iteration, on purpose: it would no
+longer be the trainer that the other methods use.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trace_bench.core.protocols import Lab
@@ -61,28 +60,26 @@ class Calibration:
 
 def measure(groups: Sequence[Sequence[tuple[float, bool]]], failures: int = 0) -> Numbers:
     """Numbers of groups of (reward, success) pairs; empty groups are left out."""
-    full = [list(g) for g in groups if g]
+    full = [g for g in groups if g]
     rewards = [r for g in full for r, _ in g]
-    n = len(rewards)
-    mean = sum(rewards) / n if n else 0.0
-    std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / n) if n else 0.0
-
-    def share(test: Sequence[bool]) -> float:
-        return sum(test) / len(test) if test else 0.0
-
-    constant = share([max(r for r, _ in g) - min(r for r, _ in g) <= EPS for g in full])
+    reward = _mean(rewards)
+    constant = _mean([max(g)[0] - min(g)[0] <= EPS for g in full])
     return Numbers(
         groups=len(full),
-        rollouts=n,
-        mean_reward=mean,
-        success=share([s for g in full for _, s in g]),
-        std=std,
-        all_success=share([all(s for _, s in g) for g in full]),
-        all_zero=share([all(r <= EPS for r, _ in g) for g in full]),
+        rollouts=len(rewards),
+        mean_reward=reward,
+        success=_mean([s for g in full for _, s in g]),
+        std=math.sqrt(_mean([(r - reward) ** 2 for r in rewards])),
+        all_success=_mean([all(s for _, s in g) for g in full]),
+        all_zero=_mean([all(r <= EPS for r, _ in g) for g in full]),
         constant=constant,
         informative=1.0 - constant if full else 0.0,
         failures=failures,
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def outside_bands(numbers: Numbers, settings: SynthesisSettings) -> tuple[str, ...]:
@@ -109,11 +106,9 @@ def outside_bands(numbers: Numbers, settings: SynthesisSettings) -> tuple[str, .
 def next_mix(mix: Mix, numbers: Numbers, settings: SynthesisSettings) -> Mix:
     """Longer tasks after a round that was too easy, shorter ones after one that was too hard."""
     middle = (settings.band_low + settings.band_high) / 2
-    step = 0
-    if numbers.success > settings.band_high or numbers.all_success > settings.band_all_success:
-        step = 1
-    if numbers.success < settings.band_low or numbers.all_zero > settings.band_all_zero:
-        step = -1 if numbers.success < middle else step
+    easy = numbers.success > settings.band_high or numbers.all_success > settings.band_all_success
+    hard = numbers.success < settings.band_low or numbers.all_zero > settings.band_all_zero
+    step = -1 if hard and numbers.success < middle else int(easy)
     return replace(mix, level=max(-MAX_LEVEL, min(MAX_LEVEL, mix.level + step)))
 
 
@@ -148,8 +143,7 @@ def _play_round(
         tasks.extend(task for task in drawn for _ in range(size))
     temperature = settings.calibration_temperature
     played = lab.rollouts(label, base, tasks, purpose=Purpose.CALIBRATION, temperature=temperature)
-    per = settings.calibration_round
-    return [numbers(played[i * per : (i + 1) * per], settings) for i in range(len(due))]
+    return [numbers(own, settings) for own in in_groups(played, settings.calibration_round)]
 
 
 def numbers(played: Sequence[Trajectory], settings: SynthesisSettings) -> Numbers:
@@ -167,8 +161,8 @@ def of_groups(groups: Sequence[Sequence[Trajectory]], settings: SynthesisSetting
 
 def _conclude(calibration: Calibration) -> None:
     """Sets outcome and mix: the round with the fewest missed bands is the one to train on."""
+    calibration.outcome = "kept with a warning"
     if not calibration.rounds:
-        calibration.outcome = "kept with a warning"
         return
     best = min(calibration.rounds, key=lambda r: len(r.outside))
     calibration.mix = best.mix
@@ -176,8 +170,6 @@ def _conclude(calibration: Calibration) -> None:
         calibration.outcome = "in bands"
     elif all(r.numbers.groups and r.numbers.all_success >= 1.0 for r in calibration.rounds):
         calibration.outcome = "dropped"  # the base agent always succeeds: nothing to learn
-    else:
-        calibration.outcome = "kept with a warning"
 
 
 def as_json(calibration: Calibration) -> dict[str, object]:
@@ -209,8 +201,3 @@ def table(calibrations: Sequence[Calibration]) -> str:
         outside = "; ".join(c.rounds[-1].outside) if c.rounds else "no rollouts left for it"
         lines.append(f"    {c.outcome}" + (f": {outside}" if c.outcome != "in bands" else ""))
     return "\n".join(lines)
-
-
-def kept(calibrations: Sequence[Calibration]) -> Mapping[str, Mix]:
-    """The capabilities to train and how their tasks are drawn."""
-    return {c.name: c.mix for c in calibrations if c.outcome != "dropped"}

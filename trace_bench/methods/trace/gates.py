@@ -18,12 +18,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, State
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
-from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.routing import GateRoute
+from trace_bench.methods.trace.settings import Budget
 from trace_bench.trainers.course import make_schedule, task_of_group
 from trace_bench.trainers.record import (
     check_finite,
@@ -36,7 +35,6 @@ from trace_bench.trainers.record import (
 if TYPE_CHECKING:
     import torch
 
-    from trace_bench.trainers.gates import Gated
     from trace_bench.trainers.grpo import Advantages, Mismatch
     from trace_bench.trainers.tree import Tokens
 
@@ -68,40 +66,33 @@ class GateTraining:
     """Trains `agent`'s gate (its router, a soft classifier) with all that is left of the budget."""
 
     def __init__(self, lab: Lab, agent: AgentSpec, tasks: Sequence[Task], budget: Budget) -> None:
-        assert isinstance(budget.settings.route, GateRoute)
-        if not isinstance(lab.trainer, FineTunes):
-            raise UserError(
-                "method.route=gate trains its gate in this process, which this trainer cannot. "
-                "Change `trainer` to local, or set method.route.share=0."
-            )
-        from trace_bench.trainers.gates import Gate
+        import torch
 
-        assert agent.router is not None
+        from trace_bench.trainers.gates import Gate, Gated
+
+        assert isinstance(budget.settings.route, GateRoute) and agent.router is not None
+        assert isinstance(lab.trainer, FineTunes), "the plan needs it (routing.TUNING)"
         self.lab, self.base, self.tasks = lab, agent, tasks
         self.route, self.reward = budget.settings.route, budget.settings.reward
-        self.trainer, self.recipe = lab.trainer, lab.trainer.settings
+        self.recipe = lab.trainer.settings
         self.schedule = make_schedule(budget.unspent(lab), self.recipe, NAME)
-        self.gate = Gate(agent.router, self.route.others)
+        self.gate = gate = Gate(agent.router, self.route.others)
         self.seed = stable_seed(lab.seed, "trace", NAME)
+        adapters = [next(a for a in agent.adapters if a.name == n) for n in gate.adapters]
+        like = lab.trainer.learner(agent.model)
+        self.model = Gated(agent.model, adapters, str(like.device), like.dtype, like.memory)
+        self.optimizer = torch.optim.AdamW(gate.parameters, lr=self.route.rate, weight_decay=0.0)
         self.states: dict[str, State] = {}
         self.strange = 0
 
     def run(self) -> AgentSpec:
-        import torch
-
-        from trace_bench.trainers.gates import Gated
-
-        adapters = [next(a for a in self.base.adapters if a.name == n) for n in self.gate.adapters]
-        like = self.trainer.learner(self.base.model)
-        model = Gated(self.base.model, adapters, str(like.device), like.dtype, like.memory)
-        optimizer = torch.optim.AdamW(self.gate.parameters, lr=self.route.rate, weight_decay=0.0)
         agent = self.agent(0)
         first = 0
         for iteration, groups in enumerate(self.schedule.groups):
             tasks = [task_of_group(first + g, self.tasks, self.seed) for g in range(groups)]
             first += groups
             played = self.rollouts(iteration, agent, tasks)
-            record = self.learn(iteration, played, model, optimizer)
+            record = self.learn(iteration, played)
             agent = self.agent(iteration + 1)
             self.lab.metric(**record)
             self.lab.checkpoint(agent)
@@ -119,13 +110,7 @@ class GateTraining:
             check_prompt(trajectory)
         return played
 
-    def learn(
-        self,
-        iteration: int,
-        played: Sequence[Trajectory],
-        model: Gated,
-        optimizer: torch.optim.Optimizer,
-    ) -> dict[str, Any]:
+    def learn(self, iteration: int, played: Sequence[Trajectory]) -> dict[str, Any]:
         import torch
 
         from trace_bench.trainers.grpo import group_advantages, standardized
@@ -140,7 +125,7 @@ class GateTraining:
         self.states, self.strange = {}, 0
         for epoch in range(self.recipe.epochs):
             self.lab.step(where, epoch, self.recipe.epochs)
-            self.step(played, found, model, optimizer, update)
+            self.step(played, found, update)
             check_finite(where, update.grad_norm)
         if self.strange:
             self.lab.log(
@@ -160,14 +145,7 @@ class GateTraining:
             **of_sampler(where, update.mismatch, self.recipe.mismatch, self.lab),
         }
 
-    def step(
-        self,
-        played: Sequence[Trajectory],
-        found: Advantages,
-        model: Gated,
-        optimizer: torch.optim.Optimizer,
-        update: _Update,
-    ) -> None:
+    def step(self, played: Sequence[Trajectory], found: Advantages, update: _Update) -> None:
         """One optimizer step on all groups with an advantage, one tree for each piece. With rounded
         products the old policy's log-probabilities are the trainer's own before the first step, so
         that rounding is not taken for a change of the gate."""
@@ -184,7 +162,7 @@ class GateTraining:
         if not groups:
             return
         count, r = sum(map(len, groups.values())), self.recipe
-        optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         before: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0.0
         for members in groups.values():
@@ -194,10 +172,10 @@ class GateTraining:
             spread = found.values[members].repeat_interleave(lengths)
             for piece in self.pieces(group, update.steps == 0):
                 sampled = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
-                new = model.logprobs(build(piece.sequences), self.gate.mix(piece.state)).cpu()
+                new = self.model.logprobs(build(piece.sequences), self.gate.mix(piece.state)).cpu()
                 if update.steps == 0:
                     update.own.append(new.detach())
-                old = update.own[len(before)] if model.learner.rounded else sampled
+                old = update.own[len(before)] if self.model.learner.rounded else sampled
                 batch = Batch(new, old, spread[piece.places], lengths)
                 each = clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high, r.dual_clip)
                 loss = (weights[piece.places] * each.values).sum()
@@ -211,7 +189,7 @@ class GateTraining:
         update.steps, update.loss = update.steps + 1, update.loss + total
         update.grad_norm += norm if math.isfinite(total) else math.nan
         if math.isfinite(norm) and math.isfinite(total):
-            optimizer.step()
+            self.optimizer.step()
 
     def pieces(self, group: Sequence[Trajectory], first: bool) -> list[_Piece]:
         """The group by its first prompts, which set the weights. `first`: nothing was learned since

@@ -1,9 +1,6 @@
 """What routers are learned from, and the regression that learns it: openings of the adapters' own
-synthetic tasks, and what their training rollouts have shown. All of it is paid for, or costs
-nothing, and nothing of the target tasks is seen.
-
-A label is the adapter in whose environment something was seen, or the base model for a contrast
-case, in which the capability must not be used.
+synthetic tasks, and what their training rollouts have shown; nothing of the target tasks. A label
+is the adapter in whose environment something was seen, or the base model for a contrast case.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from trace_bench.policies.routing.router import shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trace_bench.methods.trace.training import Job, Trained
+    from trace_bench.methods.trace.fit import Trained
 
 WORDS = 500  # most words: those of the most tasks
 IN_TASKS = 4  # fewest tasks that a word must occur in, so that no task is learned by heart
@@ -45,34 +42,30 @@ class Openings:
     def classifier(self, trained: Sequence[Trained], warm: bool = True) -> dict[str, Any]:
         """What of a router's description chooses; all zero without `warm`."""
         labels: list[str | None] = [*(t.adapter.name for t in trained), None]
-        found = [self._of(t.job) for t in trained]
+        found = [self._of(t) for t in trained]
         contrast = [state for _, others in found for state in others]
-        states: list[State] = []
-        classes: list[int] = []
-        for place, own in enumerate([*(own for own, _ in found), contrast]):
-            states += own
-            classes += [place] * len(own)
-        there = sorted(set(classes))
+        by_class = [*(own for own, _ in found), contrast]
+        states = [state for own in by_class for state in own]
         check_examples(states)
-        if warm:
-            key = tuple(t.job.name for t in trained)
-            if key not in self._fitted:
-                fitted = fit(states, [there.index(c) for c in classes])
-                self._fitted[key] = fitted
-                self._lab.log(
-                    f"router: {fitted.right:.0%} of {len(states)} openings go where they came from"
-                )
-            return {"labels": [labels[c] for c in there], **self._fitted[key].as_json()}
-        zero = [[0.0] * len(states[0]) for _ in labels]
-        return {"labels": labels, "weights": zero, "bias": [0.0] * len(labels)}
+        if not warm:
+            zero = [[0.0] * len(states[0]) for _ in labels]
+            return {"labels": labels, "weights": zero, "bias": [0.0] * len(labels)}
+        there = [place for place, own in enumerate(by_class) if len(own)]
+        key = tuple(t.name for t in trained)
+        if key not in self._fitted:
+            classes = [n for n, place in enumerate(there) for _ in by_class[place]]
+            fitted = self._fitted[key] = fit(states, classes)
+            self._lab.log(
+                f"router: {fitted.right:.0%} of {len(states)} openings go where they came from"
+            )
+        return {"labels": [labels[place] for place in there], **self._fitted[key].as_json()}
 
-    def _of(self, job: Job) -> tuple[Sequence[State], Sequence[State]]:
-        """States of the job's tasks: with its capability, and contrast cases."""
-        if job.name not in self._states:
-            own = job.own
-            contrast = [t for t in job.tasks if t.data.get("contrast", False)]
-            self._states[job.name] = (self._read(own[:EXAMPLES]), self._read(contrast[:EXAMPLES]))
-        return self._states[job.name]
+    def _of(self, trained: Trained) -> tuple[Sequence[State], Sequence[State]]:
+        """States of its tasks: with its capability, and contrast cases."""
+        if trained.name not in self._states:
+            own, contrast = trained.side(False)[:EXAMPLES], trained.side(True)[:EXAMPLES]
+            self._states[trained.name] = self._read(own), self._read(contrast)
+        return self._states[trained.name]
 
     def _read(self, tasks: Sequence[Task]) -> Sequence[State]:
         openings = [
@@ -121,15 +114,15 @@ class Conversations:
         examples: list[tuple[Shown, int, float]] = []
         found: Counter[str] = Counter()  # tasks that show a word
         for place, t in enumerate(trained):
-            for task in t.job.tasks:
+            for task in t.tasks:
                 label = len(trained) if task.data.get("contrast", False) else place
                 seen = sorted(self._of(task), key=sorted)
                 found.update(frozenset().union(*seen))
                 examples += [(words, label, 1.0 / len(seen)) for words in seen]
         check_examples(examples)
         there = sorted({label for _, label, _ in examples})
-        common = sorted(w for w, n in found.items() if n >= IN_TASKS)
-        words = sorted(common, key=lambda w: -found[w])[:WORDS]
+        common = [w for w, n in found.items() if n >= IN_TASKS]
+        words = sorted(common, key=lambda w: (-found[w], w))[:WORDS]
         fitted = fit(
             [[float(w in seen) for w in words] for seen, _, _ in examples],
             [there.index(label) for _, label, _ in examples],
@@ -140,8 +133,7 @@ class Conversations:
             f"router: {len(examples)} turns of training rollouts, {fitted.right:.0%} of them go "
             "where they came from"
         )
-        named = [labels[label] for label in there]
-        return {"words": words, "labels": named, **fitted.as_json()}
+        return {"words": words, "labels": [labels[c] for c in there], **fitted.as_json()}
 
     def _of(self, task: Task) -> set[Shown]:
         """What the task's rollouts have shown; its opening, if there were none."""

@@ -1,15 +1,10 @@
 """Step 6: which adapter acts. Each route is a class with its settings; its `describe` makes the
 router as plain JSON, which the policies turn into one (`policies.routing`).
 
-The published router asks the base model for a letter (zero_shot). It needs a model that follows an
-instruction it has never seen; the tiny agent, which knows only tool conversations, cannot. The
-default is the classifier, by the rule of results/protocol.md. Linear and ties always use one merge
-of all adapters: yardsticks for what a choice brings.
-
-Two more tell how much routing costs. The oracle route takes for each task the adapter that does
-best on it; it needs every adapter's score on every task, so evaluation runs it, without charge. One
-adapter on all environments (method=joint) needs no router, but its training is not free: it is a
-run and a ledger of its own.
+The published router asks the base model for a letter (zero_shot), which the tiny agent cannot
+answer: it knows only tool conversations. The default is the classifier, by the rule of
+results/protocol.md. Linear and ties always use one merge of all adapters: yardsticks for what a
+choice brings, as are the oracle, which evaluation runs without charge, and method=joint.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from trace_bench.policies.routing.router import AT_SERVERS, LOCK
 from trace_bench.trainers.record import start_of
 
 if TYPE_CHECKING:
-    from trace_bench.methods.trace.training import Trained
+    from trace_bench.methods.trace.fit import Trained
 
 Example = tuple[str, str | None, tuple[str, ...]]  # text, adapter (None: base model), tools
 
@@ -61,8 +56,6 @@ HERE = Need(
     "Training the gate makes new sums of adapters with every update, which a model in this process "
     "takes at once; at servers set method.route=soft, which is the gate before its training.",
 )
-
-
 TUNING = Need(
     "trainer",
     FineTunes,
@@ -77,11 +70,14 @@ class RouterData:
     and which acts where none is chosen."""
 
     def __init__(self, lab: Lab, base: AgentSpec, analysis: Analysis) -> None:
-        own = start_of(base)
-        self.lab, self.analysis = lab, analysis
-        self.otherwise = None if own is None else own.name
+        self.lab, self.base, self.analysis = lab, base, analysis
         self.openings = Openings(lab, base)
         self.conversations = Conversations(lab)
+
+    @property
+    def otherwise(self) -> str | None:
+        own = start_of(self.base)
+        return None if own is None else own.name
 
 
 @dataclass(frozen=True)
@@ -120,11 +116,10 @@ class Route:
 @dataclass(frozen=True)
 class Retrieval(Route):
     """One adapter or the base model, by likeness to stored conversations: the first message and the
-    tools at hand are compared with those of each adapter's own tasks (label: the adapter), of
-    training tasks that the base agent solved (label: base model), and of training tasks that failed
-    for lack of a capability (label: its adapter). Contrast cases are no examples for the base
-    model: an adapter is trained on them too and solves them, so all they would do is draw tasks
-    away from it."""
+    tools at hand are compared with those of each adapter's own tasks, of training tasks that the
+    base agent solved (label: base model), and of those that failed for lack of a capability (label:
+    its adapter). Contrast cases are no examples for the base model: an adapter solves them too, so
+    they would only draw tasks away from it."""
 
     name: Literal["retrieval"] = "retrieval"
     examples: int = field(default=256, metadata=number(1))
@@ -143,12 +138,12 @@ class Retrieval(Route):
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         examples: list[Example] = []
         for t in trained:
-            first = first_steps(seen.lab, t.job.own[: self.examples])
+            first = first_steps(seen.lab, t.side(contrast=False)[: self.examples])
             examples += [(text, t.adapter.name, tools) for text, tools in map(read_opening, first)]
-        known = seen.analysis.known([t.job.name for t in trained])
+        known = seen.analysis.known([t.name for t in trained])
         examples += [(k.text, seen.otherwise, k.tools) for k in known if k.solved][: self.examples]
         for t in trained:
-            lacking = [k for k in known if not k.solved and k.lacking == t.job.name]
+            lacking = [k for k in known if not k.solved and k.lacking == t.name]
             examples += [(k.text, t.adapter.name, k.tools) for k in lacking[: self.examples]]
         examples = list(dict.fromkeys(e for e in examples if e[0].strip()))
         tools = sorted({name for _, _, at_hand in examples for name in at_hand})
@@ -177,7 +172,10 @@ class ZeroShot(Route):
     published variant); 0 uses the likeliest alone (published as final)."""
 
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
-        return _asked(trained, seen, self.share)
+        skills = {c.name: c.description for c in seen.analysis.candidates}
+        offered = [[t.adapter.name, skills[t.name]] for t in trained]
+        more = {"share": self.share} if self.share else {}
+        return {"kind": "zero_shot", "skills": offered, "prompt": VERSION, **more}
 
 
 @dataclass(frozen=True)
@@ -192,15 +190,8 @@ class Both(Retrieval):
     """As with zero_shot."""
 
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
-        found, asked = super().describe(trained, seen), _asked(trained, seen, self.share)
-        return {"kind": "both", "retrieval": found, "zero_shot": asked}
-
-
-def _asked(trained: Sequence[Trained], seen: RouterData, share: float) -> dict[str, Any]:
-    skills = {c.name: c.description for c in seen.analysis.candidates}
-    offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
-    more = {"share": share} if share else {}
-    return {"kind": "zero_shot", "skills": offered, "prompt": VERSION, **more}
+        asked = ZeroShot(share=self.share).describe(trained, seen)
+        return {"kind": "both", "retrieval": super().describe(trained, seen), "zero_shot": asked}
 
 
 # -- routes that add adapters up ------------------------------------------------------------------

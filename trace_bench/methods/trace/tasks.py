@@ -3,100 +3,34 @@ base agent; from environments that a language model writes; or the target's trai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, MethodPlan, Phase, PlannedRun, Suite
-from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, refuse_analyst
+from trace_bench.core.protocols import MethodPlan, Phase, PlannedRun
+from trace_bench.core.types import Task
+from trace_bench.methods.looking.analysis import refuse_analyst
 from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.making import GENERATOR, Mix, draw, generator
 from trace_bench.methods.trace import calibrate
-from trace_bench.methods.trace.budget import Budget
+from trace_bench.methods.trace.fit import Fit, Made
 from trace_bench.methods.trace.generate import questions
 from trace_bench.methods.trace.generate.checks import held_out
 from trace_bench.methods.trace.generate.generation import Generation
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import Budget, TraceSettings
 
-Made = Mapping[str, tuple[Task, ...]]
-"""The training tasks of each capability, in training order."""
 SELECTED = "environments selected from training tasks"
 
 
-class Drawer:
-    """The training tasks of a method and of its yardstick, which asks for the same: what was drawn
-    from a suite is kept as long as the suite is the same."""
-
-    def __init__(self) -> None:
-        self._suite: Suite | None = None
-        self._drawn: dict[tuple[str, int, Mix, int], tuple[Task, ...]] = {}
-
-    def tasks(
-        self, suite: Suite, capability: str, count: int, mix: Mix, seed: int
-    ) -> tuple[Task, ...]:
-        """As `making.draw` with the label "train"."""
-        if suite is not self._suite:
-            self._suite, self._drawn = suite, {}
-        key = (capability, count, mix, seed)
-        if key not in self._drawn:
-            self._drawn[key] = draw(suite, capability, count, mix, seed, "train")
-        return self._drawn[key]
-
-
-@dataclass
-class TaskSource:
-    """Where the tasks of one fit come from. `looks`: how the analysis is called in the plan;
-    `nothing`: why the base agent is returned when there are no tasks."""
-
-    lab: Lab
-    base: AgentSpec
-    training: Sequence[Task]  # the target's
-    budget: Budget
-    analysis: Analysis
-    write: CapabilityReport
-    drawer: Drawer
-
-    looks: ClassVar[str] = "analysis"
-    nothing: ClassVar[str]
-
-    @property
-    def settings(self) -> TraceSettings:
-        return self.budget.settings
-
-    @classmethod
-    def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
-        """With `left` rollouts. UserError for settings and roles that do not fit together."""
-        raise NotImplementedError
-
-    @property
-    def trainable(self) -> Collection[str] | None:
-        """The capabilities that it can make tasks for; None: all that are no controls."""
-        return None
-
-    def make(self, chosen: Sequence[Verdict]) -> Made:
-        """The tasks of those of the chosen capabilities that it has tasks for."""
-        raise NotImplementedError
-
-    def listening(self) -> AbstractContextManager[None]:
-        """While adapters are trained on its tasks."""
-        return nullcontext()
-
-    def keeps(self, tasks: Sequence[Task]) -> bool:
-        """Whether what was trained on these tasks may be used."""
-        return True
-
-
-def source_of(settings: TraceSettings, written: bool) -> type[TaskSource]:
+def way_of(settings: TraceSettings, written: bool) -> type[Fit]:
     """`written`: a model plays the role of the generator."""
     if settings.synthesis == "select":
         return Selected
     return Written if written else Generated
 
 
-class Generated(TaskSource):
+class Generated(Fit):
     nothing = "the base agent already has what was selected: it is returned"
 
     @classmethod
@@ -105,8 +39,7 @@ class Generated(TaskSource):
         refuse_analyst(run, f"Set {ways}.")
         return MethodPlan(phases=_calibration(budget, left), needs=(GENERATOR,))
 
-    @property
-    def trainable(self) -> Collection[str]:
+    def can_make(self) -> Collection[str]:
         return tuple(generator(self.lab.suite).capabilities())
 
     def make(self, chosen: Sequence[Verdict]) -> Made:
@@ -117,14 +50,18 @@ class Generated(TaskSource):
         results = calibrate.calibrate(lab, self.base, names, settings, pool)
         self.write(calibration=[calibrate.as_json(c) for c in results])
         lab.log(calibrate.table(results))
-        mixes, count = calibrate.kept(results), settings.synthetic_tasks
-        return {
-            name: self.drawer.tasks(lab.suite, name, count, mix, lab.seed)
-            for name, mix in mixes.items()
-        }
+        return {c.name: self.draw(c.name, c.mix) for c in results if c.outcome != "dropped"}
+
+    def draw(self, name: str, mix: Mix) -> tuple[Task, ...]:
+        """As `making.draw`, once for a method and its yardstick, which asks for the same."""
+        suite = self.lab.suite
+        asked = (name, self.settings.synthetic_tasks, mix, self.lab.seed)
+        if (id(suite), asked) not in self.drawn:  # the suite stays there, and so its id is its own
+            self.drawn[id(suite), asked] = suite, draw(suite, *asked, "train")
+        return self.drawn[id(suite), asked][1]
 
 
-class Written(TaskSource):
+class Written(Fit):
     """By a language model, for the capabilities where it could."""
 
     nothing = "no environment was accepted: the base agent is returned"
@@ -147,7 +84,7 @@ class Written(TaskSource):
     def make(self, chosen: Sequence[Verdict]) -> Made:
         lab, settings = self.lab, self.settings
         pool = self.budget.calibration(self.budget.left(lab), len(chosen))
-        tools, leaks = self.analysis.tools(), held_out(lab.suite, self.training)
+        tools, leaks = self.analysis.tools(), held_out(lab.suite, self.tasks)
         self.generation = Generation(lab, self.base, settings, tools, leaks, pool)
         self.write(generator={"prompt": questions.VERSION})
         made: dict[str, tuple[Task, ...]] = {}
@@ -173,7 +110,7 @@ class Written(TaskSource):
         self.write(dropped=[{"name": name, "reason": why} for name, why in listed])
 
 
-class Selected(TaskSource):
+class Selected(Fit):
     """The training tasks whose failures lack a capability, for suites that can make no tasks of
     their own. No calibration is run: the analysis has run these very tasks with the base agent, and
     its numbers are written down. None is dropped for them: each task has failed at least once."""

@@ -124,58 +124,51 @@ def examine(
     `twin`: the same module in another process, which must give the same."""
     try:
         tasks = [seeded(suite, seed) for seed in seeds]
-        return (
+        fault = (
             _variety(suite, tasks)
             or _tools(suite, tasks, tools)
             or _leaks(suite, tasks, leaks)
-            or _listed(first_fault(suite, tasks[:CONFORMING]))
+            or first_fault(suite, tasks[:CONFORMING])
             or _twin(suite, twin, tasks[:CONFORMING])
-            or _floors(suite, twin, tasks)
         )
+        return [fault] if fault else _floors(suite, twin, tasks)
     except EngineError:
         raise
     except (UserError, EpisodeError) as error:
         return [f"the module failed: {error}"]
 
 
-def _variety(suite: Suite, tasks: Sequence[Task]) -> list[str]:
+def _variety(suite: Suite, tasks: Sequence[Task]) -> str | None:
     openings = {opening(suite, task) for task in tasks}
     if len(openings) < len(tasks) // 2:
-        return [f"{len(tasks)} seeds give only {len(openings)} different first messages."]
-    return []
+        return f"{len(tasks)} seeds give only {len(openings)} different first messages."
+    return None
 
 
-def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> list[str]:
+def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> str | None:
     """The target's own schemas, and nothing else."""
     for task in tasks:
         for tool in performed(suite, task)[0].tools:
             name = tool["function"]["name"]
             if name not in tools:
-                return [f"there is no tool {name!r}; allowed: {', '.join(sorted(tools))}."]
+                return f"there is no tool {name!r}; allowed: {', '.join(sorted(tools))}."
             if to_json(tool) != to_json(tools[name]):
-                return [f"the schema of {name!r} is not the target's; use TOOLS[{name!r}]."]
-    return []
+                return f"the schema of {name!r} is not the target's; use TOOLS[{name!r}]."
+    return None
 
 
-def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
-    for task in tasks:
-        if leaks.found([*texts_of(task), opening(suite, task)]):
-            return [TOO_CLOSE]
-    return []
+def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> str | None:
+    return TOO_CLOSE if any(leaks.in_task(suite, task) for task in tasks) else None
 
 
-def _listed(fault: str | None) -> list[str]:
-    return [] if fault is None else [fault]
-
-
-def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
+def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> str | None:
     for task in tasks:
         other = seeded(twin, task.seed)
         if to_json(other.data) != to_json(task.data):
-            return [f"make_task({task.seed}) gives other data in another process."]
+            return f"make_task({task.seed}) gives other data in another process."
         if _played(suite, task) != _played(twin, task):
-            return [f"{task.id} is played otherwise in another process."]
-    return []
+            return f"{task.id} is played otherwise in another process."
+    return None
 
 
 def _played(suite: Suite, task: Task) -> str:
@@ -187,7 +180,7 @@ def _floors(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
     """The floors, and the same episodes in another process, the last one first."""
     measured = audit.measure(suite, tasks)
     episodes = [episode for floor in measured for episode in floor.episodes]
-    return audit.too_high(measured) or _listed(audit.difference(twin, episodes))
+    return audit.too_high(measured) or list(filter(None, [audit.difference(twin, episodes)]))
 
 
 SHINGLE = 6  # words in a row that count as the same wording
@@ -217,6 +210,9 @@ class Leaks:
         shingles, entities = _collect([texts])
         out = [f"the wording {s!r}" for s in sorted(shingles & self.shingles)]
         return out + [f"{e!r}" for e in sorted(entities & self.entities)]
+
+    def in_task(self, suite: Suite, task: Task) -> bool:
+        return bool(self.found([*texts_of(task), opening(suite, task)]))
 
 
 def held_out(suite: Suite, training: Sequence[Task]) -> Leaks:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from trace_bench.core.errors import EngineError, EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Lab, Suite
@@ -22,7 +22,7 @@ from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool, Traj
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_block
 from trace_bench.methods.looking.capabilities import Capability
-from trace_bench.methods.making import opening, seeded, self_test
+from trace_bench.methods.making import seeded, self_test
 from trace_bench.methods.trace import calibrate
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
@@ -32,7 +32,6 @@ from trace_bench.methods.trace.generate.checks import (
     Seeds,
     examine,
     quoted,
-    texts_of,
     violations,
 )
 from trace_bench.methods.trace.generate.questions import GENERATOR, again, objection, request
@@ -41,12 +40,36 @@ from trace_bench.methods.trace.settings import SynthesisSettings
 
 @dataclass
 class Attempt:
-    """One module. `problems` is empty when it was accepted; `numbers`: its calibration, if any."""
+    """One module, and its calibration, if it came so far."""
 
-    number: int
+    name: str
     code: str = ""
-    problems: list[str] = field(default_factory=list)
     numbers: calibrate.Numbers | None = None
+
+
+class Refused(Exception):
+    """A module is not accepted. `problems`: why, in words for its author."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raises Refused if there are any."""
+    if problems:
+        raise Refused(problems)
+
+
+@contextmanager
+def as_source_error() -> Iterator[None]:
+    """What a module does wrong while tasks are made of it as a SourceError."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except UserError as error:
+        raise SourceError(str(error)) from error
 
 
 class Generation:
@@ -83,76 +106,66 @@ class Generation:
                 left = "no rollouts are left to calibrate another attempt"
                 self._drop(name, f"{left} (budget, method.calibration_share){last}")
                 return None
-            attempt = Attempt(number)
-            tasks = None
-            if self._ask(f"{name}/{number}", talk, attempt):
-                tasks = self._try(capability, attempt)
-            self._keep(name, attempt)
-            if tasks is not None:
+            attempt = Attempt(f"{name}@{number}")
+            made: Accepted | None = None
+            problems: Sequence[str] = ()
+            try:
+                attempt.code = self._ask(f"{name}/{number}", talk)
+                made = self._try(capability, attempt)
+            except Refused as refused:
+                problems = refused.problems
+            self._keep(f"{file_name(name)}/{number}", attempt, problems)
+            if made is not None:
+                self.accepted[made.tasks[0].env] = made
                 self.lab.log(f"{name}, attempt {number + 1}: accepted")
-                return tasks
-            self.lab.log(f"{name}, attempt {number + 1}: {attempt.problems[0]}")
-            last = f"; the last one: {attempt.problems[0]}"
-            talk = again(first, attempt.code, attempt.problems) if attempt.code else first
+                return made.tasks
+            self.lab.log(f"{name}, attempt {number + 1}: {problems[0]}")
+            last = f"; the last one: {problems[0]}"
+            talk = again(first, attempt.code, problems) if attempt.code else first
         self._drop(name, f"no attempt at its environment was accepted{last}")
         return None
 
-    def _ask(self, call: str, talk: Sequence[Message], attempt: Attempt) -> bool:
-        """Sets the attempt's code; False when the model's answer cannot be used. UserError when the
-        model is out of reach: no capability is given up for that."""
+    def _ask(self, call: str, talk: Sequence[Message]) -> str:
+        """The model's module. UserError when the model is out of reach: no capability is given up
+        for that."""
         try:
-            attempt.code = self.lab.ask(GENERATOR, call, talk, read_block)
+            return self.lab.ask(GENERATOR, call, talk, read_block)
         except LLMError as error:
             if error.outage:
                 self.lab.retract(GENERATOR, f"{call}/")
                 raise error.ending(GENERATOR) from error
-            attempt.problems = [f"the generator gave no module: {error}"]
-        return not attempt.problems
+            raise Refused([f"the generator gave no module: {error}"]) from error
 
-    def _try(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...] | None:
-        """The accepted attempt's training tasks; else None, and what is wrong in `problems`."""
-        attempt.problems = violations(attempt.code)
-        if not attempt.problems and self.leaks.found(quoted(attempt.code)):
-            attempt.problems = [TOO_CLOSE]
-        if attempt.problems:
-            return None
-        name = f"{capability.name}@{attempt.number}"
-        seeds = Seeds.of(self.lab.seed, name, attempt.code, self.settings)
-        made = None
+    def _try(self, capability: Capability, attempt: Attempt) -> Accepted:
+        """Raises Refused at the first step that the module does not pass."""
+        refuse(violations(attempt.code))
+        if self.leaks.found(quoted(attempt.code)):
+            raise Refused([TOO_CLOSE])
         try:
-            with (
-                self._fresh(name, attempt.code) as suite,
-                self._fresh(f"{name}'", attempt.code) as twin,
-            ):
-                attempt.problems = examine(suite, twin, seeds.checks, self.tools, self.leaks)
-            if not attempt.problems:
-                made = self._go_on(capability, attempt, name, seeds)
+            return self._run(capability, attempt)
         except (SourceError, EpisodeError) as error:
-            attempt.problems = [str(error)]
-        if made is None or attempt.problems:
-            self.lab.drop_suite(name)
-            return None
-        self.accepted[made.tasks[0].env] = made
-        return made.tasks
+            self.lab.drop_suite(attempt.name)
+            raise Refused([str(error)]) from error
+        except Refused:
+            self.lab.drop_suite(attempt.name)
+            raise
 
-    def _go_on(
-        self, capability: Capability, attempt: Attempt, name: str, seeds: Seeds
-    ) -> Accepted | None:
-        """Judge, calibration and tasks of a module that has passed the checks; None or problems
-        when it is not accepted. Calibration, its audit and training have fresh workers each."""
-        if why := objection(self.lab, capability, name, attempt.code):
-            attempt.problems = [f"a reader objects: {why}"]
-            return None
-        suite = self._load(name, attempt.code)
-        attempt.problems, played = self._calibrate(name, attempt, suite, seeds)
-        if attempt.problems:
-            return None
-        tasks, ids = self._tasks(suite, seeds)
-        made = Accepted(capability.name, name, attempt.code, tasks, tuple(played), ids)
-        with self._fresh(f"{name}'", attempt.code) as fresh:
-            attempt.problems = audit.before_training(made, fresh)
+    def _run(self, capability: Capability, attempt: Attempt) -> Accepted:
+        """Checks, judge, calibration and tasks; each step, and training, has fresh workers."""
+        name, code = attempt.name, attempt.code
+        seeds = Seeds.of(self.lab.seed, name, code, self.settings)
+        with self._fresh(name, code) as suite, self._fresh(f"{name}'", code) as twin:
+            refuse(examine(suite, twin, seeds.checks, self.tools, self.leaks))
+        if why := objection(self.lab, capability, name, code):
+            raise Refused([f"a reader objects: {why}"])
+        suite = self._load(name, code)
+        played = self._calibrate(attempt, suite, seeds)
+        tasks, acting = self._tasks(suite, seeds)
+        made = Accepted(capability.name, name, code, tasks, tuple(played), acting)
+        with self._fresh(f"{name}'", code) as fresh:
+            refuse(audit.before_training(made, fresh))
         self.lab.drop_suite(name)
-        self._load(name, attempt.code)
+        self._load(name, code)
         return made
 
     def _load(self, name: str, code: str) -> Suite:
@@ -169,42 +182,36 @@ class Generation:
         finally:
             self.lab.drop_suite(name)
 
-    def _calibrate(
-        self, name: str, attempt: Attempt, suite: Suite, seeds: Seeds
-    ) -> tuple[list[str], list[Episode]]:
-        """One calibration round: the bands that the base agent misses, and its episodes."""
+    def _calibrate(self, attempt: Attempt, suite: Suite, seeds: Seeds) -> list[Episode]:
+        """The episodes of a calibration round; Refused for the bands that the base agent misses."""
         self.pool -= self.settings.calibration_round
         size = self.settings.calibration_group_size
         tasks = [task for task in _draw(suite, seeds.calibration) for _ in range(size)]
-        call, temperature = f"calibration/{name}", self.settings.calibration_temperature
+        call, temperature = f"calibration/{attempt.name}", self.settings.calibration_temperature
         played = self.lab.rollouts(
             call, self.base, tasks, purpose=Purpose.CALIBRATION, temperature=temperature
         )
         attempt.numbers = calibrate.numbers(played, self.settings)
         outside = calibrate.outside_bands(attempt.numbers, self.settings)
-        problems = [f"played by the agent that is to be trained: {what}" for what in outside]
-        return problems, of_rollouts(tasks, played)
+        refuse([f"played by the agent that is to be trained: {what}" for what in outside])
+        return of_rollouts(tasks, played)
 
+    @as_source_error()
     def _tasks(self, suite: Suite, seeds: Seeds) -> tuple[tuple[Task, ...], frozenset[str]]:
         """Tested training tasks, and the ids of all tasks whose reference calls tools."""
         count = self.settings.synthetic_tasks
         kept: list[Task] = []
         why = ""
-        try:
-            for task in _draw(suite, seeds.training):
-                if len(kept) == count:
-                    break
-                if self.leaks.found([*texts_of(task), opening(suite, task)]):
-                    why = TOO_CLOSE  # without the task: it would tell which words
-                elif (wrong := self_test(suite, task)) is not None:
-                    why = f"{task.id}: {wrong}"
-                else:
-                    kept.append(task)
-            acting = audit.acting(suite, [*kept, *_draw(suite, seeds.calibration)])
-        except EngineError:
-            raise
-        except UserError as error:
-            raise SourceError(str(error)) from error
+        for task in _draw(suite, seeds.training):
+            if len(kept) == count:
+                break
+            if self.leaks.in_task(suite, task):
+                why = TOO_CLOSE  # without the task: it would tell which words
+            elif (wrong := self_test(suite, task)) is not None:
+                why = f"{task.id}: {wrong}"
+            else:
+                kept.append(task)
+        acting = audit.acting(suite, [*kept, *_draw(suite, seeds.calibration)])
         if len(kept) < count:
             raise SourceError(
                 f"only {len(kept)} of {len(seeds.training)} tasks pass the test: {why}"
@@ -240,19 +247,14 @@ class Generation:
         self.dropped[capability] = why
         self.lab.log(f"{capability} is dropped: {why}")
 
-    def _keep(self, name: str, attempt: Attempt) -> None:
-        place = f"generated/{file_name(name)}/{attempt.number}"
-        self.lab.write_text(f"{place}.py", attempt.code)
+    def _keep(self, place: str, attempt: Attempt, problems: Sequence[str]) -> None:
+        self.lab.write_text(f"generated/{place}.py", attempt.code)
         measured = None if attempt.numbers is None else asdict(attempt.numbers)
-        verdict = {"accepted": not attempt.problems, "problems": attempt.problems}
-        self.lab.write(f"{place}.json", {**verdict, "calibration": measured})
+        verdict = {"accepted": not problems, "problems": list(problems)}
+        self.lab.write(f"generated/{place}.json", {**verdict, "calibration": measured})
 
 
+@as_source_error()
 def _draw(suite: Suite, seeds: Sequence[int]) -> list[Task]:
     """Tasks by seed. Raises SourceError when the module cannot make one."""
-    try:
-        return [seeded(suite, seed) for seed in seeds]
-    except EngineError:
-        raise
-    except UserError as error:
-        raise SourceError(str(error)) from error
+    return [seeded(suite, seed) for seed in seeds]

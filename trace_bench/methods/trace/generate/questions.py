@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from trace_bench.core.chat import opening_of
 from trace_bench.core.protocols import Lab
 from trace_bench.core.types import Message, Tool, Trajectory
 from trace_bench.llm.client import LLMError
@@ -78,10 +79,7 @@ def request(
     each = left // (2 * EXAMPLES)
     shown = [compact(t, each) for t in examples[:EXAMPLES]] if each > 300 else []
     lacking = "\n\n".join(f"-- an episode that lacked it\n{text}" for text in shown)
-    return [
-        {"role": "system", "content": rules},
-        {"role": "user", "content": f"{head}\n{lacking}".rstrip()},
-    ]
+    return opening_of(rules, f"{head}\n{lacking}".rstrip())
 
 
 def again(first: Sequence[Message], code: str, problems: Sequence[str]) -> list[Message]:
@@ -112,7 +110,7 @@ def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | N
     if limit is None:
         return None
     text = f"Capability: {capability.description}\n\n```python\n{code[: limit - len(JUDGED)]}```"
-    messages = [{"role": "system", "content": JUDGED}, {"role": "user", "content": text}]
+    messages = opening_of(JUDGED, text)
     try:
         verdict = lab.ask(JUDGE, name, messages, lambda answer: read_json(answer, VERDICT), VERDICT)
     except LLMError as error:

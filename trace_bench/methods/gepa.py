@@ -1,19 +1,31 @@
-"""GEPA's settings, and its adapter over `lab.rollouts`: every metric call is in the ledger."""
+"""GEPA, evolution of the prompt by reflection (Agrawal et al. 2025, arXiv 2507.19457), done by the
+package of that name.
+
+The package checks its budget only between iterations, so it is stopped as soon as a whole iteration
+might not fit any more; what is left stays unspent, and is logged. Its cache and its run folder stay
+off: it is deterministic given the seed, so a repeated run makes the same calls, and the lab answers
+the finished ones from disk.
+
+The training tasks are split once: `validation` of them compare candidates, the others are what
+proposals are made from. The trained agent has the prompt with the best validation score.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.protocols import Lab
+from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
+from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.llm.client import LLMError
-from trace_bench.methods.gepa.reflectors import ModelReflector
-from trace_bench.methods.transcript import conversation
+from trace_bench.methods.reflectors import ROLE, ModelReflector, ProgramReflector, under
+from trace_bench.methods.transcript import conversation, feedback
 
 COMPONENT = "guidance"
 Reflector = Callable[[str, Sequence[Mapping[str, Any]]], str]
@@ -63,10 +75,11 @@ class GepaSettings:
             )
 
 
-@dataclass
+@dataclass(eq=False)
 class GepaAdapter:
-    """Implements gepa's `GEPAAdapter`. A candidate is {"guidance": the prompt's lines}. `lost`: how
-    many episodes the infrastructure lost; they score 0, since GEPA knows no missing value."""
+    """Implements gepa's `GEPAAdapter` over `lab.rollouts`, so that every metric call is in the
+    ledger. A candidate is {"guidance": the prompt's lines}. `lost`: how many episodes the
+    infrastructure lost; they score 0, since GEPA knows no missing value."""
 
     lab: Lab
     base: AgentSpec
@@ -77,17 +90,12 @@ class GepaAdapter:
     lost: int = 0
     proposals: int = 0
     failed: int = 0  # proposals in a row that could not be made
-    trouble: str = ""
     fatal: TraceBenchError | None = None  # gepa catches what is raised in a proposal: see Gepa
     best: tuple[float, str] = (-1.0, "")  # validation score and prompt
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def agent(self, prompt: str) -> AgentSpec:
-        """The base agent under a prompt; the version names the prompt."""
-        if prompt == self.base.prompt:
-            return self.base
-        digest = hashlib.sha256(prompt.encode()).hexdigest()[:8]
-        return replace(self.base, version=f"gepa-{digest}", prompt=prompt)
+        return under(self.base, prompt, "gepa")
 
     def evaluate(
         self, batch: list[Task], candidate: dict[str, str], capture_traces: bool = False
@@ -108,8 +116,8 @@ class GepaAdapter:
         self.lost += sum(t.score is None or t.failure is not None for t in played)
         if whole:
             self._validated(prompt, sum(scores) / len(scores))
-        traces = list(played) if capture_traces else None
-        return EvaluationBatch(outputs=list(played), scores=scores, trajectories=traces)
+        traces = played if capture_traces else None
+        return EvaluationBatch(outputs=played, scores=scores, trajectories=traces)
 
     def _score(self, trajectory: Trajectory) -> float:
         if trajectory.score is None or trajectory.failure is not None:
@@ -141,11 +149,9 @@ class GepaAdapter:
         """The reflector's prompt. A failure is counted; too many in a row stop the method."""
         try:
             prompt = self.reflector(candidate[COMPONENT], reflective_dataset[COMPONENT])
-        except LLMError as error:
-            if not error.outage:
-                return self._unchanged(candidate, error)
-            self._stop(error.ending("reflector"), error)
         except Exception as error:
+            if isinstance(error, LLMError) and error.outage:
+                self._stop(error.ending("reflector"), error)
             return self._unchanged(candidate, error)
         self.failed = 0
         self.proposals += 1
@@ -154,18 +160,16 @@ class GepaAdapter:
     def _unchanged(self, candidate: Mapping[str, str], error: Exception) -> dict[str, str]:
         """Counts a failed proposal; the prompt stays as it is."""
         self.failed += 1
-        self.trouble = f"{type(error).__name__}: {error}"
-        if self.failed >= self.settings.failures:
-            why = (
-                f"method=gepa: {self.failed} proposals failed one after the other, the last with "
-                f"{self.trouble}"
-            )
-            if isinstance(error, LLMError):  # the model's failure, not one of this program
-                hint = "Change `llm.reflector`, or raise `method.failures`."
-                self._stop(UserError(f"{why.rstrip('.')}. {hint}"), error)
-            self._stop(TraceBenchError(why), error)
-        self.lab.log(f"a proposal failed: {self.trouble}")
-        return dict(candidate)
+        trouble = f"{type(error).__name__}: {error}"
+        if self.failed < self.settings.failures:
+            self.lab.log(f"a proposal failed: {trouble}")
+            return dict(candidate)
+        row = f"{self.failed} proposals failed one after the other"
+        why = f"method=gepa: {row}, the last with {trouble}"
+        if isinstance(error, LLMError):  # the model's failure, not one of this program
+            hint = "Change `llm.reflector`, or raise `method.failures`."
+            self._stop(UserError(f"{why.rstrip('.')}. {hint}"), error)
+        self._stop(TraceBenchError(why), error)
 
     def _stop(self, fatal: TraceBenchError, cause: Exception) -> NoReturn:
         """Ends the method. Its last question is asked again when the run is resumed."""
@@ -175,16 +179,83 @@ class GepaAdapter:
         raise fatal from cause
 
 
-def feedback(trajectory: Trajectory) -> str:
-    """The outcome of an episode, in words, from its score alone."""
-    if trajectory.failure is not None:
-        return f"lost: {trajectory.failure.error}"
-    if trajectory.score is None:
-        return "lost: no score"
-    score = trajectory.score
-    text = f"score {score.similarity:.2f} of 1"
-    if score.milestones:
-        reached = sum(m.hit for m in score.milestones)
-        text += f", {reached} of {len(score.milestones)} milestones reached"
-    hit = any(m.hit for m in score.minefields)
-    return text + (", something was done that must not be done" if hit else "")
+class Gepa(Method):
+    """GEPA prompt evolution by its package, every metric call a rollout of the budget."""
+
+    def __init__(self, settings: GepaSettings) -> None:
+        self.settings = settings
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        """The base agent under the best prompt that was found; itself when none is better."""
+        settings, budget = self.settings, lab.budget_left()
+        if not tasks:
+            raise UserError("method=gepa needs training tasks; change `env.suite`.")
+        settings.check(budget, len(tasks))
+        order = list(tasks)
+        random.Random(stable_seed(lab.seed, "gepa", "split")).shuffle(order)
+        validation, training = order[: settings.validation], order[settings.validation :]
+        reflector: Reflector = ModelReflector(lab, settings.lines)
+        if lab.prompt_limit(ROLE) is None:
+            seed = stable_seed(lab.seed, "gepa", "reflector")
+            reflector = ProgramReflector(settings.lines, seed)
+        ids = frozenset(task.id for task in validation)
+        adapter = GepaAdapter(lab, base, settings, reflector, ids)
+        least, most = settings.proposals(budget)
+        lab.log(f"gepa: {budget} rollouts allow {least} to {most} proposals")
+        self._optimize(adapter, training, validation)
+        if adapter.fatal is not None:
+            raise adapter.fatal
+        return self._conclude(adapter, budget)
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        self.settings.check(run.budget, run.tasks)
+        _, most = self.settings.proposals(run.budget)
+        return MethodPlan(
+            phases=(Phase("prompts", run.budget, most=True),),
+            questions={ROLE: most} if ROLE in run.models else {},
+            caveat="a run stops where the next proposal might not fit its budget",
+        )
+
+    def _optimize(
+        self, adapter: GepaAdapter, training: Sequence[Task], validation: Sequence[Task]
+    ) -> None:
+        import gepa
+
+        lab, settings = adapter.lab, adapter.settings
+        gepa.optimize(
+            seed_candidate={COMPONENT: adapter.base.prompt},
+            trainset=list(training),
+            valset=list(validation),
+            adapter=adapter,  # type: ignore[arg-type]
+            reflection_minibatch_size=min(settings.minibatch, len(training)),
+            use_merge=False,
+            stop_callbacks=lambda state: (
+                adapter.fatal is not None or lab.budget_left() < settings.iteration
+            ),
+            # It logs every step; what matters goes to gepa.json and the metrics.
+            logger=SimpleNamespace(log=lambda message: None),  # type: ignore[arg-type]
+            cache_evaluation=False,
+            raise_on_exception=True,
+            display_progress_bar=False,
+            seed=stable_seed(lab.seed, "gepa", "engine") % 2**32,
+        )
+
+    def _conclude(self, adapter: GepaAdapter, budget: int) -> AgentSpec:
+        lab, (score, prompt) = adapter.lab, adapter.best
+        unspent = lab.budget_left()
+        lab.write(
+            "gepa.json",
+            {
+                "candidates": adapter.history,
+                "best": {"prompt": prompt.splitlines(), "validation": score},
+                "proposals": adapter.proposals,
+                "lost": adapter.lost,
+                "unspent": unspent,
+            },
+        )
+        lab.log(
+            f"gepa: {adapter.proposals} proposals, {len(adapter.history) - 1} of them accepted; "
+            f"{unspent} of {budget} rollouts unspent, since one more iteration may cost "
+            f"{adapter.settings.iteration}"
+        )
+        return adapter.agent(prompt)

@@ -1,23 +1,24 @@
 """What writes GEPA's prompts: a program in the place of the reflecting LLM, or a language model.
 
-Both read what an LLM would be shown, conversations with their feedback, and nothing else: neither a
-task's reference nor what the task was made to test. The program differs from an LLM in that it
-finds symptoms by simple patterns and can only write lines from a fixed pool (`POOL`), which holds
-lines that help, lines that do nothing and lines that harm. They are general advice to an agent that
-works with tools, right or not for this one; each has the symptoms in a failed conversation that
-would make a reader think of it. Which lines an agent understands is for the rollouts to find out.
+Both read conversations with their feedback, and nothing else: neither a task's reference nor what
+the task was made to test. The program finds symptoms by simple patterns and can only write lines
+from a fixed pool (`POOL`): general advice that helps, does nothing or harms, each with the symptoms
+in a failed conversation that would make a reader think of it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
+from trace_bench.core.chat import opening_of
 from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message
+from trace_bench.core.types import AgentSpec
 from trace_bench.llm.structured import Unusable, read_block
 
 Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": float}
@@ -45,6 +46,14 @@ def symptoms(conversation: str) -> frozenset[str]:
         ANY: True,
     }
     return frozenset(name for name, there in found.items() if there)
+
+
+def under(base: AgentSpec, prompt: str, kind: str) -> AgentSpec:
+    """The base agent under a prompt, which its version names."""
+    if prompt == base.prompt:
+        return base
+    digest = hashlib.sha256(prompt.encode()).hexdigest()[:8]
+    return replace(base, version=f"{kind}-{digest}", prompt=prompt)
 
 
 class ProgramReflector:
@@ -144,26 +153,19 @@ class ModelReflector:
 
     def __call__(self, prompt: str, records: Sequence[Record]) -> str:
         """The next prompt, one instruction a line. Raises LLMError when none can be used."""
-        self._asked += 1
-        return self._lab.ask(
-            ROLE, f"proposal/{self._asked:04d}", self._question(prompt, records), self._read
-        )
-
-    def retract(self) -> None:
-        """Forgets the last answer, so that the same command asks again."""
-        self._lab.retract(ROLE, f"proposal/{self._asked:04d}/")
-
-    def _question(self, prompt: str, records: Sequence[Record]) -> list[Message]:
         limit = self._lab.prompt_limit(ROLE)
         assert limit is not None, "no model plays the reflector"
         rules = RULES.format(lines=self._lines)
         now = prompt or "(none)"
         each = max(200, (limit - len(rules) - len(now)) // max(1, len(records)) - 100)
         shown = "\n\n".join(f"-- {r['Feedback']}\n{str(r['Conversation'])[:each]}" for r in records)
-        return [
-            {"role": "system", "content": rules},
-            {"role": "user", "content": f"Present instructions:\n{now}\n\n{shown}"},
-        ]
+        question = opening_of(rules, f"Present instructions:\n{now}\n\n{shown}")
+        self._asked += 1
+        return self._lab.ask(ROLE, f"proposal/{self._asked:04d}", question, self._read)
+
+    def retract(self) -> None:
+        """Forgets the last answer, so that the same command asks again."""
+        self._lab.retract(ROLE, f"proposal/{self._asked:04d}/")
 
     def _read(self, answer: str) -> str:
         lines = [line.strip(" -*\t") for line in read_block(answer).splitlines()]
