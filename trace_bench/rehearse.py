@@ -31,7 +31,7 @@ from trace_bench.results.runs import read_run
 from trace_bench.runner.build import models_in_roles
 from trace_bench.runner.cut import Cut, small
 from trace_bench.runner.forecast import describe
-from trace_bench.settings.compose import compose, take
+from trace_bench.settings.compose import compose_words
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name, weights_count
 from trace_bench.settings.schema import Settings, parse
 from trace_bench.trainers.memory import shape_of
@@ -62,15 +62,13 @@ class Report:
 @command("interrupted")
 def main(argv: Sequence[str]) -> int:
     """0: all that was tried was shown; 1: something was not; 2: wrong settings."""
-    words = list(argv)
-    if words[:1] == ["--run"]:  # in a process of its own, which is killed once
+    if argv[:1] == ["--run"]:  # in a process of its own, which is killed once
         from trace_bench.runner.pipeline import run
 
-        return run(parse(read_json(Path(words[1]))))
-    if told(words, __doc__):
+        return run(parse(read_json(Path(argv[1]))))
+    if told(argv, __doc__):
         return 0
-    more = take(words, "--config-dir") or take(words, "-cd")
-    settings = compose(words, Path(more) if more else None)
+    settings = compose_words(argv)
     folder = Path(mkdtemp(prefix="rehearsal_"))
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.policy.threads))
     try:

@@ -31,7 +31,7 @@ from trace_bench.core.checked import Chosen, Parameter, parameters
 from trace_bench.core.errors import unknown
 from trace_bench.settings import choices
 from trace_bench.settings.choices import GROUPS
-from trace_bench.settings.registry import CUSTOM, WITHIN, Offered, entry_points
+from trace_bench.settings.registry import CUSTOM, OWN, Offered, entry_points
 from trace_bench.settings.schema import Settings
 
 WIDTH = 79
@@ -97,12 +97,12 @@ def text(about: str | None, more: Path | None = None) -> str:
     if about is None:
         return _overview(groups, run)
     group, _, choice = about.partition("=")
-    if about in WITHIN:
-        return _within(about)
     if group in groups:
         if choice and choice not in groups[group]:
             raise unknown(group, choice, groups[group], group)
         return _choice(group, choice, more) if choice else _group(group, groups[group], more)
+    if about in OWN:
+        return _within(about)
     if own := [e for e in run if e.name.partition(".")[0] == about]:
         return "\n\n".join("\n".join(_item(e.shown, e.about)) for e in own)
     raise unknown("help", about, (*groups, *(e.name for e in run if "." not in e.name)), "--help")

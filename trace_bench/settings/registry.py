@@ -133,9 +133,9 @@ ENTRY_POINTS: Mapping[str, str] = {
     **{group: f"trace_bench.{group}s" for group in KINDS},
     "env": "trace_bench.suites",
     "policy": "trace_bench.policies",
+    "trainer.algorithm": "trace_bench.algorithms",
 }
-WITHIN: Mapping[str, str] = {"trainer.algorithm": "trace_bench.algorithms"}
-"""The same for settings of parts that a name chooses (`Offered`)."""
+"""Of the groups, and of settings within a part that a name chooses (`Offered`)."""
 CUSTOM = "custom"  # the name of a part that is given by `factory` alone
 
 
@@ -164,11 +164,8 @@ class Part:
         """Builds the part. Raises UserError, also if it lacks members of the group's protocol."""
         kind = KINDS[self.group]
         made = self.factory.make(self.options, run, self.group, object if kind is str else kind)
-        if kind is str:
-            return self._path(made)
-        return made
-
-    def _path(self, made: object) -> str:
+        if kind is not str:
+            return made
         if not isinstance(made, str | Path) or not str(made):
             raise UserError(
                 f"{self.factory.where}={self.factory.text} gives {made!r}; needed: the folder of "
@@ -250,16 +247,14 @@ class Offered(Mapping[str, type]):
 
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
     """The entry points of installed packages for a group, by name."""
-    wanted = {**ENTRY_POINTS, **WITHIN}[group]
-    return {e.name: e for e in _installed(tuple(sys.path)) if e.group == wanted}
+    found = _installed(tuple(sys.path)).select(group=ENTRY_POINTS[group])
+    return {e.name: e for e in found}
 
 
 @functools.lru_cache(maxsize=4)
-def _installed(path: tuple[str, ...]) -> list[metadata.EntryPoint]:
+def _installed(path: tuple[str, ...]) -> metadata.EntryPoints:
     """The entry points on the import path. Slow: reads every installed package's metadata."""
-    found = metadata.entry_points()
-    wanted = (*ENTRY_POINTS.values(), *WITHIN.values())
-    return [e for group in wanted for e in found.select(group=group)]
+    return metadata.entry_points()
 
 
 def names(group: str) -> list[str]:
