@@ -26,7 +26,7 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.tiny import Log, MadeSettings, World
 from trace_bench.tiny.demos import GUIDANCE, GUIDED, IRRELEVANT, RIGHT, demonstration, pieces_of
 from trace_bench.tiny.making import Lessons, ModelBench, Source, card, rate, table
-from trace_bench.tiny.tokenizer import build as build_tokenizer
+from trace_bench.tiny.template import build_tokenizer
 from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
 
 SHIPPED = {"demonstrations": 110_000, "passes": 1, "success": None, "minutes": 1440.0}

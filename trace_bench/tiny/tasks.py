@@ -41,8 +41,7 @@ from trace_bench.settings.schema import Settings, parse
 from trace_bench.tiny import Log, MadeSettings, World
 from trace_bench.tiny.making import Lessons, Source, card, make_in
 from trace_bench.tiny.played import Demonstration, demonstrations, renamed
-from trace_bench.tiny.tokenizer import build as build_tokenizer
-from trace_bench.tiny.tokenizer import common_words
+from trace_bench.tiny.template import build_tokenizer, common_words
 from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
 
 FEW = 200  # tasks from which unseen names are hardly learned

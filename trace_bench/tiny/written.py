@@ -134,17 +134,13 @@ def _tool(tool: Tool, names: Mapping[str, str], keys: Mapping[str, str]) -> Tool
 
 
 def _message(message: Message, names: Mapping[str, str], keys: Mapping[str, str]) -> Message:
-    out = dict(message)
+    out: dict[str, Any] = {**message}
     if "name" in out:
         out["name"] = names.get(out["name"], out["name"])
-    if calls := message.get("tool_calls"):
-        out["tool_calls"] = [_call(call, names, keys) for call in calls]
-    return out  # type: ignore[return-value]
-
-
-def _call(call: Mapping[str, Any], names: Mapping[str, str], keys: Mapping[str, str]) -> Any:
-    function = call["function"]
-    given = json.loads(function["arguments"])
-    arguments = json.dumps({keys.get(k, k): v for k, v in given.items()}, ensure_ascii=False)
-    new = {"name": names[function["name"]], "arguments": arguments}
-    return {**call, "function": new}
+    calls = []
+    for call in message.get("tool_calls") or ():
+        given = json.loads(call["function"]["arguments"])
+        arguments = json.dumps({keys.get(k, k): v for k, v in given.items()}, ensure_ascii=False)
+        function = {"name": names[call["function"]["name"]], "arguments": arguments}
+        calls.append({**call, "function": function})
+    return out | {"tool_calls": calls} if calls else out  # type: ignore[return-value]
