@@ -56,7 +56,7 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
         check_folder(more)
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     fill()
-    with _readable_errors(), _arguments(_opened(with_custom(argv))):
+    with _readable_errors(), _arguments(_opened(argv)):
         main(task)()
     if bugs:
         raise bugs[0]
@@ -104,7 +104,7 @@ def compose_plain(
     try:
         with _readable_errors(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
             for run in overrides:
-                files, values = _sorted_out(_opened(with_custom(run)), config_dir)
+                files, values = _sorted_out(_opened(run), config_dir)
                 if files not in chosen:
                     chosen[files] = hydra_compose("config", [*files, *place])
                 cfg = copy.deepcopy(chosen[files])
@@ -124,23 +124,6 @@ def _sorted_out(
     keys = {o: o.partition("=")[0].lstrip("+~") for o in overrides}
     files = [o for o, key in keys.items() if key in groups or "/" in key or "@" in key]
     return tuple(files), [o for o in overrides if o not in files]
-
-
-def with_custom(overrides: Sequence[str]) -> list[str]:
-    """With `GROUP=custom` before a group's factory that is given without a choice of the group,
-    unless an experiment chooses, and without factories that are none."""
-    overrides = [o for o in overrides if not re.fullmatch(r"\w+\.factory=(null)?", o)]
-    given = {o.partition("=")[0].lstrip("+") for o in overrides}
-    if given & {"experiment", "--config-name", "-cn"}:
-        return overrides
-    out: list[str] = []
-    for override in overrides:
-        key = override.partition("=")[0]
-        group = key.lstrip("+").removesuffix(".factory")
-        if key.endswith(".factory") and group in KINDS and group not in given:
-            out.append(f"{group}=custom")
-        out.append(override)
-    return out
 
 
 def take(arguments: list[str], key: str) -> str | None:
@@ -166,13 +149,20 @@ _NAMES = re.compile(r"(?!(?:null|true|false)$)[A-Za-z_](\w*(,\w+)*|[\w.]*:\w[\w.
 def _opened(overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra wants them: `++` before a setting that is in none of our files, such as
     `env.options.size=40`, `method.route.share=0.2` (of what a name chooses) or `env.args.size=40`
-    (of keys of any name); and `method.route=gate` is `method.route.name=gate`. Raises UserError."""
-    heads = {o.partition("=")[0].lstrip("+").rpartition(".")[0] for o in overrides}
+    (of keys of any name); `method.route=gate` is `method.route.name=gate`; `GROUP=custom` before a
+    factory whose group neither a choice nor an experiment sets; no factory that is null. Raises
+    UserError."""
+    overrides = [o for o in overrides if not re.fullmatch(r"\w+\.factory=(null)?", o)]
+    given = {o.partition("=")[0].lstrip("+") for o in overrides}
+    heads = {name.rpartition(".")[0] for name in given}
+    chosen = given & {"experiment", "--config-name", "-cn"}
     out = []
     for override in overrides:
         key, equals, value = override.partition("=")
         name = key.lstrip("+")
         group, _, below = name.partition(".")
+        if below == "factory" and group in KINDS and not chosen and group not in given:
+            out.append(f"{group}=custom")
         _refuse(override, name if equals else "")
         option = below.startswith("options.") and group in KINDS
         setting, _, deeper = below.removeprefix("options.").partition(".")
