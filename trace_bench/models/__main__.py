@@ -19,7 +19,7 @@ from pathlib import Path
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.models import Kept, check_name, listed, making, place, read_kept, taken
+from trace_bench.models import Kept, listed, making, place, read_kept
 from trace_bench.models.convert import HERMES, OWN, convert
 
 
@@ -97,9 +97,7 @@ def get(name: str, cache: Path) -> Kept:
 
 
 def add(source: Path, name: str, template: str, cache: Path) -> Kept:
-    """A model of a file or folder under a name. Raises UserError."""
-    if (cache / check_name(name)).exists():
-        raise taken(cache, name)
+    """A model of a file or folder under a name. Raises UserError, also for one that is taken."""
     with making(cache, name) as folder:
         convert(source, folder, template)
     return read_kept(cache, name)

@@ -20,7 +20,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -283,18 +282,13 @@ def _about(group: str, choice: str, more: Path | None) -> str:
         return f"One of your own: {given} ({GUIDES[group]})."
     if group == "sandbox":
         return dict(_said(inspect.getdoc(GROUPS[group]) or ""))[choice]
-    found = [part.target for part in choices.parts(group, choice)] or [GROUPS[group]]
-    if group in GUIDES and not choices.parts(group, choice):
-        return _package(group, choice)
-    said = inspect.getdoc(found[0]) or ""
+    parts = choices.parts(group, choice)
+    if group in GUIDES and not parts:
+        point = entry_points(group)[choice]
+        of = "another package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        return f"{point.value}, from {of}"
+    said = inspect.getdoc(parts[0].target if parts else GROUPS[group]) or ""
     return " ".join(said.partition("\n\n")[0].removeprefix(f"`{group}={choice}`: ").split())
-
-
-def _package(group: str, name: str) -> str:
-    point = entry_points(group)[name]
-    version = "" if point.dist is None else metadata.version(point.dist.name)
-    package = "another package" if point.dist is None else f"{point.dist.name} {version}"
-    return f"{point.value}, from {package}"
 
 
 def _text(path: Path) -> str:

@@ -33,7 +33,7 @@ from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_object
 from trace_bench.settings.compose import compose_words, take
-from trace_bench.settings.identity import parts_of, plain
+from trace_bench.settings.identity import parts_of
 from trace_bench.tiny import MODEL_FOLDER, MadeSettings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def make(words: list[str], source: type[Source] | None = None, **own: str) -> No
     given = [f"model.{name}={value}" for name, value in own.items()]
     settings = compose_words(words, "method=base", "model=made", *given)
     asked = build_settings(MadeSettings, parts_of(settings)["model"].options, "model")
-    folder = make_for(plain(settings), asked, SAY, source=source or Tasks)
+    folder = make_for(settings, asked, SAY, source=source or Tasks)
     print((folder / "README.md").read_text())
 
 

@@ -1,12 +1,6 @@
 """The phone world's tiny agent, which ships with the package: made from its own demonstrations
-(`demos`), with figures for each capability.
-
-    python -m trace_bench.tiny build [out=FOLDER] [size=0.3]
-    python -m trace_bench.tiny measure [FOLDER]
-
-The figures are of the development split, and of synthetic tasks for those of a single capability.
-No run's rollout budget is involved.
-"""
+(`demos`), with figures of the development split, and of synthetic tasks for each capability. No
+run's rollout budget is involved."""
 
 from __future__ import annotations
 

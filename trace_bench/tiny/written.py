@@ -1,7 +1,5 @@
 """Demonstrations as a file, to fine-tune any model on: those of several worlds, one file each.
 
-    python -m trace_bench.tiny demonstrate env=babyai count=400 varied=true out=shown/babyai.jsonl
-
 A line is a conversation in OpenAI's format for fine-tuning: `messages`, of which an assistant's
 with `weight` 0 is not learned (a mistake), and `tools`; `method=sft method.tools=own` reads them.
 With `varied=true` every conversation names its tools in another style and offers them in another
