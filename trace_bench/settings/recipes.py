@@ -157,10 +157,7 @@ def _compared(
     settings: Settings, parts: Mapping[str, Part], recipe: ModelRecipe, trains: bool
 ) -> list[tuple[str, Any, Any]]:
     """(setting, its value, the recipe's) of those that this run has."""
-    known = {
-        "policy": parameters(PolicySettings),
-        "trainer": parts["trainer"].factory.known(),
-    }
+    known = {"policy": parameters(PolicySettings), "trainer": parts["trainer"].factory.known()}
     held = {"policy": vars(settings.policy), "trainer": parts["trainer"].options if trains else {}}
     return [
         (f"{group}.{key}", held[group][key], known[group][key].default if usual is None else usual)

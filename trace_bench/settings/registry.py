@@ -35,8 +35,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "toolsandbox/embedded": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
         "toolsandbox/official": "trace_bench.envs.toolsandbox_official.suite:OfficialSuite",
         **dict.fromkeys(
-            ("tau2/airline", "tau2/retail", "tau2/telecom"),
-            "trace_bench.envs.tau2.suite:Tau2Suite",
+            ("tau2/airline", "tau2/retail", "tau2/telecom"), "trace_bench.envs.tau2.suite:Tau2Suite"
         ),
         "tau2/airline+retail": "trace_bench.envs.tau2.domains:Tau2Domains",
         "recorded": "trace_bench.envs.recorded.suite:RecordedSuite",
@@ -46,7 +45,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "ors": "trace_bench.envs.ors:OrsSuite",
         "verifiers": "trace_bench.envs.verifiers.suite:VerifiersSuite",
         "textarena": "trace_bench.envs.textarena:TextArenaSuite",
-        "textworld_express": ("trace_bench.envs.textworld_express:TextWorldExpressSuite"),
+        "textworld_express": "trace_bench.envs.textworld_express:TextWorldExpressSuite",
         **dict.fromkeys(
             ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),
             "trace_bench.envs.bfcl.suite:BfclSuite",

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from trace_bench.core.types import Message, Tool
@@ -160,37 +160,32 @@ FRAMES = (
 )
 
 
-def scaffolds(texts: Iterable[str], most: int) -> list[str]:
-    """The most frequent runs of JSON punctuation around keys."""
+def _scaffolds(texts: Iterable[str]) -> list[str]:
+    """The 200 most frequent runs of JSON punctuation around keys."""
     frames = re.compile("|".join(re.escape(t) for t in sorted(FRAMES, key=len, reverse=True)))
     counts: Counter[str] = Counter()
     for text in texts:
         for piece in frames.split(text):
             counts.update(_SCAFFOLD.findall(piece))
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [text for text, count in ranked[:most] if count >= 20 and len(text) > 2]
+    return [text for text, count in ranked[:200] if count >= 20 and len(text) > 2]
 
 
-def common_words(groups: Iterable[Iterable[str]], share: float = 0.01, least: int = 3) -> list[str]:
-    """The words, sorted, that stand in the texts of so many of the groups (one for each task), at
-    least `least`. Others, such as names, are spelled, as those of unseen tasks must be."""
+def common_words(groups: Collection[Iterable[str]]) -> list[str]:
+    """The words, sorted, that stand in the texts of a hundredth of the groups (one for each task),
+    at least three. Others, such as names, are spelled, as those of unseen tasks must be."""
     counts: Counter[str] = Counter()
-    number = 0
     for texts in groups:
-        number += 1
         counts.update({word for text in texts for word in re.findall(WORDS, text)})
-    return sorted(word for word, n in counts.items() if n >= max(least, share * number))
+    return sorted(word for word, n in counts.items() if n >= max(3, 0.01 * len(groups)))
 
 
 def build_tokenizer(
-    texts: Sequence[str],
-    tools: Sequence[Tool],
-    vocabulary: int = 1600,
-    words: Sequence[str] | None = None,
+    texts: Sequence[str], tools: Sequence[Tool], words: Sequence[str] | None = None
 ) -> Any:
     """A `transformers` tokenizer trained on `texts`. `tools` are shown to the agent as single
     tokens, with and without argument types. `words`: those that become one token each, in place of
-    a `vocabulary` of the texts' frequent pieces."""
+    the texts' frequent pieces."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -198,7 +193,7 @@ def build_tokenizer(
     for tool in tools:
         bare = {**tool["function"], "parameters": _untyped(tool)}
         fixed += [signature(tool), signature({"function": bare}), tool["function"]["name"]]
-    fixed += scaffolds(texts, 200)
+    fixed += _scaffolds(texts)
     fixed = list(dict.fromkeys(fixed))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -210,7 +205,7 @@ def build_tokenizer(
     tokenizer.decoder = decoders.ByteLevel()
     digits = [f"{n:02d}" for n in range(100)] * 3
     trainer = trainers.BpeTrainer(
-        vocab_size=max(vocabulary - len(fixed) - 3, 300) if words is None else 2**16,
+        vocab_size=max(1600 - len(fixed) - 3, 300) if words is None else 2**16,
         special_tokens=[PAD, START, END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
