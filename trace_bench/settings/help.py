@@ -251,14 +251,15 @@ def _within(setting: str) -> str:
     for name, cls in classes.items():
         own = {n: p for n, p in parameters(cls).items() if n not in shared and n != "name"}
         lines += ["", *_item(name, (inspect.getdoc(cls) or "").partition("\n\n")[0])]
-        lines += _listed(own, cls, setting)
-    lines += ["", "all of them", *_listed(shared, first, setting), ""]
+        lines += _items(_entries(own, documented(cls), f"{setting}."))
+    lines += ["", "all of them"]
+    lines += [*_items(_entries(shared, documented(first), f"{setting}.")), ""]
     return "\n".join([*lines, f"One of your own: {setting}=module:attribute ({GUIDES[setting]})."])
 
 
-def _listed(known: Mapping[str, Parameter], cls: type, setting: str) -> Iterator[str]:
-    for entry in _entries(known, documented(cls), f"{setting}."):
-        yield from _item(f"  {entry.shown}", entry.about)
+def _items(entries: Iterable[Setting], indent: str = "  ") -> Iterator[str]:
+    for entry in entries:
+        yield from _item(indent + entry.shown, entry.about)
 
 
 def _choice(group: str, choice: str, more: Path | None) -> str:
@@ -266,8 +267,7 @@ def _choice(group: str, choice: str, more: Path | None) -> str:
     path = choices.files(group, more).get(choice)
     own = _about(group, choice, more) if path is None else _text(path)
     lines = [f"{group}={choice}", "", *(textwrap.wrap(own, WIDTH) if path is None else [own]), ""]
-    for entry in settings_of(group, choice, more):
-        lines += _item(entry.shown, entry.about)
+    lines += _items(settings_of(group, choice, more), "")
     return "\n".join(lines).rstrip()
 
 

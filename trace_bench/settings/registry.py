@@ -235,13 +235,12 @@ class Offered(Mapping[str, type]):
 
     def origin(self, name: str) -> dict[str, Any]:
         """Where the code of a choice comes from, for a run's identity; empty for the package's."""
-        factory, distribution = self._found(name)
-        own = name in OWN[self.setting]
-        return {} if own else {"origin": to_json(origin_of(factory, distribution))}
+        if name in OWN[self.setting]:
+            return {}
+        return {"origin": to_json(origin_of(*self._found(name)))}
 
     def _found(self, name: str) -> tuple[Factory, metadata.Distribution | None]:
-        factory = name if ":" in name else None
-        return _factory(self.setting, PartSettings(name, factory), None)
+        return _factory(self.setting, PartSettings(name, name if ":" in name else None), None)
 
 
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
