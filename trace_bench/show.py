@@ -111,7 +111,7 @@ def _some(found: Sequence[Stored], option: str, there: Sequence[str]) -> None:
 def _labels(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """The labels of the analysed episodes, if the run has any, by call and index."""
     rows = read_if_there(folder / CAPABILITIES).get("labels", ())
-    return {(row["call"], row["index"]): row["labels"] for row in rows}
+    return {(row.get("call"), row.get("index")): row["labels"] for row in rows}
 
 
 def render(episode: Stored, labelled: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:
@@ -207,14 +207,14 @@ def _asked(given: argparse.Namespace) -> str:
 
 def _answer(given: argparse.Namespace) -> str:
     folder: Path = given.run
-    everything, labels = episodes(folder), _labels(folder)
+    everything = episodes(folder)
     if given.against is not None:
         if given.task is None:
             raise UserError("--against needs a task: two agents are shown on one task.")
         of_task = choose(everything, given.task)
         agents = (given.against, given.agent or "final")
         pair = [chosen(of_task, given, agent) for agent in agents]
-        return f"\n\n{'=' * WIDTH}\n\n".join(render(own[-1], labels) for own in pair)
+        return f"\n\n{'=' * WIDTH}\n\n".join(render(own[-1], _labels(folder)) for own in pair)
     found = chosen(everything, given, given.agent)
     if given.task is None:
         return listing(found)
@@ -227,7 +227,7 @@ def _answer(given: argparse.Namespace) -> str:
             )
         number = int(given.number)
     episode = group[number]
-    text = render(episode, labels)
+    text = render(episode, _labels(folder))
     if len(group) > 1:
         text += f"\n\nepisode {number} of 0 to {len(group) - 1} of this task; add a number to see "
         text += "another:\n" + "\n".join(_summary(i, e) for i, e in enumerate(group))
