@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trace_bench.core.command import SAID, command
@@ -24,13 +23,11 @@ def main(argv: Sequence[str]) -> int:
         print(SAID)
         return 0
     if {"-h", "--help"} & set(argv):
-        from trace_bench.settings.compose import take
+        from trace_bench.settings.compose import config_dir_of
         from trace_bench.settings.help import text
 
-        rest = list(argv)
-        more = take(rest, "--config-dir") or take(rest, "-cd")
-        about = next((a for a in rest if not a.startswith("-")), None)
-        print(text(about, Path(more) if more else None))
+        more = config_dir_of(rest := list(argv))
+        print(text(next((a for a in rest if not a.startswith("-")), None), more))
         return 0
     if sys.stderr.isatty():
         typed = without_password(" ".join(argv)) or "the default run"

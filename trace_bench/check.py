@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import outlasting
@@ -24,7 +23,7 @@ from trace_bench.core.protocols import Suite
 from trace_bench.envs.check import Checked, check
 from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tasks_of
 from trace_bench.runner.build import make_suite, run_context
-from trace_bench.settings.compose import compose, take
+from trace_bench.settings.compose import compose_words, take
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
 
@@ -38,10 +37,9 @@ def main(arguments: Sequence[str]) -> int:
 
 @outlasting()
 def _check(arguments: list[str]) -> int:
-    config_dir = take(arguments, "--config-dir")
     split = take(arguments, "split")
     limit = whole_number("limit", take(arguments, "limit") or LIMIT)
-    settings = compose(["method=base", *arguments], Path(config_dir) if config_dir else None)
+    settings = compose_words(arguments, "method=base")
     parts = parts_of(settings)
     with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:
         chosen = chosen_of(suite, split or settings.env.train_split)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ from trace_bench.results.runs import read_run
 from trace_bench.runner.build import models_in_roles
 from trace_bench.runner.cut import Cut, small
 from trace_bench.runner.forecast import describe
-from trace_bench.settings.compose import compose, take
+from trace_bench.settings.compose import compose_words
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name, weights_count
 from trace_bench.settings.schema import Settings, parse
 from trace_bench.trainers.memory import shape_of
@@ -62,15 +61,13 @@ class Report:
 @command("interrupted")
 def main(argv: Sequence[str]) -> int:
     """0: all that was tried was shown; 1: something was not; 2: wrong settings."""
-    words = list(argv)
-    if words[:1] == ["--run"]:  # in a process of its own, which is killed once
+    if argv[:1] == ["--run"]:  # in a process of its own, which is killed once
         from trace_bench.runner.pipeline import run
 
-        return run(parse(read_json(Path(words[1]))))
-    if told(words, __doc__):
+        return run(parse(read_json(Path(argv[1]))))
+    if told(argv, __doc__):
         return 0
-    more = take(words, "--config-dir") or take(words, "-cd")
-    settings = compose(words, Path(more) if more else None)
+    settings = compose_words(argv)
     folder = Path(mkdtemp(prefix="rehearsal_"))
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.policy.threads))
     try:
@@ -180,43 +177,42 @@ def _servers(
 # -- the run, once killed and once whole ------------------------------------------------------
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
+@contextmanager
+def _running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The run in a process of its own, which ends with the block."""
     words = [sys.executable, "-m", "trace_bench.rehearse", "--run", str(folder / "settings.json")]
     with (folder / "log.txt").open("ab") as log:
-        return subprocess.Popen(words, stdout=log, stderr=log)
+        process = subprocess.Popen(words, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.terminate()  # where it has not ended
+        process.wait()
 
 
 def _run_once(folder: Path, began: float) -> int | None:
     """Starts the run and kills it at its first training rollout, or else after forty others;
     returns how many were there, None if it ended before."""
-    process, run = _start(folder), folder / "run"
-    try:
+    with _running(folder) as process:
         while process.poll() is None and time.monotonic() - began < LIMIT:
-            lines = _lines(run / "ledger.jsonl")
+            lines = _lines(folder / "run" / "ledger.jsonl")
             if any(b'"training"' in line for line in lines) or len(lines) > 40:
-                process.send_signal(signal.SIGKILL)
+                process.kill()
                 return len(lines)
             time.sleep(0.02)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
     return None
 
 
 def _run(folder: Path, began: float) -> int:
     """The run, or what is left of it, to its end; its exit code."""
-    process = _start(folder)
-    try:
-        return process.wait(max(1.0, LIMIT - (time.monotonic() - began)))
-    except subprocess.TimeoutExpired:
-        raise UserError(
-            f"the rehearsal did not end within {LIMIT:.0f} s; the end of {folder}/log.txt says "
-            "where it is."
-        ) from None
-    finally:
-        process.terminate()  # where it has not ended
-        process.wait()
+    with _running(folder) as process:
+        try:
+            return process.wait(max(1.0, LIMIT - (time.monotonic() - began)))
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"the rehearsal did not end within {LIMIT:.0f} s; the end of {folder}/log.txt says "
+                "where it is."
+            ) from None
 
 
 def _lines(path: Path) -> list[bytes]:

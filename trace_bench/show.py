@@ -83,7 +83,8 @@ def chosen(found: Sequence[Stored], given: argparse.Namespace, agent: str | None
         _some(out, f"--split {split}", splits)
     if (capability := given.capability) is not None:
         tags = read_if_there(folder / TASKS)
-        lacking = _lacking(folder, capability)
+        labels = _labels(folder).items()
+        lacking = {place for place, found in labels if found.get(capability) == "LACKING"}
         names = {name for words in tags.values() for name in words}
         out = [
             e
@@ -107,13 +108,14 @@ def _some(found: Sequence[Stored], option: str, there: Sequence[str]) -> None:
         raise UserError(f"no episode passes {option}; there are: {_few(there, 8) or 'none'}.")
 
 
-def _lacking(folder: Path, capability: str) -> set[tuple[str, int]]:
-    """Call and index of the analysed episodes that were labelled as lacking a capability."""
+def _labels(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """The labels of the analysed episodes, if the run has any, by call and index."""
     rows = read_if_there(folder / CAPABILITIES).get("labels", ())
-    return {(r["call"], r["index"]) for r in rows if r["labels"].get(capability) == "LACKING"}
+    return {(row.get("call"), row.get("index")): row["labels"] for row in rows}
 
 
-def render(episode: Stored, labels: Mapping[str, Any]) -> str:
+def render(episode: Stored, labelled: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:
+    """An episode as text, with its labels if it is one of those that were `labelled`."""
     trajectory = episode.trajectory
     lines = [
         f"task      {trajectory.task}",
@@ -130,7 +132,7 @@ def render(episode: Stored, labels: Mapping[str, Any]) -> str:
         if turn.malformed or turn.truncated:
             lines.append(f"turn {number}: {turn.malformed or 'cut off at the token limit'}")
     lines += _score(trajectory)
-    if labels:
+    if labels := labelled.get((episode.call, episode.index)):
         lines += ["", "labels", *(f"  {name:<36}{label}" for name, label in labels.items())]
     return "\n".join(lines)
 
@@ -162,14 +164,6 @@ def conversation(messages: Sequence[Message]) -> Iterator[str]:
         for call in message.get("tool_calls") or ():
             function = call["function"]
             yield from _block("agent calls", f"{function['name']}({_arguments(function)})")
-
-
-def labels_of(folder: Path, episode: Stored) -> dict[str, Any]:
-    """Labels of this analysis episode in capabilities.json, if the run has any."""
-    for row in read_if_there(folder / CAPABILITIES).get("labels", ()):
-        if (row.get("call"), row.get("index")) == (episode.call, episode.index):
-            return dict(row["labels"])
-    return {}
 
 
 @command()
@@ -220,8 +214,7 @@ def _answer(given: argparse.Namespace) -> str:
         of_task = choose(everything, given.task)
         agents = (given.against, given.agent or "final")
         pair = [chosen(of_task, given, agent) for agent in agents]
-        both = (render(own[-1], labels_of(folder, own[-1])) for own in pair)
-        return f"\n\n{'=' * WIDTH}\n\n".join(both)
+        return f"\n\n{'=' * WIDTH}\n\n".join(render(own[-1], _labels(folder)) for own in pair)
     found = chosen(everything, given, given.agent)
     if given.task is None:
         return listing(found)
@@ -234,7 +227,7 @@ def _answer(given: argparse.Namespace) -> str:
             )
         number = int(given.number)
     episode = group[number]
-    text = render(episode, labels_of(folder, episode))
+    text = render(episode, _labels(folder))
     if len(group) > 1:
         text += f"\n\nepisode {number} of 0 to {len(group) - 1} of this task; add a number to see "
         text += "another:\n" + "\n".join(_summary(i, e) for i, e in enumerate(group))

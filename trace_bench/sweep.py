@@ -1,11 +1,10 @@
-"""`python -m trace_bench.sweep FILE [--jobs N] [--fork] [--retry] [--list]
-[--plan PLACE]`: runs a W&B sweep file locally.
+"""`python -m trace_bench.sweep FILE`: runs a W&B sweep file locally.
 
 Runs the file's grid without a W&B account, `--jobs` runs at once. Finished runs are recognized by
 their fingerprint and skipped; failed runs are skipped too, unless `--retry` is set. `--fork`: each
 run is a fork of one process that has imported the package, which saves the seconds of a start and
-changes no result. `--list` prints the command lines, `--plan` what
-such a grid can show and costs, by earlier runs of the same world in a folder or a file of records.
+changes no result. `--list` prints the command lines, `--plan` what such a grid can show and costs,
+by earlier runs of the same world in a folder or a file of records.
 Finished and failed runs are logged in <runs root>/sweeps/<name>.jsonl.
 """
 
@@ -14,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import itertools
+import json
 import os
 import signal
 import sys
@@ -107,17 +107,18 @@ def read_sweep(path: Path) -> list[tuple[str, ...]]:
     parameters = data.get("parameters")
     if not isinstance(parameters, Mapping) or not parameters:
         raise UserError(f"{path}: `parameters` must name at least one setting.")
-    choices = [[f"{name}={_text(v)}" for v in _values(path, name, parameters[name])]
-               for name in parameters]  # fmt: skip
+    choices = (
+        [f"{name}={_text(value)}" for value in _values(path, name, given)]
+        for name, given in parameters.items()
+    )
     return list(itertools.product(*choices))
 
 
 def _values(path: Path, name: str, given: Any) -> Sequence[Any]:
-    if isinstance(given, Mapping) and set(given) == {"value"}:
-        return [given["value"]]
-    if isinstance(given, Mapping) and set(given) == {"values"}:
-        values = given["values"]
-        if isinstance(values, list) and values:
+    match given:
+        case {"value": value} if len(given) == 1:
+            return [value]
+        case {"values": [_, *_] as values} if len(given) == 1:
             return values
     raise UserError(
         f"{path}: parameters.{name} is {given!r}; allowed: `value: x` or `values: [x, ...]`."
@@ -126,9 +127,7 @@ def _values(path: Path, name: str, given: Any) -> Sequence[Any]:
 
 def _text(value: Any) -> str:
     """As `${args_no_hyphens}` writes it, but in lower case where Hydra wants that."""
-    return (
-        str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
-    )
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def members(

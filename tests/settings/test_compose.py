@@ -18,7 +18,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.settings.choices import GROUPS, conf_dir, files, offered
 from trace_bench.settings.compose import compose, compose_all, compose_plain
 from trace_bench.settings.identity import differences, identity, parts_of
-from trace_bench.settings.registry import ENTRY_POINTS
+from trace_bench.settings.registry import KINDS
 from trace_bench.settings.schema import Settings
 
 SCRIPTED = ["method=base", "policy=reference"]
@@ -137,7 +137,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert "Traceback" not in said.err
 
 
-@pytest.mark.parametrize("group", list(ENTRY_POINTS))
+@pytest.mark.parametrize("group", list(KINDS))
 def test_a_factory_needs_no_choice_beside_it(group: str) -> None:
     """It is another part than the default, whose settings it does not have."""
     given = f"{group}.factory=nowhere:Mine"

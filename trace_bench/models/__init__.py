@@ -114,28 +114,25 @@ def making(cache: Path, name: str) -> Iterator[Path]:
     with disk_errors(cache):
         cache.mkdir(parents=True, exist_ok=True)
         _tidy(cache)
-        if (cache / name).exists():
-            raise taken(cache, name)
+        _free(cache, name)
         building = cache / f".{name}.{os.getpid()}.building"
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()
     try:
         yield building
+        _free(cache, name)  # or another program was first
         with disk_errors(cache):
-            try:
-                building.rename(cache / name)
-            except OSError:
-                if (cache / name).exists():  # another program was first
-                    raise taken(cache, name) from None
-                raise
+            building.rename(cache / name)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def taken(cache: Path, name: str) -> UserError:
-    return UserError(
-        f"{cache / name} is there already. Choose another `--name`, or remove that folder first."
-    )
+def _free(cache: Path, name: str) -> None:
+    if (cache / name).exists():
+        raise UserError(
+            f"{cache / name} is there already. Choose another `--name`, or remove that folder "
+            "first."
+        )
 
 
 def _tidy(cache: Path) -> None:

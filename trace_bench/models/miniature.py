@@ -27,11 +27,9 @@ KINDS = {"Qwen3": "qwen3", "Qwen2.5": "qwen2", "SmolLM2": "llama"}
 
 @dataclass(frozen=True)
 class Miniature:
-    """`shape`: of the model that it stands for; `same`: what it has of it, `other`: what it has
-    not, each in words."""
+    """`same`: what it has of the model that it stands for, `other`: what it has not, in words."""
 
     folder: Path
-    shape: Sizes
     same: tuple[str, ...]
     other: tuple[str, ...]
 
@@ -69,7 +67,7 @@ def make(model: str, folder: Path, context: int, seed: int = 0) -> Miniature:
     torch.manual_seed(seed)
     logging.disable_progress_bar()
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
-    return Miniature(folder, shape, *_said(config, at_hand, tokens, model))
+    return Miniature(folder, *_said(config, at_hand, tokens, model))
 
 
 def _kind(model: str, shape: Sizes) -> str:
@@ -101,14 +99,13 @@ def _small(shape: Sizes, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _said(config: Any, at_hand: bool, tokens: bool, model: str) -> tuple[Any, Any]:
-    kind = f"architecture {config.model_type}" + (
-        " with experts" if "moe" in config.model_type else ""
-    )
-    same = [f"{kind}, by {'its config.json' if at_hand else 'the family of its name'}"]
+    experts = " with experts" if "moe" in config.model_type else ""
     ends = "tied" if config.tie_word_embeddings else "separate"
-    same.append(
-        f"{ends} embeddings and head, {'its' if tokens else 'fewer'} {config.vocab_size} ids"
-    )
+    same = [
+        f"architecture {config.model_type}{experts}, by "
+        f"{'its config.json' if at_hand else 'the family of its name'}",
+        f"{ends} embeddings and head, {'its' if tokens else 'fewer'} {config.vocab_size} ids",
+    ]
     other = [f"its size and weights ({LAYERS} layers of {HIDDEN}, random)"]
     if tokens:
         same.append("its tokenizer and chat template")

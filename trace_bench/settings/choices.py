@@ -19,7 +19,6 @@ from trace_bench.settings.schema import PARTS, LLMSettings, SandboxSettings, Set
 
 GROUPS: Mapping[str, type] = {**PARTS, "sandbox": SandboxSettings, "llm": LLMSettings}
 """The groups and the dataclasses of their settings; of a part, those that all parts have."""
-MUST = "???"  # Hydra's word for a setting that must be given
 PROVIDER = "trace_bench"
 
 
@@ -85,7 +84,7 @@ def defaults(group: str, name: str, named: bool = True) -> dict[str, Any]:
 def plain(parameter: Parameter) -> Any:
     """A setting's default as plain data; null where the model decides."""
     if parameter.required:
-        return MUST
+        return "???"  # Hydra's word for a setting that must be given
     if parameter.metadata.get("by_model"):
         return None
     value = to_json(parameter.default)

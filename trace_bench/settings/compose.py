@@ -18,7 +18,7 @@ from trace_bench.core.command import complain
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.settings.choices import GROUPS, check_folder, conf_dir, fill, nested, open_ended
 from trace_bench.settings.recipes import settled
-from trace_bench.settings.registry import ENTRY_POINTS
+from trace_bench.settings.registry import KINDS
 from trace_bench.settings.schema import Settings, refuse_moved
 
 
@@ -32,20 +32,31 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
     here = os.getpid()
 
     def task(cfg: Any) -> None:
-        if os.getpid() != here:  # a launcher's worker: Hydra returns errors, but not `codes`
-            if code := _in_worker(lambda: job(settled(_plain(cfg)))):
-                raise UserError(f"the run ended with exit code {code}; its output says why.")
-            return
+        """One of several jobs, which a UserError of another does not stop."""
+        within = os.getpid() == here  # else a launcher's worker, which returns errors alone
         try:
-            codes.append(_report(lambda: job(settled(_plain(cfg)))))
-        except Exception as error:  # not for Hydra, nor for the readers of its errors
-            bugs.append(error)
+            code = job(settled(_plain(cfg)))
+        except UserError as error:
+            if not within:
+                raise
+            code = complain(error)
+        except Exception as error:
+            if within:  # not for Hydra, nor for the readers of its errors
+                bugs.append(error)
+                return
+            traceback.print_exc()
+            raise UserError(
+                f"the run ended with {type(error).__name__}: {error}; its output says where."
+            ) from None
+        codes.append(code)
+        if code and not within:
+            raise UserError(f"the run ended with exit code {code}; its output says why.")
 
-    if more := take(words := list(argv), "--config-dir") or take(words, "-cd"):
-        check_folder(Path(more))
+    if more := config_dir_of(list(argv)):
+        check_folder(more)
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     fill()
-    with _readable_errors(), _arguments(_opened(with_custom(argv))):
+    with _readable_errors(), _arguments(_opened(argv)):
         main(task)()
     if bugs:
         raise bugs[0]
@@ -55,6 +66,12 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
 def compose(overrides: Sequence[str], config_dir: Path | None = None) -> Settings:
     """Checked settings from overrides such as `method=grpo budget=64`, without a command line."""
     return settled(compose_plain([overrides], config_dir)[0])
+
+
+def compose_words(words: Sequence[str], *before: str) -> Settings:
+    """As `compose`, for the words of a command, which may name a `--config-dir`."""
+    place = config_dir_of(rest := list(words))
+    return compose([*before, *rest], place)
 
 
 def compose_all(
@@ -67,10 +84,14 @@ def compose_all(
 def compose_plain(
     overrides: Sequence[Sequence[str]], config_dir: Path | None = None
 ) -> list[dict[str, Any]]:
-    """The composed settings as plain data, not yet checked."""
+    """The composed settings as plain data, not yet checked. Values are set as Hydra does on a
+    command line, which offers it only as an inner function: composing everything again takes half a
+    second for each run of a sweep."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
     if config_dir is not None:
         check_folder(config_dir)
@@ -83,10 +104,13 @@ def compose_plain(
     try:
         with _readable_errors(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
             for run in overrides:
-                files, values = _sorted_out(_opened(with_custom(run)), config_dir)
+                files, values = _sorted_out(_opened(run), config_dir)
                 if files not in chosen:
                     chosen[files] = pickle.dumps(hydra_compose("config", [*files, *place]))
-                out.append(_plain(_with_values(pickle.loads(chosen[files]), values)))
+                cfg = pickle.loads(chosen[files])
+                parsed = OverridesParser.create().parse_overrides(values)
+                ConfigLoaderImpl._apply_overrides_to_config(parsed, cfg)
+                out.append(_plain(cfg))
     finally:
         GlobalHydra.instance().hydra = others  # Hydra has replaced the instance meanwhile
     return out
@@ -102,34 +126,6 @@ def _sorted_out(
     return tuple(files), [o for o in overrides if o not in files]
 
 
-def _with_values(cfg: Any, values: Sequence[str]) -> Any:
-    """Sets values as Hydra does on a command line, which offers it only as an inner function:
-    composing everything again takes half a second for each run of a sweep."""
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_overrides(list(values))
-    ConfigLoaderImpl._apply_overrides_to_config(parsed, cfg)
-    return cfg
-
-
-def with_custom(overrides: Sequence[str]) -> list[str]:
-    """With `GROUP=custom` before a group's factory that is given without a choice of the group,
-    unless an experiment chooses, and without factories that are none."""
-    overrides = [o for o in overrides if not re.fullmatch(r"\w+\.factory=(null)?", o)]
-    given = {o.partition("=")[0].lstrip("+") for o in overrides}
-    if given & {"experiment", "--config-name", "-cn"}:
-        return overrides
-    out: list[str] = []
-    for override in overrides:
-        key = override.partition("=")[0]
-        group = key.lstrip("+").removesuffix(".factory")
-        if key.endswith(".factory") and group in ENTRY_POINTS and group not in given:
-            out.append(f"{group}=custom")
-        out.append(override)
-    return out
-
-
 def take(arguments: list[str], key: str) -> str | None:
     """Removes `key=value` (or of a flag, `--key value`) from the arguments; its value."""
     for place, text in enumerate(arguments):
@@ -141,21 +137,34 @@ def take(arguments: list[str], key: str) -> str | None:
     return None
 
 
+def config_dir_of(words: list[str]) -> Path | None:
+    """Removes `--config-dir FOLDER` from the words; the folder."""
+    found = take(words, "--config-dir") or take(words, "-cd")
+    return Path(found) if found else None
+
+
 _NAMES = re.compile(r"(?!(?:null|true|false)$)[A-Za-z_](\w*(,\w+)*|[\w.]*:\w[\w.]*)")
 
 
 def _opened(overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra wants them: `++` before a setting that is in none of our files, such as
     `env.options.size=40`, `method.route.share=0.2` (of what a name chooses) or `env.args.size=40`
-    (of keys of any name); and `method.route=gate` is `method.route.name=gate`. Raises UserError."""
-    heads = {o.partition("=")[0].lstrip("+").rpartition(".")[0] for o in overrides}
+    (of keys of any name); `method.route=gate` is `method.route.name=gate`; `GROUP=custom` before a
+    factory whose group neither a choice nor an experiment sets; no factory that is null. Raises
+    UserError."""
+    overrides = [o for o in overrides if not re.fullmatch(r"\w+\.factory=(null)?", o)]
+    given = {o.partition("=")[0].lstrip("+") for o in overrides}
+    heads = {name.rpartition(".")[0] for name in given}
+    chosen = given & {"experiment", "--config-name", "-cn"}
     out = []
     for override in overrides:
         key, equals, value = override.partition("=")
         name = key.lstrip("+")
         group, _, below = name.partition(".")
+        if below == "factory" and group in KINDS and not chosen and group not in given:
+            out.append(f"{group}=custom")
         _refuse(override, name if equals else "")
-        option = below.startswith("options.") and group in ENTRY_POINTS
+        option = below.startswith("options.") and group in KINDS
         setting, _, deeper = below.removeprefix("options.").partition(".")
         if setting and not deeper and _NAMES.fullmatch(value):
             chooses = name in heads if option else setting in nested(group)
@@ -188,10 +197,6 @@ _FORM = (
 )
 
 
-LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")
-"""Hydra's launchers that come with the extra `launchers`."""
-
-
 # -- Hydra ------------------------------------------------------------------------------------
 
 
@@ -209,27 +214,6 @@ def _arguments(argv: Sequence[str]) -> Iterator[None]:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = full
-
-
-def _report(job: Callable[[], int]) -> int:
-    """Runs one job of several; a UserError is printed and does not stop the others."""
-    try:
-        return job()
-    except UserError as error:
-        return complain(error)
-
-
-def _in_worker(job: Callable[[], int]) -> int:
-    """Runs a job in a launcher's process, which prints the traceback of a bug."""
-    try:
-        return job()
-    except UserError:
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        raise UserError(
-            f"the run ended with {type(error).__name__}: {error}; its output says where."
-        ) from None
 
 
 @contextmanager
@@ -259,20 +243,25 @@ def _readable_errors() -> Iterator[None]:
 def _translate(error: Exception) -> UserError:
     """Hydra's error as one line that names the key and what is allowed."""
     from hydra.errors import OverrideParseException
-    from omegaconf.errors import InterpolationResolutionError
+    from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
     if isinstance(error, OverrideParseException):
         return UserError(f"{error.override!r} cannot be read; {_FORM}")
+    if isinstance(error, MissingMandatoryValue):
+        key = error.full_key
+        return UserError(
+            f"the setting `{key}` must be given, e.g. on the command line as {key}=<value>."
+        )
     missing = getattr(error, "missing_cfg_file", None)
     if missing is not None and "/" in missing:
         group, choice = missing.rsplit("/", 1)
-        if group == "hydra/launcher" and choice in LAUNCHERS:
+        if group == "hydra/launcher" and choice in ("joblib", "submitit_local", "submitit_slurm"):
             return UserError(
                 f"hydra/launcher={choice} needs a package that is not installed: pip install "
                 "'.[launchers]', or leave `hydra/launcher` out."
             )
         found = unknown(group, choice, getattr(error, "options", None) or (), group)
-        if group in ENTRY_POINTS:
+        if group in KINDS:
             own = f"{group}=custom {group}.factory=module:attribute"
             return UserError(f"{found} One of your own: `{own}`.")
         return found
@@ -285,17 +274,17 @@ def _translate(error: Exception) -> UserError:
             )
         node = getattr(cause, "parent_node", None)
         if getattr(cause, "key", None) is not None and isinstance(node, Mapping):
-            key = getattr(cause, "full_key", None) or cause.key
+            key = str(getattr(cause, "full_key", None) or cause.key)
             given = re.search(r"Could not override '([^']+)'", str(error))
             group, _, last = (given[1] if given else "").partition(".")
-            if group in ENTRY_POINTS and last == "factory":
+            if group in KINDS and last == "factory":
                 return UserError(
                     f"`{group}.factory` is a setting of `{group}=custom` alone, and another choice "
                     f"is made here. Change `{group}`."
                 )
-            named = given[1] if given else str(key)
+            named = given[1] if given else key
             refuse_moved(named, node)
-            return unknown("key", named, (k for k in node if k != "hydra"), str(key))
+            return unknown("key", named, (k for k in node if k != "hydra"), key)
     group_error = re.search(r"config group '([^']+)' does not exist", str(error))
     if group_error is not None:
         return unknown("group", group_error[1], _groups(), group_error[1])
@@ -315,16 +304,8 @@ def _chain(error: BaseException | None) -> Iterator[Any]:
 
 def _plain(cfg: Any) -> dict[str, Any]:
     from omegaconf import OmegaConf
-    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-    try:
+    with _readable_errors():
         data = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    except MissingMandatoryValue as error:
-        raise UserError(
-            f"the setting `{error.full_key}` must be given, e.g. on the command line "
-            f"as {error.full_key}=<value>."
-        ) from error
-    except OmegaConfBaseException as error:
-        raise _translate(error) from error
     assert isinstance(data, dict)
     return {str(key): value for key, value in data.items() if key != "hydra"}

@@ -20,7 +20,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +30,7 @@ from trace_bench.core.checked import Chosen, Parameter, parameters
 from trace_bench.core.errors import unknown
 from trace_bench.settings import choices
 from trace_bench.settings.choices import GROUPS
-from trace_bench.settings.registry import CUSTOM, WITHIN, Offered, entry_points
+from trace_bench.settings.registry import CUSTOM, OWN, Offered, entry_points
 from trace_bench.settings.schema import Settings
 
 WIDTH = 79
@@ -97,12 +96,12 @@ def text(about: str | None, more: Path | None = None) -> str:
     if about is None:
         return _overview(groups, run)
     group, _, choice = about.partition("=")
-    if about in WITHIN:
-        return _within(about)
     if group in groups:
         if choice and choice not in groups[group]:
             raise unknown(group, choice, groups[group], group)
         return _choice(group, choice, more) if choice else _group(group, groups[group], more)
+    if about in OWN:
+        return _within(about)
     if own := [e for e in run if e.name.partition(".")[0] == about]:
         return "\n\n".join("\n".join(_item(e.shown, e.about)) for e in own)
     raise unknown("help", about, (*groups, *(e.name for e in run if "." not in e.name)), "--help")
@@ -252,14 +251,15 @@ def _within(setting: str) -> str:
     for name, cls in classes.items():
         own = {n: p for n, p in parameters(cls).items() if n not in shared and n != "name"}
         lines += ["", *_item(name, (inspect.getdoc(cls) or "").partition("\n\n")[0])]
-        lines += _listed(own, cls, setting)
-    lines += ["", "all of them", *_listed(shared, first, setting), ""]
+        lines += _items(_entries(own, documented(cls), f"{setting}."))
+    lines += ["", "all of them"]
+    lines += [*_items(_entries(shared, documented(first), f"{setting}.")), ""]
     return "\n".join([*lines, f"One of your own: {setting}=module:attribute ({GUIDES[setting]})."])
 
 
-def _listed(known: Mapping[str, Parameter], cls: type, setting: str) -> Iterator[str]:
-    for entry in _entries(known, documented(cls), f"{setting}."):
-        yield from _item(f"  {entry.shown}", entry.about)
+def _items(entries: Iterable[Setting], indent: str = "  ") -> Iterator[str]:
+    for entry in entries:
+        yield from _item(indent + entry.shown, entry.about)
 
 
 def _choice(group: str, choice: str, more: Path | None) -> str:
@@ -267,8 +267,7 @@ def _choice(group: str, choice: str, more: Path | None) -> str:
     path = choices.files(group, more).get(choice)
     own = _about(group, choice, more) if path is None else _text(path)
     lines = [f"{group}={choice}", "", *(textwrap.wrap(own, WIDTH) if path is None else [own]), ""]
-    for entry in settings_of(group, choice, more):
-        lines += _item(entry.shown, entry.about)
+    lines += _items(settings_of(group, choice, more), "")
     return "\n".join(lines).rstrip()
 
 
@@ -283,18 +282,13 @@ def _about(group: str, choice: str, more: Path | None) -> str:
         return f"One of your own: {given} ({GUIDES[group]})."
     if group == "sandbox":
         return dict(_said(inspect.getdoc(GROUPS[group]) or ""))[choice]
-    found = [part.target for part in choices.parts(group, choice)] or [GROUPS[group]]
-    if group in GUIDES and not choices.parts(group, choice):
-        return _package(group, choice)
-    said = inspect.getdoc(found[0]) or ""
+    parts = choices.parts(group, choice)
+    if group in GUIDES and not parts:
+        point = entry_points(group)[choice]
+        of = "another package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        return f"{point.value}, from {of}"
+    said = inspect.getdoc(parts[0].target if parts else GROUPS[group]) or ""
     return " ".join(said.partition("\n\n")[0].removeprefix(f"`{group}={choice}`: ").split())
-
-
-def _package(group: str, name: str) -> str:
-    point = entry_points(group)[name]
-    version = "" if point.dist is None else metadata.version(point.dist.name)
-    package = "another package" if point.dist is None else f"{point.dist.name} {version}"
-    return f"{point.value}, from {package}"
 
 
 def _text(path: Path) -> str:

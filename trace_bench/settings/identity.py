@@ -18,14 +18,9 @@ from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.store import read_object
 from trace_bench.core.types import flat, to_json
 from trace_bench.settings.registry import Offered, Part, find
-from trace_bench.settings.schema import (
-    PARTS,
-    EnvSettings,
-    ModelSettings,
-    PartSettings,
-    Settings,
-)
+from trace_bench.settings.schema import PARTS, EnvSettings, ModelSettings, PartSettings, Settings
 
+WEIGHTS = "model.safetensors"
 NOT_NAMED = ("factory", "options", "image")  # how a part is specified, not what it is
 
 
@@ -97,22 +92,18 @@ def weights_count(path: str) -> int | None:
     """Number of values by the headers of a folder's weights; None without readable ones."""
     from safetensors import SafetensorError, safe_open
 
-    shapes: list[list[int]] = []
+    count, index = 0, Path(path, f"{WEIGHTS}.index.json")
     try:
-        for file in _model_files(Path(path)):
-            with safe_open(file, framework="numpy") as tensors:
-                shapes += [tensors.get_slice(n).get_shape() for n in tensors.keys()]  # noqa: SIM118
+        # Of the model itself, without adapters or copies that lie beside it.
+        own = read_object(index)["weight_map"].values() if index.is_file() else [WEIGHTS]
+        for name in set(own):
+            with safe_open(Path(path, name), framework="numpy") as tensors:
+                shapes = [tensors.get_slice(n).get_shape() for n in tensors.keys()]  # noqa: SIM118
+            count += sum(map(math.prod, shapes))
     # What cannot be read here is read by whatever needs it, and refused there.
     except (UserError, OSError, ValueError, LookupError, AttributeError, SafetensorError):
         return None
-    return sum(map(math.prod, shapes)) or None
-
-
-def _model_files(folder: Path) -> list[Path]:
-    """The files of the model itself, without adapters or copies that lie beside them."""
-    if (index := folder / "model.safetensors.index.json").is_file():
-        return [folder / name for name in sorted(set(read_object(index)["weight_map"].values()))]
-    return [file for file in [folder / "model.safetensors"] if file.is_file()]
+    return count or None
 
 
 def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:

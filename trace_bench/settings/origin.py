@@ -48,14 +48,11 @@ class Origin:
 def origin_of(factory: Factory, distribution: metadata.Distribution | None) -> Origin:
     """The origin of a factory's target. Raises UserError if its source cannot be read."""
     target = factory.target
-    module = factory.text.partition(":")[0]
-    attribute = factory.text.partition(":")[2]
-    files = list(_files(module))
+    module, _, attribute = factory.text.partition(":")
     digest = hashlib.sha256()
-    if files:
-        for path in files:
-            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    else:
+    for path in (files := list(_files(module))):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    if not files:
         digest.update(_text(target, factory).encode())
     version = distribution.version if distribution is not None else _version(module)
     state = None if factory.importable else state_of(target, factory.where)
@@ -64,28 +61,28 @@ def origin_of(factory: Factory, distribution: metadata.Distribution | None) -> O
 
 def _version(module: str) -> str | None:
     """Version of the installed package that contains a module; None for a local file."""
-    file = vars(sys.modules[module]).get("__file__") or "" if module in sys.modules else ""
-    if not {"site-packages", "dist-packages"} & set(Path(file).parts):
+    file = _file(module)
+    if file is None or not {"site-packages", "dist-packages"} & set(file.parts):
         return None
     packages = metadata.packages_distributions().get(module.partition(".")[0], [])
     return metadata.version(packages[0]) if packages else None
 
 
+def _file(module: str) -> Path | None:
+    """The file of an imported module; None for one typed in a console."""
+    file = vars(sys.modules[module]).get("__file__") if module in sys.modules else None
+    return Path(file) if file else None
+
+
 def _files(module: str) -> Iterator[Path]:
     """The source files of a module, in a fixed order; none for a module typed in a console."""
-    found = sys.modules.get(module)
-    file = Path(str(found.__file__)) if found is not None and _has_file(found) else None
+    file, root = _file(module), _file(module.partition(".")[0])
     if file is None or not file.is_file():
         return
-    root = sys.modules[module.partition(".")[0]]
-    if _has_file(root) and Path(str(root.__file__)).name == "__init__.py":
-        yield from sorted(Path(str(root.__file__)).parent.rglob("*.py"))
-        return
-    yield from sorted(_with_siblings(file))
-
-
-def _has_file(module: Any) -> bool:
-    return bool(vars(module).get("__file__"))
+    if root is not None and root.name == "__init__.py":
+        yield from sorted(root.parent.rglob("*.py"))
+    else:
+        yield from sorted(_with_siblings(file))
 
 
 def _with_siblings(file: Path) -> set[Path]:

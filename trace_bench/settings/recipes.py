@@ -3,18 +3,19 @@ recipe for its size and family, and what is far from the recipe is said before t
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.checked import parameters
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_if_there
 from trace_bench.settings.identity import model_path, parts_of, served_name, weights_count
 from trace_bench.settings.registry import Part
-from trace_bench.settings.schema import Settings, parse
+from trace_bench.settings.schema import PolicySettings, Settings, parse
 
 FAR = 10.0  # times
 _SIZE = re.compile(r"(?i)(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])")  # 8B, 8x7b, 0.5B
@@ -77,17 +78,19 @@ def settled(data: Mapping[str, Any]) -> Settings:
         recipe = recipe_of(replace(settings, dry_run=True), parts) if left else None
     except UserError:  # a model that is not there is refused by what needs it
         recipe = None
-    usual = {k: v for k, v in (recipe.settings if recipe else {}).items() if v is not None}
-    of_policy = {k: usual["policy", k] for g, k in left if (g, k) in usual and g == "policy"}
-    of_trainer = {
-        k: usual.get((g, k), parts[g].options[k])
-        for g, k in left
-        if g == "trainer" and k in parts[g].options
-    }
+    usual = recipe.settings if recipe else {}
+    chosen: dict[str, dict[str, Any]] = {"policy": {}, "trainer": {}}
+    for group, key in left:
+        own = vars(settings.policy) if group == "policy" else parts[group].options
+        if key in own:
+            value = usual.get((group, key))
+            chosen[group][key] = own[key] if value is None else value
     settings = replace(
         settings,
-        policy=replace(settings.policy, **of_policy),
-        trainer=replace(settings.trainer, options={**settings.trainer.options, **of_trainer}),
+        policy=replace(settings.policy, **chosen["policy"]),
+        trainer=replace(
+            settings.trainer, options={**settings.trainer.options, **chosen["trainer"]}
+        ),
     )
     parts_of(settings)
     return settings
@@ -154,19 +157,14 @@ def _compared(
     settings: Settings, parts: Mapping[str, Part], recipe: ModelRecipe, trains: bool
 ) -> list[tuple[str, Any, Any]]:
     """(setting, its value, the recipe's) of those that this run has."""
-    known = {
-        "policy": {f.name: f.default for f in dataclasses.fields(settings.policy)},
-        "trainer": {k: p.default for k, p in parts["trainer"].factory.known().items()},
-    }
+    known = {"policy": parameters(PolicySettings), "trainer": parts["trainer"].factory.known()}
     held = {"policy": vars(settings.policy), "trainer": parts["trainer"].options if trains else {}}
     return [
-        (f"{group}.{key}", held[group][key], known[group][key] if usual is None else usual)
+        (f"{group}.{key}", held[group][key], known[group][key].default if usual is None else usual)
         for (group, key), usual in recipe.settings.items()
         if key in held[group]
     ]
 
 
 def _text(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}"
+    return json.dumps(value) if value is None or isinstance(value, bool) else f"{value:g}"

@@ -35,8 +35,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "toolsandbox/embedded": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
         "toolsandbox/official": "trace_bench.envs.toolsandbox_official.suite:OfficialSuite",
         **dict.fromkeys(
-            ("tau2/airline", "tau2/retail", "tau2/telecom"),
-            "trace_bench.envs.tau2.suite:Tau2Suite",
+            ("tau2/airline", "tau2/retail", "tau2/telecom"), "trace_bench.envs.tau2.suite:Tau2Suite"
         ),
         "tau2/airline+retail": "trace_bench.envs.tau2.domains:Tau2Domains",
         "recorded": "trace_bench.envs.recorded.suite:RecordedSuite",
@@ -46,7 +45,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "ors": "trace_bench.envs.ors:OrsSuite",
         "verifiers": "trace_bench.envs.verifiers.suite:VerifiersSuite",
         "textarena": "trace_bench.envs.textarena:TextArenaSuite",
-        "textworld_express": ("trace_bench.envs.textworld_express:TextWorldExpressSuite"),
+        "textworld_express": "trace_bench.envs.textworld_express:TextWorldExpressSuite",
         **dict.fromkeys(
             ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),
             "trace_bench.envs.bfcl.suite:BfclSuite",
@@ -133,9 +132,9 @@ ENTRY_POINTS: Mapping[str, str] = {
     **{group: f"trace_bench.{group}s" for group in KINDS},
     "env": "trace_bench.suites",
     "policy": "trace_bench.policies",
+    "trainer.algorithm": "trace_bench.algorithms",
 }
-WITHIN: Mapping[str, str] = {"trainer.algorithm": "trace_bench.algorithms"}
-"""The same for settings of parts that a name chooses (`Offered`)."""
+"""Of the groups, and of settings within a part that a name chooses (`Offered`)."""
 CUSTOM = "custom"  # the name of a part that is given by `factory` alone
 
 
@@ -164,11 +163,8 @@ class Part:
         """Builds the part. Raises UserError, also if it lacks members of the group's protocol."""
         kind = KINDS[self.group]
         made = self.factory.make(self.options, run, self.group, object if kind is str else kind)
-        if kind is str:
-            return self._path(made)
-        return made
-
-    def _path(self, made: object) -> str:
+        if kind is not str:
+            return made
         if not isinstance(made, str | Path) or not str(made):
             raise UserError(
                 f"{self.factory.where}={self.factory.text} gives {made!r}; needed: the folder of "
@@ -239,27 +235,24 @@ class Offered(Mapping[str, type]):
 
     def origin(self, name: str) -> dict[str, Any]:
         """Where the code of a choice comes from, for a run's identity; empty for the package's."""
-        factory, distribution = self._found(name)
-        own = name in OWN[self.setting]
-        return {} if own else {"origin": to_json(origin_of(factory, distribution))}
+        if name in OWN[self.setting]:
+            return {}
+        return {"origin": to_json(origin_of(*self._found(name)))}
 
     def _found(self, name: str) -> tuple[Factory, metadata.Distribution | None]:
-        factory = name if ":" in name else None
-        return _factory(self.setting, PartSettings(name, factory), None)
+        return _factory(self.setting, PartSettings(name, name if ":" in name else None), None)
 
 
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
     """The entry points of installed packages for a group, by name."""
-    wanted = {**ENTRY_POINTS, **WITHIN}[group]
-    return {e.name: e for e in _installed(tuple(sys.path)) if e.group == wanted}
+    found = _installed(tuple(sys.path)).select(group=ENTRY_POINTS[group])
+    return {e.name: e for e in found}
 
 
 @functools.lru_cache(maxsize=4)
-def _installed(path: tuple[str, ...]) -> list[metadata.EntryPoint]:
+def _installed(path: tuple[str, ...]) -> metadata.EntryPoints:
     """The entry points on the import path. Slow: reads every installed package's metadata."""
-    found = metadata.entry_points()
-    wanted = (*ENTRY_POINTS.values(), *WITHIN.values())
-    return [e for group in wanted for e in found.select(group=group)]
+    return metadata.entry_points()
 
 
 def names(group: str) -> list[str]:

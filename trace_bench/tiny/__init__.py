@@ -16,6 +16,7 @@ from trace_bench.core.checked import LATER, PLACE, build, number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, Suite
 from trace_bench.core.store import read_object
+from trace_bench.settings.schema import parse
 from trace_bench.tiny.train import SIZES
 
 MODEL_FOLDER = Path(__file__).parent / "model"
@@ -110,7 +111,7 @@ def made(settings: MadeSettings, run: RunContext) -> str:
         return str(settings.path)
     from trace_bench.tiny.tasks import make_for
 
-    return str(make_for(run.settings, settings, _say, look=bool(run.settings["dry_run"])))
+    return str(make_for(parse(run.settings), settings, _say, look=bool(run.settings["dry_run"])))
 
 
 def make(suite: Suite, out: str | Path, log: Log | None = None, **options: Any) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from trace_bench.core.checked import build as build_settings
 from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_object
-from trace_bench.settings.compose import compose, take
-from trace_bench.settings.identity import parts_of, plain
+from trace_bench.settings.compose import compose_words, take
+from trace_bench.settings.identity import parts_of
 from trace_bench.tiny import MODEL_FOLDER, MadeSettings
 
 if TYPE_CHECKING:
@@ -47,17 +47,15 @@ def make(words: list[str], source: type[Source] | None = None, **own: str) -> No
     settings where they are not among the words."""
     from trace_bench.tiny.tasks import Tasks, make_for
 
-    config_dir = take(words, "--config-dir")
     for name in (field.name for field in fields(MadeSettings)):
         if (value := take(words, "out" if name == "path" else name)) is not None:
             own[name] = value
     if "path" not in own:
         raise UserError("`out` is missing: the folder of the agent, such as out=models/desk.")
     given = [f"model.{name}={value}" for name, value in own.items()]
-    chosen = ["method=base", "model=made", *given, *words]
-    settings = compose(chosen, Path(config_dir) if config_dir else None)
+    settings = compose_words(words, "method=base", "model=made", *given)
     asked = build_settings(MadeSettings, parts_of(settings)["model"].options, "model")
-    folder = make_for(plain(settings), asked, SAY, source=source or Tasks)
+    folder = make_for(settings, asked, SAY, source=source or Tasks)
     print((folder / "README.md").read_text())
 
 
@@ -66,12 +64,10 @@ def demonstrate(words: list[str]) -> None:
     from trace_bench.tiny.tasks import world_of
     from trace_bench.tiny.written import WrittenSettings, write
 
-    config_dir = take(words, "--config-dir")
     given = {field.name: take(words, field.name) for field in fields(WrittenSettings)}
     own = {name: yaml.safe_load(value) for name, value in given.items() if value is not None}
     settings = build_settings(WrittenSettings, own, "")
-    chosen = compose(["method=base", *words], Path(config_dir) if config_dir else None)
-    with world_of(chosen) as world:
+    with world_of(compose_words(words, "method=base")) as world:
         write(world, settings, SAY)
 
 

@@ -1,12 +1,6 @@
 """The phone world's tiny agent, which ships with the package: made from its own demonstrations
-(`demos`), with figures for each capability.
-
-    python -m trace_bench.tiny build [out=FOLDER] [size=0.3]
-    python -m trace_bench.tiny measure [FOLDER]
-
-The figures are of the development split, and of synthetic tasks for those of a single capability.
-No run's rollout budget is involved.
-"""
+(`demos`), with figures of the development split, and of synthetic tasks for each capability. No
+run's rollout budget is involved."""
 
 from __future__ import annotations
 
@@ -26,7 +20,7 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.tiny import Log, MadeSettings, World
 from trace_bench.tiny.demos import GUIDANCE, GUIDED, IRRELEVANT, RIGHT, demonstration, pieces_of
 from trace_bench.tiny.making import Lessons, ModelBench, Source, card, rate, table
-from trace_bench.tiny.tokenizer import build as build_tokenizer
+from trace_bench.tiny.template import build_tokenizer
 from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
 
 SHIPPED = {"demonstrations": 110_000, "passes": 1, "success": None, "minutes": 1440.0}

@@ -19,12 +19,7 @@ from random import Random
 
 from trace_bench.core.chat import make_call, read_call
 from trace_bench.core.errors import UserError, attempt
-from trace_bench.core.protocols import (
-    Env,
-    HasReference,
-    Solves,
-    Suite,
-)
+from trace_bench.core.protocols import Env, HasReference, Solves, Suite
 from trace_bench.core.store import canonical, stable_seed
 from trace_bench.core.types import JSON, Message, Step, Task, Tool
 from trace_bench.play.steps import close, make, step_one

@@ -1,10 +1,6 @@
-"""Agents that are shown the tasks of their world, for any suite that has solutions.
-
-    python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk
-
-Demonstrations (`played`) are of the split `demo`; where there is none, of every second training
-task, and a run then leaves these out of its training tasks.
-"""
+"""Agents that are shown the tasks of their world, for any suite that has solutions: those of the
+split `demo` or, where there is none, every second training task, which a run then leaves out of its
+training tasks."""
 
 from __future__ import annotations
 
@@ -37,12 +33,11 @@ from trace_bench.core.types import Task
 from trace_bench.play.steps import close
 from trace_bench.play.suites import DEMO, content, mark, name_of, splits_of, tags, tasks_of
 from trace_bench.settings.identity import of_part, parts_of
-from trace_bench.settings.schema import Settings, parse
+from trace_bench.settings.schema import Settings
 from trace_bench.tiny import Log, MadeSettings, World
 from trace_bench.tiny.making import Lessons, Source, card, make_in
 from trace_bench.tiny.played import Demonstration, demonstrations, renamed
-from trace_bench.tiny.tokenizer import build as build_tokenizer
-from trace_bench.tiny.tokenizer import common_words
+from trace_bench.tiny.template import build_tokenizer, common_words
 from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
 
 FEW = 200  # tasks from which unseen names are hardly learned
@@ -135,16 +130,14 @@ none is in {world.dev} or {world.test}."""
 
 
 def make_for(
-    run: Mapping[str, Any],
+    chosen: Settings,
     settings: MadeSettings,
     log: Log,
     *,
     source: type[Source] = Tasks,
     look: bool = False,
 ) -> Path:
-    """The folder of the agent for the world of a run's settings, given as plain data. `look`: only
-    if it is there."""
-    chosen = parse(run)
+    """The folder of the agent for the world of a run's settings. `look`: only if it is there."""
     known = of_part(chosen.env, parts_of(chosen)["env"])
     known = {k: v for k, v in known.items() if k != "train_tasks"}  # a run's own
     with world_of(chosen) as world:

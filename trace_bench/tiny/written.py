@@ -1,7 +1,5 @@
 """Demonstrations as a file, to fine-tune any model on: those of several worlds, one file each.
 
-    python -m trace_bench.tiny demonstrate env=babyai count=400 varied=true out=shown/babyai.jsonl
-
 A line is a conversation in OpenAI's format for fine-tuning: `messages`, of which an assistant's
 with `weight` 0 is not learned (a mistake), and `tools`; `method=sft method.tools=own` reads them.
 With `varied=true` every conversation names its tools in another style and offers them in another
@@ -53,13 +51,10 @@ class WrittenSettings:
     """Demonstrations."""
     varied: bool = False
     """Names tools and arguments in many styles, and offers the tools in another order."""
+    # As in MadeSettings:
     split: str | None = None
-    """The split of the tasks; null: demo, or without one every second task of `env.train_split`."""
     made: bool = False
-    """Every second demonstration is of a task that the suite makes, of all its capabilities and
-    other domains in turn."""
     seed: int = 0
-    """Of the demonstrations."""
 
 
 def write(world: World, settings: WrittenSettings, log: Log) -> None:
@@ -134,17 +129,13 @@ def _tool(tool: Tool, names: Mapping[str, str], keys: Mapping[str, str]) -> Tool
 
 
 def _message(message: Message, names: Mapping[str, str], keys: Mapping[str, str]) -> Message:
-    out = dict(message)
+    out: dict[str, Any] = {**message}
     if "name" in out:
         out["name"] = names.get(out["name"], out["name"])
-    if calls := message.get("tool_calls"):
-        out["tool_calls"] = [_call(call, names, keys) for call in calls]
-    return out  # type: ignore[return-value]
-
-
-def _call(call: Mapping[str, Any], names: Mapping[str, str], keys: Mapping[str, str]) -> Any:
-    function = call["function"]
-    given = json.loads(function["arguments"])
-    arguments = json.dumps({keys.get(k, k): v for k, v in given.items()}, ensure_ascii=False)
-    new = {"name": names[function["name"]], "arguments": arguments}
-    return {**call, "function": new}
+    calls = []
+    for call in message.get("tool_calls") or ():
+        given = json.loads(call["function"]["arguments"])
+        arguments = json.dumps({keys.get(k, k): v for k, v in given.items()}, ensure_ascii=False)
+        function = {"name": names[call["function"]["name"]], "arguments": arguments}
+        calls.append({**call, "function": function})
+    return out | {"tool_calls": calls} if calls else out  # type: ignore[return-value]
