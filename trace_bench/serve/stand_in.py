@@ -27,7 +27,7 @@ from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Turn
 from trace_bench.llm.stand_in import answer
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.serve.states import States
+from trace_bench.serve.local import States
 from trace_bench.serve.request import Refused
 
 Script = Callable[[str, Mapping[str, Any]], tuple[int, Any]]

@@ -41,7 +41,7 @@ from trace_bench.policies.engine.matrices import (
     Parts,
     pairs,
 )
-from trace_bench.policies.precision import SMALL
+from trace_bench.policies.loading import SMALL
 
 _KINDS = ("llama", "qwen2", "qwen3")
 _ROPES = ("default", "linear", "llama3")  # those whose angles do not depend on the length

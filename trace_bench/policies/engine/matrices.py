@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from trace_bench.core.types import T
 from trace_bench.policies.engine.lora import Adapter
-from trace_bench.policies.precision import logits
+from trace_bench.policies.loading import logits
 
 FUSED = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
