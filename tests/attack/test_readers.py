@@ -16,9 +16,8 @@ from trace_bench.core.limits import Limits, Unreadable, fault_of, read
 from trace_bench.core.store import Lines, canonical, read_lines
 from trace_bench.core.types import Score
 from trace_bench.llm.structured import Unusable, read_block, read_json
-from trace_bench.policies.answers import read_message
-from trace_bench.policies.chat import FORMATS
-from trace_bench.policies.formats import read_reply
+from trace_bench.policies.formats import FORMATS, read_reply
+from trace_bench.policies.talk import read_message
 from trace_bench.sandbox.protocol import (
     decode,
     learn_tools,

@@ -22,9 +22,9 @@ from calls import HEAD, row
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites, tasks_of
-from trace_bench.policies.engine.guide import Guide
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.runner.beginning import read_beginning
+from trace_bench.serve.answer import Guide, Guides
 from trace_bench.settings.compose import compose
 from trace_bench.tiny.tasks import world_of
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Opened:
     """Allows everything until the turn opens a call, which is then one of these functions'."""
 
-    def __init__(self, policy: LocalPolicy, functions: list[dict[str, Any]]) -> None:
+    def __init__(self, policy: Guided, functions: list[dict[str, Any]]) -> None:
         self.policy, self.functions = policy, functions
         self.begin = policy.chat.calls.begin
         self.ids: list[int] = []
@@ -53,11 +53,11 @@ class Opened:
             self.guide.take(token)
             return
         self.ids.append(token)
-        text = self.policy._tokenizer.decode(self.ids)
+        text = self.policy.chat.tokenizer.decode(self.ids)
         if self.begin in text:
             guide = self.policy.guides.call(self.functions)
             tail = text[text.index(self.begin) :]
-            for read in self.policy._tokenizer.encode(tail, add_special_tokens=False):
+            for read in self.policy.chat.tokenizer.encode(tail, add_special_tokens=False):
                 guide.take(read)
             self.guide = guide
 
@@ -71,6 +71,10 @@ class Guided(LocalPolicy):
                 self.functions[request.episode] = [tool["function"] for tool in request.tools]
         held = {r.episode: Opened(self, self.functions[r.episode]) for r in requests}
         super().submit(requests, held)
+
+    @cached_property
+    def guides(self) -> Guides:
+        return Guides(self.chat, self.vocab)
 
     @cached_property
     def functions(self) -> dict[int, list[dict[str, Any]]]:

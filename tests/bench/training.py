@@ -28,8 +28,8 @@ from sandboxes import in_process as suite
 
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
+from trace_bench.policies.loading import DType
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.precision import DType
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.algorithms import Batch
 from trace_bench.trainers.grpo import Advantages, group_advantages, policy_loss, token_weights

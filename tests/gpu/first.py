@@ -41,9 +41,9 @@ from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.llm.client import Endpoint
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
+from trace_bench.policies.loading import DType, chosen
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.policies.precision import DType, chosen
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.course import sequences
 from trace_bench.trainers.model import Learner

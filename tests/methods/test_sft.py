@@ -117,8 +117,8 @@ def test_tokens_are_those_of_the_agents_own_training(chat: Chat) -> None:
         pieces = render(shown.messages, shown.tools)
         last = max(i for i, (_, by_agent) in enumerate(pieces) if by_agent)
         text = "".join(piece for piece, _ in pieces[: last + 1])
-        assert chat._tokenizer.decode(tokens.ids.tolist(), skip_special_tokens=False) == text
-        spoken = chat._tokenizer.decode(tokens.ids[tokens.sampled].tolist())
+        assert chat.tokenizer.decode(tokens.ids.tolist(), skip_special_tokens=False) == text
+        spoken = chat.tokenizer.decode(tokens.ids[tokens.sampled].tolist())
         assert spoken == "".join(piece for piece, by_agent in pieces if by_agent)
 
 

@@ -28,9 +28,9 @@ from trace_bench.core.types import (
     Turn,
     to_json,
 )
-from trace_bench.policies import precision
+from trace_bench.policies import loading
+from trace_bench.policies.loading import DType
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.precision import DType
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
@@ -260,7 +260,7 @@ def test_with_rounded_products_the_samplers_rounding_does_not_move_the_gate(
     refs: Any, dtype: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its log-probabilities are off by 0.08: with exact products that is a change of the policy."""
-    monkeypatch.setattr(precision, "_quick", lambda device: True)  # slow without instructions
+    monkeypatch.setattr(loading, "_quick", lambda device: True)  # slow without instructions
     acting = LocalPolicy(MODEL, batch=16, dtype=dtype)
     found = [gated(acting, refs, 300, dtype, off) for off in (0.0, -0.08)]
     acting.close()

@@ -14,11 +14,11 @@ from toy import TOOLS
 from trace_bench.core.chat import call_json, make_tool
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, TurnRequest
-from trace_bench.policies.answers import read_message, remembered
-from trace_bench.policies.chat import FORMATS, Chat
+from trace_bench.policies.chat import Chat
 from trace_bench.policies.endpoints import OpenAISettings, served
-from trace_bench.policies.formats import read_reply
+from trace_bench.policies.formats import FORMATS, read_reply
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.talk import read_message
 
 CHATML = """\
 {%- for m in messages %}
@@ -115,7 +115,7 @@ def test_results_follow_a_call_in_every_format(name: str) -> None:
         for i in range(2)
     ]
     for messages in (news[:1], news):
-        text = chat._tokenizer.decode(chat.following(messages, finished=True))
+        text = chat.tokenizer.decode(chat.following(messages, finished=True))
         assert text.count("result") == len(messages) and "zqx" not in text
         assert text.endswith("<|im_start|>assistant\n")
 
@@ -201,7 +201,7 @@ def test_a_malformed_call_shows_no_thoughts() -> None:
 def test_a_servers_thoughts_are_set_apart_and_given_back(message: dict[str, Any]) -> None:
     reply = read_message(message, 0)
     assert (reply.thoughts, reply.message) == ("hm", {"role": "assistant", "content": "Yes."})
-    assert remembered(reply)["reasoning_content"] == "hm"
+    assert reply.remembered["reasoning_content"] == "hm"
 
 
 SWITCH = (

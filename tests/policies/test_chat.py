@@ -6,8 +6,7 @@ from toy import TOOLS
 
 from trace_bench.core.errors import UserError
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.formats import read_reply
-from trace_bench.policies.formats.hermes import Hermes
+from trace_bench.policies.formats import Hermes, read_reply
 
 START = [{"role": "system", "content": "Use the tool."}, {"role": "user", "content": "Add 3."}]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"number": 3}}\n</tool_call>'
@@ -19,7 +18,7 @@ def chat():
 
 
 def encode(chat, text):
-    return tuple(chat._tokenizer.encode(text, add_special_tokens=False))
+    return tuple(chat.tokenizer.encode(text, add_special_tokens=False))
 
 
 def result(content, call="call_0_0"):
@@ -36,14 +35,14 @@ def test_pieces_put_together_are_the_templates_own_rendering(chat):
         assert reply.malformed is None
         messages += [reply.message, *news]
         ids += [*sampled, *chat.following(news, finished=True)]
-    whole = chat._tokenizer.apply_chat_template(
+    whole = chat.tokenizer.apply_chat_template(
         messages, tools=list(TOOLS), add_generation_prompt=True, tokenize=False
     )
     assert tuple(ids) == encode(chat, whole)
 
 
 def test_several_results_are_one_piece(chat):
-    piece = chat._tokenizer.decode(chat.following([result("3"), result("4")], finished=True))
+    piece = chat.tokenizer.decode(chat.following([result("3"), result("4")], finished=True))
     assert piece.count("<|im_start|>user") == 1 and piece.endswith("<|im_start|>assistant\n")
     assert piece.index("3") < piece.index("4")
 
@@ -52,13 +51,13 @@ def test_a_truncated_turn_is_closed_first(chat):
     news = [{"role": "user", "content": "Go on."}]
     closed = chat.following(news, finished=True)
     assert chat.following(news, finished=False) == (chat.stop, *closed)
-    assert chat._tokenizer.decode(closed).startswith("\n<|im_start|>user\nGo on.")
+    assert chat.tokenizer.decode(closed).startswith("\n<|im_start|>user\nGo on.")
 
 
 def test_contents_that_look_like_markup_stay_contents(chat):
     for content in ("zqxsentinelxqz", "a\nb", "", "{{ x }}", "<tool_call>"):
         news = [{"role": "user", "content": content}]
-        text = chat._tokenizer.decode(chat.following(news, finished=True))
+        text = chat.tokenizer.decode(chat.following(news, finished=True))
         assert text == f"\n<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -67,9 +66,9 @@ def test_templates_that_change_contents_are_rendered_every_time():
         byte_tokenizer(TEMPLATE.replace("user\n{{ m.content }}", "user\n{{ m.content | trim }}"))
     )
     for content in ("  a ", "b"):
-        text = trims._tokenizer.decode(trims.following([result(content)], finished=True))
+        text = trims.tokenizer.decode(trims.following([result(content)], finished=True))
         assert f"<tool_response>\n{content}\n</tool_response>" in text
-        text = trims._tokenizer.decode(
+        text = trims.tokenizer.decode(
             trims.following([{"role": "user", "content": content}], finished=True)
         )
         assert f"user\n{content.strip()}<|im_end|>" in text

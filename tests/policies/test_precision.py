@@ -11,13 +11,12 @@ from toy import ToySuite, toy_task
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.policies import precision
+from trace_bench.policies import loading
 from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.matrices import LowRank, Merged
-from trace_bench.policies.loading import load_model
+from trace_bench.policies.loading import SMALL, CastHead, CastLinear, chosen, load_model
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.precision import SMALL, CastHead, CastLinear, chosen
 from trace_bench.trainers.grpo import group_advantages
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
@@ -26,12 +25,12 @@ from trace_bench.trainers.update import Steps, update
 
 
 def test_auto_is_for_large_models_on_processors_that_have_it(monkeypatch) -> None:
-    monkeypatch.setattr(precision, "_quick", lambda device: True)
+    monkeypatch.setattr(loading, "_quick", lambda device: True)
     assert chosen("auto", SMALL, "cpu") == torch.float32
     assert chosen("auto", SMALL + 1, "cpu") == torch.bfloat16
     assert chosen("float32", SMALL + 1, "cpu") == torch.float32
     assert chosen("bfloat16", 1, "cpu") == torch.bfloat16
-    monkeypatch.setattr(precision, "_quick", lambda device: False)
+    monkeypatch.setattr(loading, "_quick", lambda device: False)
     assert chosen("auto", SMALL + 1, "cpu") == torch.float32
     with pytest.raises(UserError, match=r"policy\.dtype=bfloat16: .*allowed here: auto, float32"):
         chosen("bfloat16", 1, "cpu")
@@ -49,7 +48,7 @@ def one_step(learner: Learner, batch: list[Tokens]) -> Steps:
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
 def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> None:
     """The products differ from float32 more than sampler and trainer from each other."""
-    monkeypatch.setattr(precision, "_quick", lambda device: True)
+    monkeypatch.setattr(loading, "_quick", lambda device: True)
     path = save_model(tmp_path / "model", kind, hidden_size=64, initializer_range=0.08)
     adapter = AdapterRef("a@0001", str(save_adapter(path, tmp_path / "adapter")))
     policy = LocalPolicy(path, batch=8, dtype="bfloat16")
@@ -90,7 +89,7 @@ def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> N
 
 
 def test_only_products_are_rounded(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(precision, "_quick", lambda device: True)
+    monkeypatch.setattr(loading, "_quick", lambda device: True)
     path = save_model(tmp_path, "llama", tie_word_embeddings=False)
     model, _ = load_model(path, dtype="bfloat16")
     kinds = {type(m) for m in model.modules() if isinstance(m, torch.nn.Linear)}

@@ -22,16 +22,15 @@ from trace_bench.core.protocols import HoldsModel, ShowsState, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.policies.chat import Chat
+from trace_bench.policies.endpoints import StateServers, StatesPolicy
 from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.states import StateServers, StatesPolicy
 from trace_bench.serve.engine import LocalEngine
 from trace_bench.serve.forward import Forward
-from trace_bench.serve.local import Local
+from trace_bench.serve.local import Local, States
 from trace_bench.serve.request import ServeSettings
-from trace_bench.serve.states import States
 from trace_bench.tiny import MODEL_FOLDER
 
 HELLO = ([{"role": "user", "content": "Hello."}], ())

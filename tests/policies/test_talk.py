@@ -14,11 +14,10 @@ from thinking import DROPS, KEEPS, OPENED, AskingSuite, save_thinker, tokenizer
 from toy import TOOLS
 
 from trace_bench.core.types import AgentSpec, Message, Trajectory
-from trace_bench.policies.answers import shared
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.scheduler import Order, Scheduler
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.talk import Talk, Thoughts
+from trace_bench.policies.talk import Talk, Thoughts, shared
 
 START: tuple[Message, ...] = (
     {"role": "system", "content": "Use the tool."},

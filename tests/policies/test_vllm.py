@@ -25,11 +25,11 @@ from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.chat import Chat
+from trace_bench.policies.endpoints import StateServers
 from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import served_name
-from trace_bench.policies.states import StateServers
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 from trace_bench.tiny import MODEL_FOLDER

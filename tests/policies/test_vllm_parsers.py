@@ -17,8 +17,8 @@ from servers.vllm import VARIABLE
 from test_call_formats import ARGUMENTS, STOCK, WANTED, template
 
 from trace_bench.core.chat import call_json
-from trace_bench.policies.answers import read_message
 from trace_bench.policies.chat import Chat
+from trace_bench.policies.talk import read_message
 
 pytestmark = [
     pytest.mark.vllm,

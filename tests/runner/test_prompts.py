@@ -59,7 +59,7 @@ def test_some_prompts_that_do_not_fit_are_reported(model: Path) -> None:
 
 def test_a_template_that_leaves_tools_out_is_refused(model: Path) -> None:
     policy = LocalPolicy(model, batch=1)
-    policy.chat._tokenizer.chat_template = (
+    policy.chat.tokenizer.chat_template = (
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     )
     with pytest.raises(UserError, match=r"leaves tools out of the prompt.*`model`"):

@@ -17,9 +17,8 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.runner.forecast import describe
 from trace_bench.runner.pipeline import run
 from trace_bench.serve.engine import LocalEngine
-from trace_bench.serve.local import Local
+from trace_bench.serve.local import Local, States
 from trace_bench.serve.request import ServeSettings
-from trace_bench.serve.states import States
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
 from trace_bench.tiny import MODEL_FOLDER

@@ -446,8 +446,7 @@ def test_the_log_has_no_contents(served: Served) -> None:
 def test_a_tool_call_is_an_answer_of_its_own(place: Path) -> None:
     """The shape of a turn with a call, which a random model never makes."""
     from trace_bench.core.types import Turn
-    from trace_bench.serve.completion import AnswerShape
-    from trace_bench.serve.hold import answer_of
+    from trace_bench.serve.answer import AnswerShape, answer_of
     from trace_bench.serve.request import ChatRequest
 
     call = {"id": "call_0_0", "type": "function",

@@ -18,9 +18,8 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import models_of
 from trace_bench.serve.app import Answerer, App, config
 from trace_bench.serve.engine import LocalEngine
-from trace_bench.serve.local import Local
+from trace_bench.serve.local import Local, States
 from trace_bench.serve.request import ServeSettings
-from trace_bench.serve.states import States
 
 
 @dataclass

@@ -1,13 +1,12 @@
-"""The roles besides the agent: simulated user, analyst, generator, reflector, judge, annotator of
-checklists, simulator of tools.
+"""The roles besides the agent (`ROLES`), which models play.
 
 Every answer is appended to llm.jsonl with its cost. Answers to named questions (`usable`) are
 stored and reused when the run is resumed. Answers of the simulated user are part of the episode,
 which is stored elsewhere, so only their cost is recorded. The simulator's answers are stored too:
 an episode that is run again meets the same tools. So are a judge's verdicts in episodes, each
 for one more use by a later start: an episode that a kill cut short is not paid for twice, and one
-that was lost for an unusable verdict asks anew when it is retried. A request that failed in an
-episode is made again: that episode was lost, and nothing followed from it.
+that was lost for an unusable verdict asks anew. A request that failed in an episode is made again:
+nothing followed from it.
 """
 
 from __future__ import annotations
@@ -81,9 +80,8 @@ class Role:
         self, endpoint: Endpoint, how: RoleSettings, log: Callable[[str], None] = _to_stderr
     ) -> None:
         self.client = Client(endpoint)
-        self.context, self.max_tokens, self.tries = how.context, how.max_tokens, how.tries
-        self.concurrency = endpoint.concurrency
-        self._seed, self._schema, self._log = how.seed, how.schema, log
+        self._how, self._schema, self._log = how, how.schema, log
+        self.tries = how.tries
         self._lock = threading.Lock()
         self._fields = {
             "model": how.model,
@@ -100,7 +98,7 @@ class Role:
         schema: Mapping[str, Any] | None = None,
     ) -> tuple[str, JSON]:
         """(text, the server's full response). `stream` selects the seed. Raises LLMError."""
-        seed = stable_seed(self._seed, stream) % 2**31 if stream else self._seed
+        seed = stable_seed(self._how.seed, stream) % 2**31 if stream else self._how.seed
         server = stable_seed(stream, canonical(messages[:2])) % len(self.client.endpoint.urls)
         body = {**self._fields, "messages": list(messages), "seed": seed}
         if schema is None or self._schema == "never":
@@ -136,7 +134,7 @@ class Role:
     def characters(self) -> int:
         """The prompt limit in characters, at about three characters per token; leaves space for the
         answer and for an unusable answer that is sent back."""
-        limit = 3 * (self.context - self.max_tokens) - REPEATED - COMPLAINT - 200
+        limit = 3 * (self._how.context - self._how.max_tokens) - REPEATED - COMPLAINT - 200
         return max(1000, limit)
 
 
@@ -169,8 +167,7 @@ class Roles:
         """`protocols.Ask`: an answer that is part of an episode. Raises EpisodeError at the role's
         boundary if the request fails."""
         boundary = boundary_of(role).value
-        player = self._players.get(role)
-        if player is None or role not in IN_EPISODES:
+        if role not in self._players or role not in IN_EPISODES:
             raise EpisodeError(boundary, f"no model plays the role {role!r}")
         try:
             if role in KEPT:
@@ -179,7 +176,7 @@ class Roles:
             with self._lock:
                 if name and (left := self._left.get((role, name[1]))):
                     return left.pop(0).text  # an earlier start's answer to this question
-            return self._ask(role, player, messages, name, schema).text
+            return self._ask(role, messages, name, schema).text
         except LLMError as error:
             raise EpisodeError(boundary, f"the {role}: {error}") from error
 
@@ -193,7 +190,7 @@ class Roles:
         with self._lock:
             known = self._known.get((role, call, digest))
         if known is None or (known.error is not None and role in KEPT):
-            return self._ask(role, self._players[role], messages, (call, digest), schema)
+            return self._ask(role, messages, (call, digest), schema)
         if known.error is not None:
             raise LLMError(known.error, known.status)
         return known
@@ -208,8 +205,8 @@ class Roles:
     ) -> T:
         """The answer, parsed by `read`. If that raises Unusable, the model is asked again with the
         reason, `tries` times in all. Raises LLMError."""
-        player, talk, why = self._players[role], list(messages), ""
-        for attempt in range(player.tries):
+        tries, talk, why = self._players[role].tries, list(messages), ""
+        for attempt in range(tries):
             answer = self._answer(role, f"{call}/{attempt}", talk, schema)
             try:
                 return read(answer.text)
@@ -220,7 +217,7 @@ class Roles:
                 {"role": "assistant", "content": _shortened(answer.text)},
                 {"role": "user", "content": f"This answer cannot be used: {why}\nAnswer again."},
             ]
-        raise NoUsableAnswer(f"{role}, {call}: no usable answer in {player.tries} tries: {why}")
+        raise NoUsableAnswer(f"{role}, {call}: no usable answer in {tries} tries: {why}")
 
     def retract(self, role: str, calls: str) -> None:
         """Discards the answers to questions whose name begins with `calls`."""
@@ -246,7 +243,6 @@ class Roles:
     def _ask(
         self,
         role: str,
-        player: Role,
         messages: Sequence[Mapping[str, Any]],
         name: tuple[str, str] | None,
         schema: Mapping[str, Any] | None,
@@ -258,7 +254,7 @@ class Roles:
             if role not in RESUMED or name[0] != IN_EPISODE:  # else it is in the episode
                 line["messages"] = list(messages)
         try:
-            text, reply = player.ask(messages, "" if name is None else name[0], schema)
+            text, reply = self._players[role].ask(messages, "" if name is None else name[0], schema)
         except LLMError as error:
             self._write({**line, "error": str(error), "status": error.status})
             raise

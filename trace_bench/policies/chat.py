@@ -21,14 +21,17 @@ from typing import Any
 from trace_bench.core.chat import call_json, make_call, make_tool, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Message, Tool
-from trace_bench.policies.answers import remembered
-from trace_bench.policies.formats import THINK, THOUGHT, Format, Reply, apart, cut, read_reply
-from trace_bench.policies.formats.hermes import Hermes
-from trace_bench.policies.formats.llama import Llama
-from trace_bench.policies.formats.mistral import Mistral
-from trace_bench.policies.formats.qwen_coder import QwenCoder
+from trace_bench.policies.formats import (
+    FORMATS,
+    THINK,
+    THOUGHT,
+    Format,
+    Reply,
+    apart,
+    cut,
+    read_reply,
+)
 
-FORMATS: tuple[Format, ...] = (Hermes(), Hermes(objects=True), QwenCoder(), Llama(), Mistral())
 _SENTINEL, _LAST = "zqxsentinelxqz", "zqxlastxqz"
 _PROBE: Tool = make_tool("probe", "A probe.", text="string", count="integer", on="boolean")
 _ARGUMENTS = {"text": 'a "b"', "count": 2, "on": True}
@@ -61,7 +64,7 @@ class Chat:
     ) -> None:
         self.name = name
         self._options = {} if thinking is None else {"enable_thinking": thinking}
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(
                 f"the tokenizer of {name} has no chat template; needed: one with tool calls. Add "
@@ -100,11 +103,11 @@ class Chat:
     @functools.cached_property
     def longest(self) -> int:
         """The most characters that one token can stand for."""
-        return max(map(len, self._tokenizer.get_vocab()))
+        return max(map(len, self.tokenizer.get_vocab()))
 
     def piece(self, token: int) -> str:
         """The text of one token; U+FFFD for what is no character by itself."""
-        return str(self._tokenizer.decode([token], clean_up_tokenization_spaces=False))
+        return str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False))
 
     def check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Raises UserError if the template leaves the tools out of the prompt."""
@@ -164,26 +167,26 @@ class Chat:
     def text(self, ids: Sequence[int]) -> str:
         """What the ids stand for, without a `stop` at the end."""
         ids = ids[:-1] if ids and ids[-1] == self.stop else ids
-        return self._tokenizer.decode(
+        return self.tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text that the template has written."""
-        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is not None and len(text) > _LONG:
             return tuple(backend.encode_batch([text], add_special_tokens=False)[0].ids)
         if backend is not None:
             return tuple(backend.encode(text, add_special_tokens=False).ids)
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), prompt: bool = True
     ) -> str:
         """The conversation as the template writes it, with `prompt` up to the start of the next
-        turn; the agent's turns as `answers.remembered` gives them."""
+        turn; the agent's turns as `Reply.remembered`."""
         try:
-            return self._tokenizer.apply_chat_template(
+            return self.tokenizer.apply_chat_template(
                 [self.calls.prepared(message) for message in messages],
                 tools=list(tools) or None,
                 add_generation_prompt=prompt,
@@ -267,7 +270,7 @@ class Chat:
     def _drops(self) -> bool:
         """As `drops`, of a template that knows of thoughts."""
         for end in (2, 4):
-            turn = remembered(Reply(_TALK[end], "Hm."))
+            turn = Reply(_TALK[end], "Hm.").remembered
             before = self.render(_TALK[:end])
             after = self.render([*_TALK[:end], turn, _TALK[end + 1]])
             if not self.carries(before, after, "Hm."):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 from array import array
@@ -10,7 +9,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
@@ -22,18 +23,14 @@ from trace_bench.core.protocols import (
     TurnReply,
     TurnRequest,
 )
-from trace_bench.core.types import AgentSpec, Message, Tool
+from trace_bench.core.types import AgentSpec, Message, Tool, grouped
 from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.engine.guide import Guides
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import check_paths, read_adapter
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler, TokenGuide
-from trace_bench.policies.loading import load_model
+from trace_bench.policies.loading import DType, load_model
 from trace_bench.policies.talk import Talk, Thoughts
-
-if TYPE_CHECKING:
-    from trace_bench.policies.precision import DType
 
 _STATES = 1024  # prompts whose states are remembered
 
@@ -62,8 +59,6 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         thinking: bool | None = None,
         thoughts: Thoughts = "own",
     ) -> None:
-        import torch
-
         if batch < 1:
             raise UserError(f"batch is {batch}; allowed: 1 or more. Set `policy.batch`.")
         if threads is not None:
@@ -78,7 +73,6 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         self._model = model
         self._backend = backend_of(model, batch, self.context)
         self._engine = Scheduler(self._backend, batch, self.context, self.chat.stop)
-        self._tokenizer = tokenizer
         self._adapters: dict[str, str] = {}  # name -> path
         self._open: dict[int, Talk] = {}
         self._ready: list[TurnReply] = []
@@ -99,11 +93,6 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
             if name not in self._adapters:
                 self._backend.add(read_adapter(ref, self._backend.shapes))
                 self._adapters[name] = ref.path
-
-    @functools.cached_property
-    def guides(self) -> Guides:
-        """Makes guides, which hold one turn to a form each. Raises UserError where it cannot."""
-        return Guides(self._tokenizer, self._backend.vocab, self.chat)
 
     def submit(
         self,
@@ -156,8 +145,6 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
     ) -> dict[str, float]:
         """Natural logarithms of the base model's probabilities of answering with each label. Raises
         UserError for one that is not a single token."""
-        import torch
-
         ids = {label: self.chat.token(label) for label in labels}
         prompt = torch.tensor([self.chat.first(messages, ())], device=self._model.device)
         with self._backend.alone(), torch.inference_mode():
@@ -171,15 +158,12 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         """The states of prompts as token ids. Prompts of one length are read together, so that none
         is padded: a row's numbers are then those that it has alone."""
         with self._reading:
-            lengths: dict[int, list[tuple[int, ...]]] = {}
-            for ids in dict.fromkeys(wanted):
-                if ids in self._states:
-                    self._states.move_to_end(ids)
-                else:
-                    lengths.setdefault(len(ids), []).append(ids)
-            for alike in lengths.values():
+            new = [ids for ids in dict.fromkeys(wanted) if ids not in self._states]
+            for alike in grouped(new, len).values():
                 for first in range(0, len(alike), self.capacity):
                     self._read(alike[first : first + self.capacity])
+            for ids in wanted:
+                self._states.move_to_end(ids)
             found = [self._states[ids] for ids in wanted]
             while len(self._states) > _STATES:
                 self._states.popitem(last=False)
@@ -187,8 +171,6 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
 
     def _read(self, together: Sequence[tuple[int, ...]]) -> None:
         """Remembers the states of prompts of one length."""
-        import torch
-
         ids = torch.tensor(together, device=self._model.device)
         with self._backend.alone(), torch.inference_mode():
             out = self._model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, -1]

@@ -1,11 +1,10 @@
 """A policy behind OpenAI-compatible servers: vLLM first, and any other with chat completions.
 
 All requests of one episode go to one server (for its prefix cache); episodes run concurrently, up
-to the endpoint's limit. Adapters are loaded into the servers at run time (policies/served.py).
-
-If a server returns the token ids that it read and sampled (vLLM does), a Turn has them; where a
-prompt does not start with all earlier tokens, `rewritten` counts the episode (conversation.py).
-With policy.thoughts=keep prompts are rendered here, where nothing is rewritten, and sent as tokens.
+to the endpoint's limit. If a server returns the token ids that it read and sampled (vLLM does), a
+Turn has them; where a prompt does not start with all earlier tokens, `rewritten` counts the episode
+(talk.py). With policy.thoughts=keep prompts are rendered here, where nothing is rewritten, and sent
+as tokens.
 """
 
 from __future__ import annotations
@@ -18,27 +17,23 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable, fault_of
+from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import Policy, RanksLabels, TurnReply, TurnRequest
 from trace_bench.core.store import read_object, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Turn
 from trace_bench.llm.client import Client, Endpoint, LLMError
-from trace_bench.policies.answers import LARGEST_ID, as_chat, first_choice, remembered
-from trace_bench.policies.conversation import Conversation
+from trace_bench.policies.chat import Chat
 from trace_bench.policies.served import ContextFull, Servers, try_servers
-
-if TYPE_CHECKING:
-    from trace_bench.policies.chat import Chat
+from trace_bench.policies.talk import LARGEST_ID, Conversation, Talk
 
 CHAT, TOKENS = "/chat/completions", "/completions"
 CONFIG = "config.json"  # of a model's folder
 # Without these, vLLM takes its values from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 PROBATION = 60.0  # seconds until a server that did not answer is tried again
-MESSAGE = Limits(2**20)  # of the agent's message: more than any turn can hold
 TOP = 20  # the most likely tokens to request when ranking labels
 
 
@@ -54,7 +49,7 @@ class OpenAIPolicy(RanksLabels):
 
     @classmethod
     def under(cls, settings: Mapping[str, Any]) -> type[Policy]:
-        from trace_bench.policies.states import StatesPolicy
+        from trace_bench.policies.endpoints import StatesPolicy
 
         return StatesPolicy if settings.get("states_url") else cls
 
@@ -184,12 +179,12 @@ class OpenAIPolicy(RanksLabels):
             episode.talk.ask(request.messages)
 
     def _begin(self, request: TurnRequest, server: int) -> Conversation:
-        spoken = len(json.dumps(request.tools))
-        episode = Conversation(server, request.adapter, request.tools, spoken=spoken)
+        talk = None
         if self._path == TOKENS and self._chat is not None:
-            from trace_bench.policies.talk import Talk
-
-            episode.talk = Talk(self._chat, request.tools, "keep")
+            talk = Talk(self._chat, request.tools, "keep")
+        how = (self._chat, talk, self._vocabulary)
+        episode = Conversation(server, request.adapter, request.tools, *how)
+        episode.spoken = len(json.dumps(request.tools))
         self._open[request.episode] = episode
         self._load[server] += 1
         return episode
@@ -306,28 +301,10 @@ class OpenAIPolicy(RanksLabels):
         # A server may report a base model under another name (a dated one), but not an adapter.
         if episode.adapter is not None and reply.get("model", wanted) != wanted:
             raise ValueError(f"{reply['model']!r} answered where {wanted!r} was asked")
-        reply = reply if episode.talk is None else as_chat(reply)
-        choice = first_choice(reply)
-        if fault := fault_of(choice["message"], MESSAGE):
-            raise Unreadable(f"its message cannot be used: {fault}")
         known = episode.rewritten
-        kept, prompt, sampled, logprobs = episode.tokens(reply, choice, request, self._vocabulary)
+        turn = episode.turn(request, reply)
         self.rewritten += episode.rewritten and not known
-        said = episode.said(choice, request.max_tokens, self._chat, self._vocabulary)
-        episode.add([remembered(said)])
-        episode.turns += 1
-        return Turn(
-            messages=request.messages,
-            reply=said.message,
-            prompt_ids=prompt,
-            token_ids=sampled,
-            logprobs=logprobs,
-            adapter=episode.adapter,
-            malformed=said.malformed,
-            thoughts=said.thoughts,
-            truncated=choice.get("finish_reason") == "length",
-            kept=kept,
-        )
+        return turn
 
 
 def context_is_full(error: LLMError) -> bool:

@@ -107,13 +107,11 @@ class RandomPolicy(ScriptedPolicy):
     def __init__(self, calls: int = 4) -> None:
         super().__init__()
         self.calls = calls
-        self._tools: dict[int, tuple[Tool, ...]] = {}
-        self._made: dict[int, int] = {}
+        self._open: dict[int, tuple[tuple[Tool, ...], int]] = {}  # (tools, turns so far)
 
     def reply(self, request: TurnRequest) -> Message:
-        tools = self._tools.setdefault(request.episode, request.tools)
-        made = self._made.get(request.episode, 0)
-        self._made[request.episode] = made + 1
+        tools, made = self._open.get(request.episode, (request.tools, 0))
+        self._open[request.episode] = (tools, made + 1)
         if made >= self.calls or not tools:
             return text_message("")
         random = Random(stable_seed("random policy", request.seed, made))
@@ -123,8 +121,7 @@ class RandomPolicy(ScriptedPolicy):
 
     def release(self, episode: int) -> None:
         super().release(episode)
-        self._tools.pop(episode, None)
-        self._made.pop(episode, None)
+        self._open.pop(episode, None)
 
 
 def plausible(schema: dict[str, Any], random: Random) -> dict[str, Any]:

@@ -1,13 +1,10 @@
 """The models of a policy's servers: the base model, and adapters that are loaded at run time.
 
-vLLM serves each adapter under its own model name and can load new ones while it runs
-(`--enable-lora`, VLLM_ALLOW_RUNTIME_LORA_UPDATING=True); it reads them from disk, so servers and
-this program must see the same files. The served name contains a hash of the adapter's weights, so
-that two adapters never share a name, even on a server that several runs use.
-
-Each server is checked once for each adapter: it must list the name, and its probabilities for a
-probe prompt must differ from the base model's. Before a run begins, each is asked for one turn
-(`try_servers`).
+vLLM serves each adapter under its own model name and can load new ones while it runs; it reads them
+from disk, so servers and this program must see the same files. The served name contains a hash of
+the weights, so that two adapters never share one, even on a server that several runs use. Each
+server is checked once for each adapter: it must list the name, and its probabilities for a probe
+prompt must differ from the base model's.
 """
 
 from __future__ import annotations
@@ -48,22 +45,18 @@ class Servers:
         self._base: dict[int, list[float]] = {}  # the base model's log-probabilities for the probe
         self._noise: dict[int, float] = {}  # and how much they vary between requests
         self._probed: dict[tuple[int, str], list[float]] = {}  # the adapters' log-probabilities
-        self._vllm: bool | None = None
-        self._tolerant = False
+        self._owners: set[str | None] = set()  # of the models there; None: it lists none
 
     @property
     def vllm(self) -> bool:
         """Whether all servers are vLLM. Raises UserError as `greet` does."""
-        return self.greet()
+        return self.greet() == {VLLM}
 
-    def greet(self) -> bool:
-        """Asks all servers, once, for their models; returns whether all are vLLM. Raises UserError
-        if one does not answer or does not have the model."""
-        if self._vllm is None:
-            kinds = [self._greet(server) for server in range(len(self._urls))]
-            self._vllm = all(kind == VLLM for kind in kinds)
-            self._tolerant = all(kind in TOLERANT for kind in kinds)
-        return self._vllm
+    def greet(self) -> set[str | None]:
+        """Asks all servers, once, for their models, and returns their owners. Raises UserError if
+        one does not answer or does not have the model."""
+        self._owners = self._owners or {self._greet(n) for n in range(len(self._urls))}
+        return self._owners
 
     def name_of(self, adapter: str | None) -> str:
         if adapter is None:
@@ -90,16 +83,14 @@ class Servers:
 
     def unload(self) -> None:
         """Unloads this program's adapters. A server that is gone is ignored."""
-        for name in list(self._loaded):
-            self._drop(name)
-        for server, served in self._own:  # adapters that not all servers accepted
+        for server, served in self._own:
             self._forget(server, served)
-        self._own = []
+        self._own, self._loaded, self._paths = [], {}, {}
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
         """Messages as the servers accept them. A malformed call is answered with a result that
         belongs to no call, which most servers other than vLLM refuse."""
-        if self.vllm or self._tolerant:
+        if self.greet() <= TOLERANT:
             return list(messages)
         return [
             {"role": "user", "content": m["content"]}

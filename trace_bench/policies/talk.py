@@ -1,23 +1,43 @@
-"""An episode's conversation as tokens, for policies that render prompts themselves.
+"""An episode's conversation as tokens: as policies render it themselves (`Talk`), and as servers
+say that they read and wrote it (`Conversation`), whose answers are read here or refused.
 
 A prompt is what came before and the tokens of the new messages: what was sampled is never tokenized
 again. Many templates of models that think leave the thoughts of earlier turns out (Qwen3's do once
 the user speaks again). Then what came before is not what the model is to read: the prompt is the
 template's rendering of the whole conversation, and with it begins another stretch. `Turn.kept` says
-how much of the tokens so far it shares.
+how much of the tokens so far it shares. A server renders the conversation anew for every turn, and
+a call as JSON, not as it was sampled: there any turn may begin another stretch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from trace_bench.core.chat import call_json, text_message
+from trace_bench.core.limits import Limits, Unreadable, fault_of
+from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Tool, Turn
-from trace_bench.policies.answers import remembered, shared
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.formats import Reply
+from trace_bench.policies.formats import (
+    THINK,
+    THOUGHT,
+    Hermes,
+    Malformed,
+    Reply,
+    apart,
+    as_call,
+    json_of,
+    read_reply,
+)
 
+SPARE_IDS = 2**14  # tokens that a template adds to a conversation
+MESSAGE = Limits(2**20)  # of the agent's message: more than any turn can hold
+LARGEST_ID = 2**24  # no vocabulary has as many tokens
+LEAST_LOGPROB = -1000.0  # a token with less is never sampled; vLLM writes -9999 for minus infinity
 Thoughts = Literal["own", "keep"]
 
 
@@ -69,7 +89,7 @@ class Talk:
         self.finished = finished
         self._turns += 1
         if self._anew:
-            self._history.append(remembered(reply))
+            self._history.append(reply.remembered)
             self._thought = reply.thoughts
         return reply
 
@@ -102,3 +122,167 @@ class Talk:
         if not self._turns or self._chat.carries(before, self._text, self._thought):
             return None
         return self._chat.encode(self._text)
+
+
+def shared(one: tuple[int, ...], two: Sequence[int]) -> int:
+    """How many token ids both begin with."""
+    if tuple(two[: len(one)]) == one:
+        return len(one)
+    pairs = enumerate(zip(one, two, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), len(two))
+
+
+@dataclass
+class Conversation:
+    """The state of an episode between its turns. `chat`: reads the sampled ids in place of the
+    server's parsers; `talk`: where prompts are rendered here; `vocabulary`: ids are below it."""
+
+    server: int
+    adapter: str | None
+    tools: tuple[Tool, ...]
+    chat: Chat | None = None
+    talk: Talk | None = None
+    vocabulary: int = LARGEST_ID
+    history: list[Message] = field(default_factory=list)
+    spoken: int = 0  # characters of tools and history as JSON
+    ids: tuple[int, ...] = ()  # all tokens so far
+    exact: bool = True  # `ids` are the tokens that the server read and sampled
+    rewritten: bool = False  # a prompt did not begin with all earlier tokens
+    tight: bool = False  # the context cannot hold the prompt and a whole turn any more
+    turns: int = 0
+    reloaded: bool = False  # its adapter had to be loaded again
+
+    def add(self, messages: Sequence[Message]) -> None:
+        self.history += messages
+        self.spoken += len(json.dumps(messages))  # in ASCII: no shorter than in UTF-8
+
+    def turn(self, request: TurnRequest, reply: Mapping[str, Any]) -> Turn:
+        """The turn in a server's response. Raises Unreadable for what no model can have said."""
+        reply = reply if self.talk is None else as_chat(reply)
+        choice = first_choice(reply)
+        if fault := fault_of(choice["message"], MESSAGE):
+            raise Unreadable(f"its message cannot be used: {fault}")
+        tokens = self._tokens(request, reply, choice)
+        said = self._said(choice)
+        self.add([said.remembered])
+        self.turns += 1
+        return Turn(
+            request.messages,
+            said.message,
+            adapter=self.adapter,
+            malformed=said.malformed,
+            truncated=choice.get("finish_reason") == "length",
+            thoughts=said.thoughts,
+            **tokens,
+        )
+
+    def _said(self, choice: Mapping[str, Any]) -> Reply:
+        """The turn, read by the server's parsers, or by `chat` from its ids."""
+        if self.chat is None:
+            return read_message(choice["message"], self.turns)
+        ids = choice.get("token_ids")
+        if ids is None:
+            raise Unreadable("it has no token ids, which policy.parse=tokens reads (vLLM's do)")
+        if self.talk is not None:
+            return self.talk.hear(ids, bool(ids) and ids[-1] == self.chat.stop)
+        return self.chat.parse(ids, self.turns, self.tools)
+
+    def _tokens(
+        self, request: TurnRequest, reply: Mapping[str, Any], choice: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The turn's tokens by the names of their fields; none if the server does not return ids.
+        vLLM's log-probabilities are at temperature 1, so there are none at other temperatures."""
+        whole, sampled = reply.get("prompt_token_ids"), choice.get("token_ids")
+        check_ids(whole, "the prompt", self.spoken + len(self.ids) + SPARE_IDS, self.vocabulary)
+        check_ids(sampled, "the turn", request.max_tokens + 1, self.vocabulary)
+        if not self.exact or not whole or sampled is None:
+            self.exact = False
+            return {}
+        kept = min(shared(self.ids, whole), max(0, len(whole) - 1))
+        anew = kept < len(self.ids)
+        self.rewritten |= anew
+        self.ids = (*whole, *sampled)
+        content = (choice.get("logprobs") or {}).get("content") or ()
+        logprobs = tuple(entry["logprob"] for entry in content)
+        check_logprobs(logprobs)
+        return {
+            "prompt_ids": tuple(whole[kept:]),
+            "token_ids": tuple(sampled),
+            "logprobs": tuple(map(float, logprobs)) if request.temperature in (0, 1) else (),
+            "kept": kept if anew else None,
+        }
+
+
+def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first choice of a chat completion. Raises Unreadable for any other answer."""
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        said = str(reply.get("text") or json.dumps(reply, ensure_ascii=False))
+        raise Unreadable(f"it is no chat completion: {said[:200]!r}")
+    return choices[0]
+
+
+def as_chat(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """A completion of a prompt in tokens in the form of a chat completion."""
+    choice = first_choice(reply)
+    logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or ()
+    said = {
+        **choice,
+        "message": {"role": "assistant", "content": choice["text"]},
+        "logprobs": {"content": [{"logprob": value} for value in logprobs]},
+    }
+    return {**reply, "prompt_token_ids": choice.get("prompt_token_ids"), "choices": [said]}
+
+
+def read_message(message: Mapping[str, Any], turn: int) -> Reply:
+    """The assistant's turn from a server's response. Calls that the server left in the text are
+    parsed too, in Hermes' format, and so are thoughts, also those that begin in the prompt."""
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        raise TypeError(f"the message's content is {type(content).__name__}, not a text")
+    thoughts = message.get("reasoning") or message.get("reasoning_content") or ""
+    if not isinstance(thoughts, str):
+        raise TypeError(f"the message's reasoning is {type(thoughts).__name__}, not a text")
+    first = content.partition(THOUGHT)[0]
+    opened = first != content and THINK not in first and Hermes.begin not in first
+    reply = read_reply(content, turn, Hermes(), opened=opened)
+    thoughts = "\n".join(filter(None, (thoughts.strip(), reply.thoughts)))
+    calls = message.get("tool_calls") or []
+    if not calls:
+        return replace(reply, thoughts=thoughts)
+    content = apart(content, Hermes.begin, opened)[1].strip()
+    out = []
+    for i, call in enumerate(calls):
+        function = call.get("function") or {}
+        name, arguments = str(function.get("name")), function.get("arguments") or "{}"
+        if not isinstance(arguments, str):  # some servers send the object itself
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        try:
+            as_call({"name": name, "arguments": json_of(arguments)})
+        except Malformed as error:
+            text = f"{content}<tool_call>{json.dumps(name)} {arguments}</tool_call>"
+            return Reply(text_message(text), thoughts, str(error))
+        out.append(call_json(f"call_{turn}_{i}", name, arguments))
+    return Reply(text_message(content, out), thoughts)
+
+
+def check_ids(ids: Any, whose: str, most: int, vocabulary: int) -> None:
+    """Raises Unreadable unless it is a list of at most `most` token ids (or there is none)."""
+    if ids is None:
+        return
+    if not isinstance(ids, list):
+        raise Unreadable(f"the token ids of {whose} are {type(ids).__name__}, not a list")
+    if len(ids) > most:
+        raise Unreadable(f"{len(ids)} token ids for {whose}, which can have at most {most}")
+    wrong = [token for token in ids if type(token) is not int or not 0 <= token < vocabulary]
+    if wrong:
+        raise Unreadable(f"{str(wrong[0])[:40]!r} in {whose} is not the id of a token")
+
+
+def check_logprobs(logprobs: Sequence[Any]) -> None:
+    """Raises Unreadable unless all are numbers, none above zero (but for rounding) and none too low
+    to be sampled."""
+    for value in logprobs:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not LEAST_LOGPROB <= value <= 1e-3:
+            raise Unreadable(f"{str(value)[:40]} is not the log-probability of a sampled token")

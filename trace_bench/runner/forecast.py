@@ -27,7 +27,7 @@ from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_
 from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
-from trace_bench.policies.states import starts
+from trace_bench.policies.endpoints import starts
 from trace_bench.results.statistics import can_show
 from trace_bench.runner.ahead import BASE, stages_of
 from trace_bench.runner.build import Parts, make_policy, make_suite, models_in_roles, run_context

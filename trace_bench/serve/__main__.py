@@ -30,22 +30,15 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.policies.routing.merge import beside
 from trace_bench.serve.request import Model, ServeSettings
+from trace_bench.settings.help import documented
 
 if TYPE_CHECKING:
     from trace_bench.llm.client import Endpoint
-    from trace_bench.policies.states import StateServers
+    from trace_bench.policies.endpoints import StateServers
     from trace_bench.serve.app import Answerer
-    from trace_bench.serve.states import States
+    from trace_bench.serve.local import States
 
 BASE = "base"
-_HELP = {
-    "name": "the agent's name for clients",
-    "body": "bytes of a request",
-    "tokens": "the most tokens of an answer",
-    "requests": "the most answers in flight",
-    "patience": "seconds that a client may take for a head, for a body, for a part of an answer",
-    "grace": "seconds for answers under way when it is stopped",
-}
 
 
 @dataclass(frozen=True)
@@ -80,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--deadline", type=float, default=300.0, help="seconds for an answer of it (%(default)s)"
     )
+    about = documented(ServeSettings)
     for field in fields(ServeSettings):
-        kind = {"name": str, "grace": float, "patience": float}.get(field.name, int)
-        text = f"{_HELP[field.name]} (%(default)s)"
+        text, kind = f"{about[field.name]} (%(default)s)", type(field.default)
         parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=text)
     return parser
 
@@ -160,8 +153,7 @@ def _local(
 ) -> tuple[Answerer, States | None]:
     from trace_bench.policies.local import LocalPolicy
     from trace_bench.serve.engine import LocalEngine
-    from trace_bench.serve.local import Local
-    from trace_bench.serve.states import States
+    from trace_bench.serve.local import Local, States
 
     policy = LocalPolicy(
         given.model or agent.model,
@@ -205,8 +197,8 @@ def _states(
     if given.states_url is None:
         return None
     from trace_bench.policies.chat import Chat
+    from trace_bench.policies.endpoints import StateServers, states_at
     from trace_bench.policies.loading import load_tokenizer
-    from trace_bench.policies.states import StateServers, states_at
 
     model = given.model or agent.model
     name = given.backend_model or Path(agent.model).name

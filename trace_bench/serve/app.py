@@ -25,9 +25,9 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trace_bench.core.limits import Limits
-from trace_bench.serve.completion import event
+from trace_bench.serve.answer import event
+from trace_bench.serve.local import States
 from trace_bench.serve.request import ChatRequest, Model, Refused, ServeSettings, parse
-from trace_bench.serve.states import States
 
 Log = Callable[[str], None]
 GONE = 499  # in the log: the client has gone before its answer
@@ -122,10 +122,7 @@ class App:
     async def _chat(self, request: Request, line: _Line) -> Response:
         body = await self._body(request)
         line.ask = ask = parse(body, Limits(self._settings.body), self._settings.tokens)
-        if self._open + ask.n > (most := self._settings.requests):
-            raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
-        line.places = ask.n
-        self._open += ask.n
+        self._take(ask.n, line)
         if (model := self._models.get(ask.model)) is None:
             names = ", ".join(self._models)
             text = f"the model {ask.model[:80]!r} does not exist; there are: {names}"
@@ -153,12 +150,16 @@ class App:
 
     async def _shown(self, states: States, request: Request, line: _Line) -> Response:
         body = await self._body(request)
-        if self._open >= self._settings.requests:
-            raise Refused(429, f"{self._open} answers are in flight; wait")
-        line.places = 1
-        self._open += 1
+        self._take(1, line)
         most = self._settings.body
         return JSONResponse(await asyncio.to_thread(states.answer, body, most, self._models))
+
+    def _take(self, places: int, line: _Line) -> None:
+        """Takes the places of a request. Raises Refused where there are too few."""
+        if self._open + places > (most := self._settings.requests):
+            raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
+        line.places = places
+        self._open += places
 
     def _check_key(self, request: Request) -> None:
         """Raises Refused for a wrong key; where none is set, for a request to another host."""
@@ -277,8 +278,7 @@ def _refusal(error: Refused) -> Response:
 
 async def _no_such(request: Request, error: Exception) -> Response:
     text = f"{request.method} {request.url.path[:80]} is not served"
-    status = 405 if getattr(error, "status_code", 404) == 405 else 404
-    return _refusal(Refused(status, text))
+    return _refusal(Refused(getattr(error, "status_code", 404), text))
 
 
 async def _fault(request: Request, error: Exception) -> Response:

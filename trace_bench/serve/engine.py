@@ -22,8 +22,7 @@ from trace_bench.play.steps import with_guidance
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import MergedSums
 from trace_bench.policies.routing.router import make_router
-from trace_bench.serve.completion import Completion
-from trace_bench.serve.hold import Hold, answer_of
+from trace_bench.serve.answer import Completion, Hold, answer_of
 from trace_bench.serve.request import (
     ChatRequest,
     Model,
@@ -66,7 +65,8 @@ class LocalEngine:
         self.policy, self._agent, self._most = policy, agent, most
         self._router = make_router(agent, policy)
         self._sums = MergedSums(policy, agent, sums)
-        self._asked: queue.SimpleQueue[tuple[str, Ticket | None]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Callable[[Ticket], None], Ticket] | None]
+        self._asked = queue.SimpleQueue()
         self._waiting: deque[Ticket] = deque()
         self._running: dict[int, Ticket] = {}
         self._idle: OrderedDict[str, tuple[int, str | None]] = OrderedDict()  # the oldest first
@@ -83,15 +83,15 @@ class LocalEngine:
 
     def start(self, ticket: Ticket) -> None:
         """Queues a request; callable from any thread."""
-        self._asked.put(("start", ticket))
+        self._asked.put((self._waiting.append, ticket))
 
     def cancel(self, ticket: Ticket) -> None:
         """Frees the place of a request whose client has gone; callable from any thread."""
-        self._asked.put(("cancel", ticket))
+        self._asked.put((self._drop, ticket))
 
     def close(self) -> None:
         """Ends the thread after its current step."""
-        self._asked.put(("close", None))
+        self._asked.put(None)
         self._thread.join()
 
     # -- the engine's thread ----------------------------------------------------------------------
@@ -107,32 +107,27 @@ class LocalEngine:
         except Exception:
             traceback.print_exc()
             self.broken = True
-            for ticket in (*self._waiting, *self._running.values()):
-                ticket.deliver(ticket, Refused(500, "the engine has failed; see the server's log"))
-            self._refuse_the_rest()
+            self._refuse(Refused(500, "the engine has failed; see the server's log"))
+            while self._take():
+                self._refuse(Refused(503, "the engine has failed; start the server again"))
 
     def _take(self) -> bool:
         """Takes what was asked, and waits if there is nothing to do; False once it is closed."""
         idle = not self._running and not self._waiting
         while idle or not self._asked.empty():
-            what, ticket = self._asked.get()
-            idle = False
-            if ticket is None:
+            if (asked := self._asked.get()) is None:
                 return False
-            if what == "start":
-                self._waiting.append(ticket)
-            else:
-                self._drop(ticket)
+            what, ticket = asked
+            what(ticket)
+            idle = False
         return True
 
-    def _refuse_the_rest(self) -> None:
-        while True:
-            what, ticket = self._asked.get()
-            if ticket is None:
-                return
-            if what == "start":
-                why = "the engine has failed; start the server again"
-                ticket.deliver(ticket, Refused(503, why))
+    def _refuse(self, why: Refused) -> None:
+        """Refuses all that was asked."""
+        for ticket in (*self._waiting, *self._running.values()):
+            ticket.deliver(ticket, why)
+        self._waiting.clear()
+        self._running.clear()
 
     def _drop(self, ticket: Ticket) -> None:
         if ticket in self._waiting:

@@ -21,12 +21,11 @@ from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, Secret, decompressed
 from trace_bench.play.steps import with_guidance
-from trace_bench.policies.endpoints import template_options
-from trace_bench.policies.openai import CHAT, OpenAIPolicy
+from trace_bench.policies.endpoints import StateServers, policy_at, template_options
+from trace_bench.policies.openai import CHAT
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.states import StateServers, StatesPolicy
-from trace_bench.serve.completion import DONE, event
+from trace_bench.serve.answer import DONE, event
 from trace_bench.serve.request import ChatRequest, Model, Refused, choose
 
 NAME = "model"  # the field of every answer that holds a name of the server behind
@@ -55,11 +54,7 @@ class Forward:
         self._extra = template_options(thinking)
         self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
         how: dict[str, Any] = {"capacity": endpoint.concurrency, "extra": self._extra}
-        self._policy = (
-            OpenAIPolicy(endpoint, model, **how)
-            if states is None
-            else StatesPolicy(endpoint, model, states, **how)
-        )
+        self._policy = policy_at(endpoint, model, states, **how)
         self._router: Router = make_router(agent, self._policy)
         self._policy.load(agent)
         self._sums = MergedSums(self._policy, agent, sums)

@@ -34,18 +34,20 @@ Text = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """What a server allows. name: the agent's name for clients. body: bytes of a request. tokens:
-    the most that an answer may have, and what it gets if the request names no number. requests:
-    answers in flight at once, those that wait for the engine included; more are refused. patience:
-    seconds that a client may take for the head of a request, for its body, and for each part of an
-    answer. grace: seconds that answers under way are given when the server is stopped."""
+    """What a server allows."""
 
     name: str = "agent"
+    """the agent's name for clients"""
     body: int = field(default=2**20, metadata=number(1024, 2**30))
+    """bytes of a request"""
     tokens: int = field(default=512, metadata=number(1, 2**20))
+    """the most tokens of an answer, and what it gets if the request names no number"""
     requests: int = field(default=256, metadata=number(1, 100_000))
+    """the most answers in flight, those that wait for the engine included"""
     patience: float = field(default=30.0, metadata=number(0.1))
+    """seconds that a client may take for a head, for a body, for a part of an answer"""
     grace: float = field(default=30.0, metadata=number(0))
+    """seconds for answers under way when it is stopped"""
 
 
 @dataclass(frozen=True)

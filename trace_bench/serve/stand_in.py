@@ -5,9 +5,9 @@ and a real vLLM, in a process of its own."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-import queue
 import re
 import signal
 import socket
@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,8 +27,8 @@ from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Turn
 from trace_bench.llm.stand_in import answer
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.serve.local import States
 from trace_bench.serve.request import Refused
-from trace_bench.serve.states import States
 
 Script = Callable[[str, Mapping[str, Any]], tuple[int, Any]]
 """(path, body; {} for GET) -> (status, a text or JSON). Called from many threads."""
@@ -112,56 +112,46 @@ class Loading:
         self._name = name
         self._adapters: dict[str, AdapterRef] = {}
         self.loaded: list[str] = []
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._asked: dict[int, Future[Turn]] = {}
         self._places = threading.Semaphore(batch)
-        self._number = 0
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        self._numbers = itertools.count()
+        self._engine = ThreadPoolExecutor(1)  # runs the policy, one call after the other
 
     def close(self) -> None:
-        self._jobs.put(None)
-        self._thread.join(30)
-
-    def _work(self) -> None:
-        while True:
-            while not self._asked or not self._jobs.empty():
-                if (job := self._jobs.get()) is None:
-                    return
-                job()
-            for reply in self._policy.step():
-                self._policy.release(reply.episode)
-                if reply.turn is not None:
-                    self._asked.pop(reply.episode).set_result(reply.turn)
-                else:
-                    text = "the context length is exceeded" if reply.context_full else reply.error
-                    self._asked.pop(reply.episode).set_exception(ValueError(text))
-
-    def _done(self, work: Callable[[Future[Any]], None]) -> Any:
-        done: Future[Any] = Future()
-        self._jobs.put(lambda: work(done))
-        return done.result(WAIT)
+        self._engine.shutdown(cancel_futures=True)
 
     def _load(self, adapters: dict[str, AdapterRef]) -> None:
-        def work(done: Future[Any]) -> None:
-            self._policy.load(AgentSpec("m", adapters=tuple(adapters.values())))
-            self._adapters = adapters
-            done.set_result(None)
-
-        self._done(work)
+        agent = AgentSpec("m", adapters=tuple(adapters.values()))
+        self._engine.submit(self._policy.load, agent).result(WAIT)
+        self._adapters = adapters
 
     def _turn(self, body: Mapping[str, Any]) -> Turn:
-        def work(done: Future[Any]) -> None:
-            self._number += 1
-            self._asked[self._number] = done
-            said = (tuple(body["messages"]), tuple(body.get("tools", ())))
-            adapter = None if body["model"] == self._name else body["model"]
-            how = (body.get("seed", 0), body["temperature"], body.get("max_tokens", 64))
-            self._policy.submit([TurnRequest(self._number, *said, adapter, *how)])
-
+        said = (tuple(body["messages"]), tuple(body.get("tools", ())))
+        adapter = None if body["model"] == self._name else body["model"]
+        how = (body.get("seed", 0), body["temperature"], body.get("max_tokens", 64))
+        request = TurnRequest(next(self._numbers), *said, adapter, *how)
         with self._places:
-            found: Turn = self._done(work)
-        return found
+            done: Future[Turn] = Future()
+            self._engine.submit(self._begin, request, done)
+            return done.result(WAIT)
+
+    def _begin(self, request: TurnRequest, done: Future[Turn]) -> None:
+        self._policy.submit([request])
+        self._asked[request.episode] = done
+        if len(self._asked) == 1:
+            self._engine.submit(self._step)
+
+    def _step(self) -> None:
+        """One step for all open turns; the next comes after what was asked meanwhile."""
+        for reply in self._policy.step():
+            self._policy.release(reply.episode)
+            if reply.turn is not None:
+                self._asked.pop(reply.episode).set_result(reply.turn)
+            else:
+                text = "the context length is exceeded" if reply.context_full else reply.error
+                self._asked.pop(reply.episode).set_exception(ValueError(text))
+        if self._asked:
+            self._engine.submit(self._step)
 
     def __call__(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         name = body.get("lora_name", "")

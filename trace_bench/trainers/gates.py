@@ -20,8 +20,7 @@ from torch import Tensor
 from trace_bench.core.protocols import State
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_adapter
-from trace_bench.policies.loading import without_weights
-from trace_bench.policies.precision import DType
+from trace_bench.policies.loading import DType, without_weights
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import LOCK, Linear, blend, rounded, softmax
 from trace_bench.trainers.model import Learner

@@ -27,8 +27,7 @@ from transformers import AttentionInterface
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trace_bench.core.errors import UserError
-from trace_bench.policies.loading import load_model
-from trace_bench.policies.precision import DType
+from trace_bench.policies.loading import DType, load_model
 from trace_bench.trainers.adapters import insert
 from trace_bench.trainers.tree import MemoryBudget, Tokens, Tree, build
 

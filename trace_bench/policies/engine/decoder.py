@@ -17,18 +17,19 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from trace_bench.policies.engine.layout import (
+    BLOCK,
     BLOCK_SLOTS,
     Decode,
     Extend,
     Layout,
     Rows,
     groups,
+    grown,
     make_layout,
 )
 from trace_bench.policies.engine.lora import Adapter
@@ -40,12 +41,11 @@ from trace_bench.policies.engine.matrices import (
     Parts,
     pairs,
 )
-from trace_bench.policies.precision import SMALL
+from trace_bench.policies.loading import SMALL
 
 _KINDS = ("llama", "qwen2", "qwen3")
 _ROPES = ("default", "linear", "llama3")  # those whose angles do not depend on the length
 _UNBIASED = ("o_proj", "gate_proj", "up_proj", "down_proj")
-_BLOCK = 64  # cache lengths are multiples of this
 
 
 def supports(model: Any) -> bool:
@@ -83,18 +83,17 @@ class Decoder:
         }
         dtypes = {m.weight.dtype for m in source.linear.values()}
         small = sum(p.numel() for p in model.parameters()) <= SMALL
-        merged = small and dtypes == {torch.float32}
-        dtype = next(iter(source.linear.values())).weight.dtype
+        kind = Merged if small and dtypes == {torch.float32} else LowRank
         with torch.inference_mode():
-            self._matrices: Matrices = Merged(source) if merged else LowRank(source)
+            self._matrices: Matrices = kind(source)
             self._norms = [self._norm_of_heads(layer.self_attn) for layer in source.layers]
             self._embedding = model.model.embed_tokens.weight.detach()
             angles = torch.outer(
                 torch.arange(context).float(), model.model.rotary_emb.inv_freq.float()
             )
             self._rotation = torch.polar(torch.ones_like(angles), angles)[:, None]
-            self._kept = torch.float32 if merged else dtype
-            self._cache = self._new_cache(_BLOCK)
+            self._kept = next(iter(source.linear.values())).weight.dtype
+            self._cache = self._new_cache(BLOCK)
             self._spread = torch.zeros(slots, self.heads * self.size)
             self._buffer = torch.zeros(0, self.heads * self.size)
 
@@ -113,11 +112,8 @@ class Decoder:
     def forward(self, rows: Rows) -> Tensor:
         self._reserve(int((rows.starts + rows.counts).max()))
         layout = make_layout(rows, self._rotation, (self.slots, self.kv, self._cache.shape[-2]))
-        ends = np.cumsum(rows.counts)
-        parts = [
-            (0 if first == 0 else int(ends[first - 1]), int(ends[end - 1]), name)
-            for name, first, end in groups(rows.adapters)
-        ]
+        ends = rows.first + rows.counts
+        parts = [(int(rows.first[a]), int(ends[b - 1]), n) for n, a, b in groups(rows.adapters)]
         x = self._embedding.index_select(0, torch.from_numpy(rows.ids))
         for i in range(self._depth):
             x = self._layer(x, i, parts, layout)
@@ -216,14 +212,13 @@ class Decoder:
         return torch.zeros(shape, dtype=self._kept)
 
     def _reserve(self, length: int) -> None:
-        """Grows the cache to at least `length` tokens per slot, by doubling, up to the context."""
+        """Grows the cache to at least `length` tokens per slot."""
         have = self._cache.shape[-2]
         if length <= have:
             return
-        blocks = -(-max(length, 2 * have) // _BLOCK) * _BLOCK
-        grown = self._new_cache(max(length, min(blocks, self.context)))
-        grown[..., :have, :] = self._cache
-        self._cache = grown
+        cache = self._new_cache(grown(have, length, self.context))
+        cache[..., :have, :] = self._cache
+        self._cache = cache
 
     def _norm_of_heads(self, attention: Any) -> Tensor | None:
         """Norm weights of queries (scaled by 1/sqrt(D)) and keys [H + Hkv, D]; None without."""

@@ -17,10 +17,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from trace_bench.core.errors import UserError
-from trace_bench.policies.engine.layout import Rows, groups
+from trace_bench.policies.engine.layout import Rows, groups, grown
 from trace_bench.policies.engine.lora import Adapter
-
-_BLOCK = 64
 
 
 @dataclass
@@ -98,7 +96,7 @@ class HuggingFace:
     def _call(self, rows: Rows, chosen: np.ndarray) -> Tensor:
         """Logits [chosen, vocab] of the last tokens of some rows."""
         counts, starts = rows.counts[chosen], rows.starts[chosen]
-        first = (np.cumsum(rows.counts) - rows.counts)[chosen]
+        first = rows.first[chosen]
         width, keys = int(counts.max()), int((starts + counts).max())
         steps = np.arange(width)
         inside = steps < counts[:, None]
@@ -163,7 +161,7 @@ class _SlotLayer(CacheLayerMixin):
         have = self.keys.shape[2]
         if length <= have:
             return
-        size = max(length, min(self._context, -(-max(length, 2 * have) // _BLOCK) * _BLOCK))
+        size = grown(have, length, self._context)
         for name, old in (("keys", self.keys), ("values", self.values)):
             new = self._allocate(old, size)
             new[:, :, :have] = old

@@ -3,9 +3,11 @@ positions of all new tokens of a call, computed once for all layers."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from trace_bench.policies.engine.lora import Adapter
 
+BLOCK = 64  # cache lengths are multiples of this
 BLOCK_SLOTS = 16  # slots that attend together while decoding, padded to the longest
 _ALIKE = 16  # blocks whose lengths differ by at most this are merged
 
@@ -34,16 +37,28 @@ class Rows:
     counts: np.ndarray
     adapters: Sequence[str | None]
 
+    @functools.cached_property
+    def first(self) -> np.ndarray:
+        """[rows]: the place in `ids` of each row's first token."""
+        return np.cumsum(self.counts) - self.counts
+
+    @functools.cached_property
+    def positions(self) -> np.ndarray:
+        """[tokens]: of each token in its own sequence."""
+        return np.arange(len(self.ids)) + np.repeat(self.starts - self.first, self.counts)
+
 
 def groups(adapters: Sequence[str | None]) -> list[tuple[str | None, int, int]]:
     """The runs of rows with the same adapter: (name, first row, end row)."""
-    out: list[tuple[str | None, int, int]] = []
-    for i, name in enumerate(adapters):
-        if out and out[-1][0] == name:
-            out[-1] = (name, out[-1][1], i + 1)
-        else:
-            out.append((name, i, i + 1))
-    return out
+    starts = [i for i, name in enumerate(adapters) if i == 0 or name != adapters[i - 1]]
+    return [(adapters[a], a, b) for a, b in pairwise([*starts, len(adapters)])]
+
+
+def grown(have: int, length: int, context: int) -> int:
+    """A cache's new length, if it has to hold at least `length` tokens: by doubling, in blocks, up
+    to the context."""
+    blocks = -(-max(length, 2 * have) // BLOCK) * BLOCK
+    return max(length, min(blocks, context))
 
 
 class Backend(Protocol):
@@ -104,12 +119,8 @@ class Layout:
 def make_layout(rows: Rows, rotation: Tensor, cache: tuple[int, int, int]) -> Layout:
     """`rotation`: complex [context, 1, D / 2]; `cache`: its slots, key-value heads and length."""
     capacity, heads, length = cache
-    slots, starts, counts = rows.slots, rows.starts, rows.counts
-    tokens = int(counts.sum())
-    first = np.cumsum(counts) - counts
-    offsets = np.arange(tokens) - np.repeat(first, counts)
-    positions = np.repeat(starts, counts) + offsets
-    owner = np.repeat(slots, counts)
+    slots, starts, counts, first = rows.slots, rows.starts, rows.counts, rows.first
+    positions, owner = rows.positions, np.repeat(slots, counts)
     lines = (owner[:, None] * heads + np.arange(heads)) * length + positions[:, None]
     both = np.concatenate([lines, lines + capacity * heads * length], axis=1)
     single = counts == 1

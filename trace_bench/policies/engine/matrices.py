@@ -11,15 +11,17 @@ are in such an order that the two numbers of a rotary pair are adjacent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trace_bench.core.types import T
 from trace_bench.policies.engine.lora import Adapter
-from trace_bench.policies.precision import logits
+from trace_bench.policies.loading import logits
 
 FUSED = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -40,19 +42,7 @@ _onednn = torch.ops.mkldnn._linear_pointwise.default
 
 Parts = Sequence[tuple[int, int, str | None]]
 """Runs of rows with the same adapter: first row, end row, adapter."""
-
-
-class Matrices(Protocol):
-    """All products of a model. x is float32 [tokens, in], the result float32 [tokens, out]."""
-
-    def product(
-        self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
-    ) -> Tensor:
-        """x after the norm that comes before, times a layer's matrices of that name (+ add)."""
-
-    def logits(self, x: Tensor) -> Tensor: ...
-    def add(self, adapter: Adapter) -> None: ...
-    def remove(self, name: str) -> None: ...
+Pair = tuple[Tensor, Tensor]  # A [r, in] and scale B [out, r]
 
 
 class LayerWeights:
@@ -105,26 +95,60 @@ def pairs(size: int) -> Tensor:
     return torch.arange(size).view(2, size // 2).t().reshape(-1)
 
 
-class Merged:
-    """`Matrices` of float32; see this file's docstring."""
+class Matrices(ABC):
+    """All products of a model. x is float32 [tokens, in], the result float32 [tokens, out]."""
 
     def __init__(self, source: LayerWeights) -> None:
         self._source = source
         self._linear = {n: m.weight.detach() for n, m in source.linear.items()}
-        self._packed: dict[str | None, list[dict[str, Product]]] = {None: self._pack(self._linear)}
-        self._bias = [{n: source.bias(n, i) for n in FUSED} for i in range(len(source.layers))]
-        model = source.model
-        self._head = Product((model.lm_head.weight * model.model.norm.weight).t())
+        self._bias = self._of_all(source.bias)
+        self._of: dict[str | None, list[dict[str, Any]]] = {}  # what an adapter is, by layer
 
     def add(self, adapter: Adapter) -> None:
         with torch.inference_mode():
-            merged = dict(self._linear)
-            for name, (a, b) in adapter.weights.items():
-                merged[name] = torch.addmm(merged[name], b, a)
-            self._packed[adapter.name] = self._pack(merged)
+            self._of[adapter.name] = self._prepared(adapter.weights)
 
     def remove(self, name: str) -> None:
-        del self._packed[name]
+        del self._of[name]
+
+    def _of_all(self, one: Callable[[str, int], T]) -> list[dict[str, T]]:
+        """What `one` gives for each product of each layer."""
+        layers = range(len(self._source.layers))
+        return [{name: one(name, layer) for name in FUSED} for layer in layers]
+
+    @abstractmethod
+    def _prepared(self, weights: Mapping[str, Pair]) -> list[dict[str, Any]]: ...
+
+    @abstractmethod
+    def logits(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def product(
+        self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
+    ) -> Tensor:
+        """x after the norm that comes before, times a layer's matrices of that name (+ add)."""
+
+
+class Merged(Matrices):
+    """`Matrices` of float32; see this file's docstring."""
+
+    def __init__(self, source: LayerWeights) -> None:
+        super().__init__(source)
+        self._of[None] = self._prepared({})
+        model = source.model
+        self._head = Product((model.lm_head.weight * model.model.norm.weight).t())
+
+    def _prepared(self, weights: Mapping[str, Pair]) -> list[dict[str, Product]]:
+        merged = dict(self._linear)
+        for name, (a, b) in weights.items():
+            merged[name] = torch.addmm(merged[name], b, a)
+
+        def folded(name: str, layer: int) -> Product:
+            """With the weights of the norm before it."""
+            matrix, norm = self._source.fused(name, layer, merged), self._source.norm(name, layer)
+            return Product((matrix if norm is None else matrix * norm).t())
+
+        return self._of_all(folded)
 
     def logits(self, x: Tensor) -> Tensor:
         return self._head.times(self._normed(x))
@@ -133,24 +157,13 @@ class Merged:
         self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
     ) -> Tensor:
         x = self._normed(x) if name in BEFORE else x
-        matrices = [(a, b, self._packed[adapter][layer][name]) for a, b, adapter in parts]
+        matrices = [(a, b, self._of[adapter][layer][name]) for a, b, adapter in parts]
         out = _by_parts(x, matrices, add)
         bias = self._bias[layer][name]
         return out if bias is None else out.add_(bias)
 
     def _normed(self, x: Tensor) -> Tensor:
         return x * self._source.inverse(x)
-
-    def _pack(self, linear: Mapping[str, Tensor]) -> list[dict[str, Product]]:
-        return [
-            {name: Product(self._folded(name, layer, linear)) for name in FUSED}
-            for layer in range(len(self._source.layers))
-        ]
-
-    def _folded(self, name: str, layer: int, linear: Mapping[str, Tensor]) -> Tensor:
-        """A product's matrix [in, out] with the weights of the norm before it."""
-        matrix, norm = self._source.fused(name, layer, linear), self._source.norm(name, layer)
-        return (matrix if norm is None else matrix * norm).t()
 
 
 class Product:
@@ -188,49 +201,34 @@ def _by_parts(
     return out
 
 
-Thin = tuple[Tensor, Tensor]  # the part of an adapter in a product: down [r, in], up [out, r]
-
-
-def thin(
-    source: LayerWeights, adapter: Adapter, name: str, layer: int, dtype: torch.dtype
-) -> Thin | None:
-    """A product's thin matrices, of its layers side by side; None if the adapter has none."""
-    downs: list[Tensor] = []
-    ups: list[Tensor] = []
-    for place in FUSED[name]:
-        full = f"model.layers.{layer}.{place}"
-        beside = [torch.zeros(source.linear[full].weight.shape[0], 0)]
-        if (pair := adapter.weights.get(full)) is not None:
-            downs.append(pair[0])
-            beside.append(source.ordered(place, pair[1]))
-        ups.append(torch.cat(beside, 1))
-    if not downs:
-        return None
-    return torch.cat(downs).to(dtype), torch.block_diag(*ups).to(dtype)
-
-
-class LowRank:
+class LowRank(Matrices):
     """`Matrices` in the dtype of the model's linear layers; see this file's docstring."""
 
     def __init__(self, source: LayerWeights) -> None:
-        self._source = source
-        layers = range(len(source.layers))
-        linear = {n: m.weight.detach() for n, m in source.linear.items()}
-        self._base = [{name: source.fused(name, i, linear) for name in FUSED} for i in layers]
-        self._bias = [{name: source.bias(name, i) for name in FUSED} for i in layers]
-        self._updates: dict[str, list[dict[str, Thin | None]]] = {}
+        super().__init__(source)
+        self._base = self._of_all(lambda name, i: source.fused(name, i, self._linear))
         self._norm = source.model.model.norm.weight.detach()
         self._head = source.model.lm_head.weight.detach()
         self._dtype = self._base[0]["qkv"].dtype
 
-    def add(self, adapter: Adapter) -> None:
-        self._updates[adapter.name] = [
-            {name: thin(self._source, adapter, name, layer, self._dtype) for name in FUSED}
-            for layer in range(len(self._source.layers))
-        ]
+    def _prepared(self, weights: Mapping[str, Pair]) -> list[dict[str, Pair | None]]:
+        return self._of_all(lambda name, layer: self._thin(weights, name, layer))
 
-    def remove(self, name: str) -> None:
-        del self._updates[name]
+    def _thin(self, weights: Mapping[str, Pair], name: str, layer: int) -> Pair | None:
+        """A product's thin matrices, down [r, in] and up [out, r], of its layers side by side; None
+        if the adapter has none."""
+        downs: list[Tensor] = []
+        ups: list[Tensor] = []
+        for place in FUSED[name]:
+            full = f"model.layers.{layer}.{place}"
+            beside = [torch.zeros(self._linear[full].shape[0], 0)]
+            if (pair := weights.get(full)) is not None:
+                downs.append(pair[0])
+                beside.append(self._source.ordered(place, pair[1]))
+            ups.append(torch.cat(beside, 1))
+        if not downs:
+            return None
+        return torch.cat(downs).to(self._dtype), torch.block_diag(*ups).to(self._dtype)
 
     def logits(self, x: Tensor) -> Tensor:
         x = x * self._source.inverse(x) * self._norm
@@ -246,7 +244,7 @@ class LowRank:
         x = x.to(self._dtype)
         out = functional.linear(x, self._base[layer][name]).float()
         for a, b, adapter in parts:
-            update = None if adapter is None else self._updates[adapter][layer][name]
+            update = None if adapter is None else self._of[adapter][layer][name]
             if update is not None:
                 down, up = update
                 out[a:b].add_(functional.linear(functional.linear(x[a:b], down), up))

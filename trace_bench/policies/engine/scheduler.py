@@ -17,14 +17,14 @@ on the calls before it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from trace_bench.core.types import grouped
+from trace_bench.core.types import T, grouped
 from trace_bench.policies.engine.layout import Backend, Rows
 from trace_bench.policies.engine.sampling import sample, uniforms
 
@@ -69,23 +69,24 @@ class Sampled:
     truncated: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class _Member:
-    """A live episode. Between turns, `following` holds its next order, if it has arrived."""
+    """A live episode and its latest order, which is `waiting` until a row has begun with it."""
 
-    episode: int
-    adapter: str | None
-    following: tuple[int, ...] | None = None
-    kept: int | None = None
-    temperature: float = 1.0
+    order: Order
+    waiting: bool = True
     limit: int = 0
-    guide: TokenGuide | None = None
     draws: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
+    @property
+    def following(self) -> tuple[tuple[int, ...], int | None] | None:
+        """What the row is to begin with, if it is to begin."""
+        return (tuple(self.order.ids), self.order.kept) if self.waiting else None
 
-@dataclass
+
+@dataclass(eq=False)
 class _Row:
     """Episodes with the same tokens so far: `cached` ones in the slot, then the pending ones. A
     row samples for all its members (`active`), or waits for their next orders."""
@@ -118,7 +119,7 @@ class Scheduler:
 
     def adapters(self) -> set[str | None]:
         """The adapters that live episodes use."""
-        return {member.adapter for member in self._members.values()}
+        return {member.order.adapter for member in self._members.values()}
 
     def sampled(self, episode: int) -> tuple[int, ...]:
         """The ids of an episode's open turn so far."""
@@ -132,20 +133,16 @@ class Scheduler:
         """Queues a turn. The first order of an episode makes it live."""
         if not self.fits(order.episode, len(order.ids), order.kept):
             raise ValueError(f"episode {order.episode}: the prompt is too long")
+        start = self._before(order.episode, order.kept) + len(order.ids)
         member = self._members.get(order.episode)
         if member is None:
-            member = self._members[order.episode] = _Member(order.episode, order.adapter)
+            member = self._members[order.episode] = _Member(order)
             self._waiting.append(member)
-        elif member.following is not None or self._row_of[order.episode].active:
+        elif member.waiting or self._row_of[order.episode].active:
             raise ValueError(f"episode {order.episode}: a turn is open already")
-        start = self._before(order.episode, order.kept) + len(order.ids)
-        member.following, member.kept = tuple(order.ids), order.kept
+        member.order, member.waiting = order, True
         member.limit = min(order.max_tokens, self.context - start)
-        member.temperature, member.guide = order.temperature, order.guide
-        if order.temperature <= 0:  # needs no random draws
-            member.draws = np.zeros(member.limit, np.float32)
-        else:
-            member.draws = uniforms(order.seed, start, member.limit)
+        member.draws = uniforms(order.seed, start, member.limit)
         member.ids, member.logprobs = [], []
 
     def release(self, episode: int) -> None:
@@ -191,44 +188,41 @@ class Scheduler:
             logits = logits.index_select(0, torch.tensor(picked))
         members = [member for _, _, member in ready]
         draws = np.array([m.draws[len(m.ids)] for m in members])
-        temperatures = torch.tensor([m.temperature for m in members])
-        allowed = {
-            i: m.guide.allowed(logits[i]) for i, m in enumerate(members) if m.guide is not None
-        }
+        temperatures = torch.tensor([m.order.temperature for m in members])
+        guides = [m.order.guide for m in members]
+        allowed = {i: g.allowed(logits[i]) for i, g in enumerate(guides) if g is not None}
         ids, logprobs = sample(logits, temperatures, torch.from_numpy(draws), allowed)
         for member, token, logprob in zip(members, ids.tolist(), logprobs.tolist(), strict=True):
             member.ids.append(token)
             member.logprobs.append(logprob)
-            if member.guide is not None:
-                member.guide.take(token)
+            if member.order.guide is not None:
+                member.order.guide.take(token)
         return self._advance([rows[i] for i in dict.fromkeys(picked)])
 
     def _forward(self, rows: list[_Row], counts: list[int]) -> torch.Tensor:
         new = [i for r, c in zip(rows, counts, strict=True) for i in r.pending[:c]]
-        slots = np.array([r.slot for r in rows])
-        starts = np.array([r.cached for r in rows])
-        widths, ids = np.array(counts), np.array(new)
-        first = np.cumsum(widths) - widths
-        offsets = np.arange(len(ids)) - np.repeat(first, widths)
-        self._held[np.repeat(slots, widths), np.repeat(starts, widths) + offsets] = ids
-        self._length[slots] = starts + widths
-        self.computed += len(ids)
-        return self.backend.forward(Rows(ids, slots, starts, widths, [r.adapter for r in rows]))
+        made = Rows(
+            np.array(new),
+            np.array([r.slot for r in rows]),
+            np.array([r.cached for r in rows]),
+            np.array(counts),
+            [r.adapter for r in rows],
+        )
+        self._held[np.repeat(made.slots, counts), made.positions] = made.ids
+        self._length[made.slots] = made.starts + made.counts
+        self.computed += len(new)
+        return self.backend.forward(made)
 
     def _advance(self, rows: list[_Row]) -> list[Sampled]:
         """Splits rows whose members' newest tokens differ; returns the finished turns."""
         done = []
-        for row in rows:
-            parts = grouped(row.members, self._newest)
-            for part, ((token, ended), members) in zip(
-                self._split(row, list(parts.values())), parts.items(), strict=True
-            ):
-                part.pending, part.active = [token], not ended
-                if ended:
-                    cut = token != self.stop
-                    done += [
-                        Sampled(m.episode, tuple(m.ids), tuple(m.logprobs), cut) for m in members
-                    ]
+        for part, (token, ended) in self._split(rows, self._newest):
+            part.pending, part.active = [token], not ended
+            if ended:
+                done += [
+                    Sampled(m.order.episode, tuple(m.ids), tuple(m.logprobs), token != self.stop)
+                    for m in part.members
+                ]
         return done
 
     def _newest(self, member: _Member) -> tuple[int, bool]:
@@ -238,21 +232,16 @@ class Scheduler:
 
     def _resume(self) -> None:
         """Starts the next turn of rows whose members have new orders; splits rows that differ."""
-        for row in [r for r in self._rows if not r.active]:
-            parts = grouped(row.members, lambda m: (m.following, m.kept))
-            if list(parts) == [(None, None)]:
-                continue
-            for part, (following, kept) in zip(
-                self._split(row, list(parts.values())), list(parts), strict=True
-            ):
-                if following is None:
-                    continue
+        resting = [row for row in self._rows if not row.active]
+        for part, following in self._split(resting, lambda member: member.following):
+            if following is not None:
+                ids, kept = following
                 if kept is not None:
                     self._cut(part, kept)
-                part.pending.extend(following)
+                part.pending.extend(ids)
                 part.active = True
-                for m in part.members:
-                    m.following = m.kept = None
+                for member in part.members:
+                    member.waiting = False
 
     def _cut(self, row: _Row, kept: int) -> None:
         """Forgets all but the first tokens of a row."""
@@ -260,22 +249,21 @@ class Scheduler:
         row.cached = min(row.cached, kept)
         self._length[row.slot] = row.cached
 
-    def _split(self, row: _Row, parts: list[list[_Member]]) -> list[_Row]:
-        """One row for each part of a row's members; the first keeps the row's slot."""
-        row.members = parts[0]
-        out = [row]
-        for members in parts[1:]:
-            slot = heapq.heappop(self._free)
-            copy = _Row(row.adapter, slot, row.cached, list(row.pending), members, row.active)
-            self._move(row, slot)
-            self._add(copy)
-            out.append(copy)
-        return out
-
-    def _add(self, row: _Row) -> None:
-        self._rows.append(row)
-        for member in row.members:
-            self._row_of[member.episode] = row
+    def _split(self, rows: list[_Row], by: Callable[[_Member], T]) -> Iterator[tuple[_Row, T]]:
+        """Each row in parts whose members are alike by what `by` gives for them, with that; the
+        first part keeps the row's slot."""
+        for row in rows:
+            first, *others = grouped(row.members, by).items()
+            row.members = first[1]
+            parts = [(row, first[0])]
+            for key, members in others:
+                slot = heapq.heappop(self._free)
+                copy = _Row(row.adapter, slot, row.cached, list(row.pending), members, row.active)
+                self._move(row, slot)
+                self._rows.append(copy)
+                self._row_of |= {member.order.episode: copy for member in members}
+                parts.append((copy, key))
+            yield from parts
 
     def _before(self, episode: int, kept: int | None) -> int:
         """Tokens of an episode before its next prompt."""
@@ -288,23 +276,24 @@ class Scheduler:
         started: dict[tuple[str | None, tuple[int, ...]], _Row] = {}
         later: list[_Member] = []
         for member in self._waiting:
-            adapter, ids = member.adapter, member.following or ()
+            adapter, ids = member.order.adapter, tuple(member.order.ids)
+            row = started.get((adapter, ids))
             if len(self._row_of) == self.slots:
-                later.append(member)
-            elif (twin := started.get((adapter, ids))) is not None:
-                twin.members.append(member)
-                self._row_of[member.episode] = twin
-                member.following = None
-            elif (row := self._start(adapter, ids, list(started.values()))) is not None:
+                row = None
+            elif row is None and (row := self._start(adapter, ids, started.values())) is not None:
                 started[adapter, ids] = row
-                row.members.append(member)
-                self._add(row)
-                member.following = None
-            else:
+                self._rows.append(row)
+            if row is None:
                 later.append(member)
+            else:
+                row.members.append(member)
+                self._row_of[member.order.episode] = row
+                member.waiting = False
         self._waiting = later
 
-    def _start(self, adapter: str | None, ids: tuple[int, ...], started: list[_Row]) -> _Row | None:
+    def _start(
+        self, adapter: str | None, ids: tuple[int, ...], started: Iterable[_Row]
+    ) -> _Row | None:
         """A new row for a prompt; None if it should wait for a row with a common prefix."""
         prompt = np.array(ids, dtype=np.int32)
         slot = self._make_way(heapq.heappop(self._free), len(prompt))
@@ -339,10 +328,8 @@ class Scheduler:
         of each later block moves up."""
         size = self.backend.block
         for block in range(slot // size + 1, -(-self.slots // size)):
-            longest = None
-            for row in self._rows:
-                if row.slot // size == block and (longest is None or row.cached > longest.cached):
-                    longest = row
+            inside = [row for row in self._rows if row.slot // size == block]
+            longest = max(inside, key=lambda row: row.cached, default=None)
             if longest is not None and longest.cached > length + _WORTH_MOVING:
                 longest.slot, slot = self._move(longest, slot), longest.slot
         return slot
@@ -373,9 +360,8 @@ def _share(wanted: list[int]) -> list[int]:
     left = _STEP_TOKENS - sum(w == 1 for w in wanted)
     out = []
     for w in wanted:
-        take = w if w == 1 else max(0, min(w, left))
-        left -= 0 if w == 1 else take
-        out.append(take)
+        out.append(w if w == 1 else max(0, min(w, left)))
+        left -= out[-1] if w > 1 else 0
     return out
 
 

@@ -44,8 +44,6 @@ class RetrievalRouter(Router):
     and it (or the adapter `otherwise`) wins if there are no votes. Ties go to the candidate that
     appears first in `examples`."""
 
-    waits = False
-
     def __init__(self, description: Mapping[str, Any]) -> None:
         examples = list(description["examples"])
         self.top_k = int(description.get("top_k", 5))

@@ -79,8 +79,6 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
 class FixedRouter(Router):
     """Always chooses the same adapter, or sum of adapters."""
 
-    waits = False
-
     def __init__(self, adapter: str | Mixture | None) -> None:
         self.adapter = adapter
 
@@ -149,7 +147,7 @@ class Linear:
     def choose(self, features: np.ndarray, soft: bool = False) -> str | Mixture | None:
         """[features] -> the best adapter, or the sum of all, to which the others are added."""
         scores = self.scores(features)
-        gates = rounded(softmax(scores)) if soft else best(scores)
+        gates = rounded(softmax(scores)) if soft else np.eye(len(scores))[scores.argmax()]
         return blend(self.labels, gates, self.others, self.otherwise)
 
     def scores(self, features: np.ndarray) -> np.ndarray:
@@ -168,11 +166,6 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     """[n] -> [n], positive, adding up to 1."""
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()
-
-
-def best(scores: np.ndarray) -> np.ndarray:
-    """[n] -> [n], 1 at the highest score and 0 elsewhere."""
-    return np.eye(len(scores))[scores.argmax()]
 
 
 def rounded(gates: np.ndarray) -> np.ndarray:
@@ -206,8 +199,6 @@ class TurnRouter(RoutesTurns):
     hand, or as a tool that the agent called; words of the newest messages are marked once more. It
     needs no model, so any policy can be routed by it. `words` are the features of `weights`
     [labels, words]; `labels`, `others` and `otherwise` are as for `ClassifierRouter`."""
-
-    waits = False
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.linear = Linear(description)

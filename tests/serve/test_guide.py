@@ -17,10 +17,10 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import Turn
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.engine.guide import BadSchema, Guides
 from trace_bench.policies.engine.sampling import sample
 from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.serve.answer import BadSchema, Guides
 from trace_bench.tiny import shipped
 
 SCHEMA = {
@@ -48,7 +48,8 @@ def turns(model: Path, guided: Mapping[int, Mapping[str, Any]], heat: float) -> 
         TurnRequest(n, ({"role": "user", "content": f"say {n // 3}"},), (), None, n, heat, 99)
         for n in range(6)
     ]
-    policy.submit(requests, {n: policy.guides.guide(schema) for n, schema in guided.items()})
+    guides = Guides(policy.chat, policy.vocab)
+    policy.submit(requests, {n: guides.guide(schema) for n, schema in guided.items()})
     found: dict[int, Turn] = {}
     while len(found) < 6:
         for reply in policy.collect():
@@ -110,7 +111,7 @@ def nested(depth: int) -> dict[str, Any]:
     ],
 )
 def test_a_schema_that_cannot_be_followed_is_refused(schema: dict[str, Any], words: str) -> None:
-    guides = Guides(byte_tokenizer(), VOCABULARY, Chat(byte_tokenizer()))
+    guides = Guides(Chat(byte_tokenizer()), VOCABULARY)
     with pytest.raises(BadSchema, match=words):
         guides.guide(schema)
 
@@ -126,7 +127,7 @@ def test_tokens_are_read_as_the_bytes_that_they_stand_for() -> None:
     text = '{"seen": "é agent", "item": 30, "met": true}'
     for tokenizer in (odd, load_tokenizer(shipped())):
         stop = tokenizer.eos_token_id
-        guide = Guides(tokenizer, len(tokenizer), Chat(tokenizer)).guide(SCHEMA)
+        guide = Guides(Chat(tokenizer), len(tokenizer)).guide(SCHEMA)
         for token in tokenizer.encode(text, add_special_tokens=False):
             assert bool(guide.allowed(torch.zeros(0))[token])
             guide.take(token)
@@ -135,12 +136,10 @@ def test_tokens_are_read_as_the_bytes_that_they_stand_for() -> None:
         )
 
 
-def test_without_the_package_the_message_names_it(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(UserError, match=r"the package llguidance: pip install '\.\[serve\]'"):
-        LocalPolicy(model, batch=1).guides.guide(SCHEMA)
+        Guides(Chat(byte_tokenizer()), VOCABULARY)
 
 
 def test_no_form_is_held_where_the_prompt_begins_a_thought() -> None:
@@ -149,6 +148,6 @@ def test_no_form_is_held_where_the_prompt_begins_a_thought() -> None:
             "<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}"
         )
     )
-    guides = Guides(opened, VOCABULARY, Chat(opened))
+    guides = Guides(Chat(opened), VOCABULARY)
     with pytest.raises(BadSchema, match="begins a thought"):
         guides.guide(SCHEMA)

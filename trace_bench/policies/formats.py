@@ -1,0 +1,322 @@
+"""What a model writes, read: thoughts, content and tool calls.
+
+Every model writes thoughts as <think>...</think>, before what it says. Calls are written in one of
+several formats (`FORMATS`); which one a model has learned is found by rendering a known call with
+its own chat template (`policies.chat`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trace_bench.core.chat import call_json, read_call, text_message
+from trace_bench.core.limits import Limits, Unreadable, read
+from trace_bench.core.text import between, without_surrogates
+from trace_bench.core.types import Message, Tool
+
+CALL = Limits(2**20)  # of the text of one tool call
+THINK, THOUGHT = "<think>", "</think>"
+
+
+class Malformed(ValueError):
+    """Why a tool call cannot be parsed."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An assistant's turn. The message has content and calls, which are what others see; `thoughts`
+    are for readers of logs. `malformed`: why a tool call could not be parsed (None: no error); the
+    message then keeps its text as content."""
+
+    message: Message
+    thoughts: str = ""
+    malformed: str | None = None
+
+    @property
+    def remembered(self) -> Message:
+        """The message as servers get it back: with the thoughts, which their template keeps or
+        drops, by vLLM's present and former name."""
+        if not self.thoughts:
+            return self.message
+        return {**self.message, "reasoning": self.thoughts, "reasoning_content": self.thoughts}
+
+
+class Format(ABC):
+    """How a model writes tool calls. `begin`: the text with which they begin. `around`: the texts
+    around the JSON of a call, with the key of its arguments, for a turn that is held to a call;
+    None where a call is no JSON."""
+
+    begin: ClassVar[str]
+    around: ClassVar[tuple[tuple[str, ...], tuple[str, ...], str] | None] = None
+
+    @abstractmethod
+    def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
+        """(content, the calls in it as {"name": ..., "arguments": {...}}). Raises Malformed."""
+
+    def prepared(self, message: Message) -> Message:
+        """The message as templates of this format take it: arguments as objects."""
+        if not message.get("tool_calls"):
+            return message
+        return {**message, "tool_calls": [self._given(call) for call in message["tool_calls"]]}
+
+    def _given(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            name, arguments = read_call(call)
+        except ValueError:  # of a conversation that another program has written
+            return dict(call)
+        return {**call, "function": {"name": name, "arguments": arguments}}
+
+    def before(self, text: str) -> str:
+        """The text before the first call, of a text that still grows."""
+        return cut(text, self.begin)
+
+
+def cut(text: str, mark: str) -> str:
+    """The text before a mark, also where it ends in the mark's beginning."""
+    text = text.partition(mark)[0]
+    begun = next(n for n in range(len(mark), -1, -1) if text.endswith(mark[:n]))
+    return text[: len(text) - begun]
+
+
+def read_reply(
+    text: str, turn: int, how: Format, tools: Sequence[Tool] = (), opened: bool = False
+) -> Reply:
+    """The turn in a text. `opened`: the prompt ends inside a thought. What is in a thought is never
+    a call; one that does not end leaves no content."""
+    thoughts, said = apart(text, how.begin, opened)
+    try:
+        content, found = how.calls(said, tools)
+    except Malformed as error:
+        said = said.strip() if thoughts else said
+        return Reply(text_message(said), thoughts, str(error))
+    calls = [
+        call_json(f"call_{turn}_{i}", c["name"], json.dumps(c["arguments"], ensure_ascii=False))
+        for i, c in enumerate(found)
+    ]
+    return Reply(text_message(content.strip(), calls), thoughts)
+
+
+def apart(text: str, begin: str, opened: bool = False) -> tuple[str, str]:
+    """(thoughts, the rest). A mark of thoughts after the `begin` of a call belongs to the call."""
+    thoughts: list[str] = []
+    said: list[str] = []
+    place, inside = 0, opened
+    for mark in re.finditer(f"{THINK}|{THOUGHT}|{re.escape(begin)}", text):
+        if inside and mark[0] == THOUGHT:
+            thoughts.append(text[place : mark.start()])
+        elif not inside and mark[0] == THINK:
+            said.append(text[place : mark.start()])
+        elif inside or mark[0] == THOUGHT:
+            continue
+        else:
+            break
+        place, inside = mark.end(), not inside
+    (thoughts if inside else said).append(text[place:])
+    return "\n".join(filter(None, map(str.strip, thoughts))), "".join(said)
+
+
+def as_call(data: Any, arguments: str = "arguments") -> dict[str, Any]:
+    """A call from its JSON, whose arguments have that key. Raises Malformed."""
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
+        raise Malformed('no string "name"')
+    given = data.get(arguments, {})
+    if not isinstance(given, dict):
+        raise Malformed(f'"{arguments}" is not an object')
+    return {"name": data["name"], "arguments": given}
+
+
+def json_of(text: str) -> Any:
+    """The value of a call's JSON. Raises Malformed."""
+    try:
+        return without_surrogates(read(text, CALL))
+    except Unreadable as error:
+        raise Malformed(f"not JSON: {error}") from None
+
+
+def _json_at(text: str, start: int) -> tuple[Any, int]:
+    """The JSON that begins there, and where it ends. Raises Malformed."""
+    try:
+        end = json.JSONDecoder().raw_decode(text, start)[1]
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"not JSON: {error}") from None
+    return json_of(text[start:end]), end
+
+
+CALL_END = "</tool_call>"
+
+
+class Hermes(Format):
+    """Of Hermes, Qwen2.5 and Qwen3: <tool_call>{"name": "...", "arguments": {...}}</tool_call>.
+    `objects`: the template takes arguments as an object; else as the sampled text."""
+
+    begin = "<tool_call>"
+    around = (("<tool_call>", "\n"), ("\n", CALL_END), "arguments")
+
+    def __init__(self, objects: bool = False) -> None:
+        self.objects = objects
+
+    def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
+        blocks, content = _blocks(text)
+        return content, [as_call(json_of(block)) for block in blocks]
+
+    def prepared(self, message: Message) -> Message:
+        return super().prepared(message) if self.objects else message
+
+
+def _blocks(text: str) -> tuple[list[str], str]:
+    """The texts of the calls, and the text around them. Raises Malformed for a call without end."""
+    blocks, content = between(text, Hermes.begin, CALL_END)
+    if Hermes.begin in content or CALL_END in content:
+        raise Malformed("an unclosed <tool_call> block")
+    return blocks, content
+
+
+_FUNCTION = re.compile(r"<function=([^<>\n]+)>")
+_PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>")
+_SPELT = {"True": "true", "False": "false", "None": "null"}  # as templates write Python's values
+
+
+class QwenCoder(Format):
+    """Of Qwen3-Coder, Qwen3.5 and Qwen3.6, whose values are texts, each mark in a line of its own:
+    <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>."""
+
+    begin = "<tool_call>"
+
+    def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
+        kinds = {t["function"]["name"]: _properties(t) for t in tools}
+        blocks, content = _blocks(text)
+        return content, [_tagged(block.strip(), kinds) for block in blocks]
+
+
+def _tagged(block: str, kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    found = _FUNCTION.match(block)
+    if found is None:
+        raise Malformed("no <function=NAME>")
+    name, place = found[1].strip(), found.end()
+    arguments: dict[str, Any] = {}
+    while parameter := _PARAMETER.match(block, place):
+        end = block.find("</parameter>", parameter.end())
+        if end < 0:
+            raise Malformed(f"no </parameter> after <parameter={parameter[1]}>")
+        value = block[parameter.end() : end].removeprefix("\n").removesuffix("\n")
+        arguments[parameter[1].strip()] = _spelt(value, kinds.get(name, {}).get(parameter[1], {}))
+        place = end + len("</parameter>")
+    if block[place:].strip() != "</function>":
+        raise Malformed(f"no </function> but {block[place:].strip()[:40]!r}")
+    return {"name": name, "arguments": arguments}
+
+
+def _properties(tool: Tool) -> Mapping[str, Any]:
+    """The schemas of a tool's arguments, whoever has written the tool."""
+    given = tool["function"].get("parameters")
+    found = given.get("properties") if isinstance(given, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _spelt(text: str, schema: Any) -> Any:
+    """The text itself where the schema wants one or says nothing; else the value that it spells,
+    or the text, which the environment then refuses."""
+    kinds = _kinds(schema)
+    if kinds in ([], ["string"]):
+        return text
+    try:
+        value = json_of(_SPELT.get(text.strip(), text))
+    except Malformed:
+        return text
+    return text if "string" in kinds and value is not None else value
+
+
+def _kinds(schema: Any) -> list[Any]:
+    """The JSON types that a schema allows, as far as it says so."""
+    if not isinstance(schema, Mapping):
+        return []
+    kind, choices = schema.get("type"), schema.get("anyOf")
+    if isinstance(choices, list):
+        return [kind for choice in choices for kind in _kinds(choice)]
+    return kind if isinstance(kind, list) else [kind] if kind else []
+
+
+_MARK = "<|python_tag|>"  # some models begin with it
+_BEGUN = re.compile(r"\{\s*\"name\"")
+_BETWEEN = re.compile(r"[ \n]*;?[ \n]*")
+
+
+class Llama(Format):
+    """Of Llama 3.1 to 3.3: a turn that is nothing but JSON (several calls: with ; between),
+    {"name": "...", "parameters": {...}}."""
+
+    begin = '{"name"'
+    around = ((), (), "parameters")
+
+    def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
+        body = text.strip().removeprefix(_MARK).strip()
+        if not _BEGUN.match(body):
+            return text, []
+        found, place = [], 0
+        while place < len(body):
+            value, place = _json_at(body, place)
+            found.append(value)
+            place = _BETWEEN.match(body, place).end()  # type: ignore[union-attr]
+        if not {"parameters", "arguments"} & found[0].keys():  # an answer that happens to be JSON
+            return text, []
+        return "", [as_call(one, _key(one)) for one in found]
+
+    def before(self, text: str) -> str:
+        """Nothing, of a text that may become a call."""
+        start = text.lstrip()[: len(_MARK)]
+        return "" if start.startswith("{") or _MARK.startswith(start) else text
+
+
+def _key(data: Any) -> str:
+    return "parameters" if isinstance(data, dict) and "parameters" in data else "arguments"
+
+
+_NAME = re.compile(r"\s*([^\s\[\]{}]*)(?:\[CALL_ID\][^\[\]]*)?(\[ARGS\])?\s*")
+
+
+class Mistral(Format):
+    """Of Mistral's models, the calls at the end of a turn: [TOOL_CALLS][{"name": "...",
+    "arguments": {...}}], or [TOOL_CALLS]NAME[ARGS]{...}."""
+
+    begin = "[TOOL_CALLS]"
+
+    def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
+        content, begun, rest = text.partition(self.begin)
+        found: list[dict[str, Any]] = []
+        place = 0
+        while begun:
+            name = _NAME.match(rest, place)
+            if name is None or bool(name[1]) != bool(name[2]):
+                raise Malformed("neither a list of calls nor NAME[ARGS]")
+            data, end = _json_at(rest, name.end())
+            given = [{"name": name[1], "arguments": data}] if name[1] else data
+            found += [as_call(one) for one in (given if isinstance(given, list) else [given])]
+            place = rest.find(self.begin, end)
+            if rest[end : None if place < 0 else place].strip():
+                raise Malformed(f"text after a call: {rest[end:][:40]!r}")
+            begun, place = self.begin if place >= 0 else "", place + len(self.begin)
+        return content, found
+
+    def prepared(self, message: Message) -> Message:
+        """Their templates refuse ids that are not nine letters and digits."""
+        message = super().prepared(message)
+        if message.get("tool_calls"):
+            calls = [{**call, "id": _short(call.get("id"))} for call in message["tool_calls"]]
+            message = {**message, "tool_calls": calls}
+        if message["role"] == "tool":
+            message = {**message, "tool_call_id": _short(message.get("tool_call_id"))}
+        return message
+
+
+def _short(identity: Any) -> str:
+    return hashlib.sha256(str(identity).encode()).hexdigest()[:9]
+
+
+FORMATS: tuple[Format, ...] = (Hermes(), Hermes(objects=True), QwenCoder(), Llama(), Mistral())
+"""A tokenizer's is the first that reads the call which its template writes."""
