@@ -166,7 +166,7 @@ BEHIND = {
     "results/two.py": "files that results/runs.py has checked against the summary's hashes",
     "report/runs.py": "files that results/runs.py has checked against the summary's hashes",
     "results/formats/episodes.py": "files that the export has checked against these hashes",
-    "trainers/verl/collector.py": "the same lines, with the same fields, as arrivals.py",
+    "trainers/verl/process.py": "the same lines, with the same fields, as arrivals.py",
     "trainers/verl/episodes.py": "needs verl; the same lines, with the same fields, as arrivals.py",
 }
 

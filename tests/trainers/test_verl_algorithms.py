@@ -79,7 +79,7 @@ def test_losses_and_their_gradients(verl: Any, name: str) -> None:
 
 def test_what_verl_calls_is_the_same_loss(verl: Any) -> None:
     """Our function in verl's place, on rows with gaps and with weights of tokens."""
-    from trace_bench.trainers.verl.losses import policy_loss as in_rows
+    from trace_bench.trainers.verl.engine import policy_loss as in_rows
 
     for seed in range(BATCHES):
         new, old, advantages, mask = batch(seed)

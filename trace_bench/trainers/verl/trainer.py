@@ -31,11 +31,10 @@ from trace_bench.trainers.record import (
 )
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles, step_of
-from trace_bench.trainers.verl.collector import Collector
-from trace_bench.trainers.verl.job import claim, prepare, spec_of
+from trace_bench.trainers.verl.job import claim, export, prepare, spec_of
 from trace_bench.trainers.verl.machines import hours, machines
 from trace_bench.trainers.verl.preflight import preflight
-from trace_bench.trainers.verl.process import Process
+from trace_bench.trainers.verl.process import Collector, Process
 from trace_bench.trainers.verl.spec import MISMATCH, STEPS, TAUGHT, JobSpec
 
 if TYPE_CHECKING:
@@ -200,8 +199,6 @@ class _VerlTraining:
         taken = [int(old.name) for old in self.adapters.glob("[0-9]*")]
         if not self.saved(version) or any(n >= version for n in taken):
             return
-        from trace_bench.trainers.verl.export import export
-
         steps = StepFiles(self.folder)
         self.wait(process, lambda: steps.saved() >= version or None)
         checkpoint = steps.checkpoint(version)
