@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from trace_bench.core.errors import UserError
@@ -48,8 +47,7 @@ class Course:
         self, tasks: Sequence[Task], settings: Recipe, seed: int, rollouts: int, name: str
     ) -> None:
         self.tasks, self.settings, self.seed, self.rollouts = tasks, settings, seed, rollouts
-        schedule = make_schedule(rollouts, settings, name)
-        self.total = rollouts - schedule.unspent
+        self.total = settings.group_size * sum(make_schedule(rollouts, settings, name))
         self.spent = self.begun = 0
         self._groups = 0  # run so far
         self._epoch, self._queue = -1, list[int]()  # order=skipping: what is left of an epoch
@@ -154,18 +152,10 @@ def differ(rewards: Sequence[float]) -> bool:
     return len(valid) > 1 and max(valid) - min(valid) > SAME
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """`groups[i]`: number of groups in iteration i. `unspent`: rollouts left at the end, too few
-    for another iteration."""
-
-    groups: tuple[int, ...]
-    unspent: int
-
-
-def make_schedule(rollouts: int, settings: Recipe, name: str) -> Schedule:
-    """As many full iterations as fit, then a smaller one if at least two groups fit: the whole job
-    where no group is sampled again. Raises UserError if not even one fits."""
+def make_schedule(rollouts: int, settings: Recipe, name: str) -> tuple[int, ...]:
+    """The number of groups in each iteration: as many full ones as fit, then a smaller one if at
+    least two groups fit; the whole job where no group is sampled again. Raises UserError if not
+    even one iteration fits."""
     size = settings.group_size
     least = min(2, settings.groups)
     full, rest = divmod(rollouts, size * settings.groups)
@@ -177,7 +167,7 @@ def make_schedule(rollouts: int, settings: Recipe, name: str) -> Schedule:
             f"({least} groups of {size}). Raise the setting `budget`, or lower "
             "`trainer.group_size`."
         )
-    return Schedule(groups, rollouts - size * sum(groups))
+    return groups
 
 
 def task_of_group(group: int, tasks: Sequence[Task], seed: int) -> Task:

@@ -97,7 +97,7 @@ class GateTraining:
         optimizer = torch.optim.AdamW(self.gate.parameters, lr=self.route.rate, weight_decay=0.0)
         agent = self.agent(0)
         first = 0
-        for iteration, groups in enumerate(self.schedule.groups):
+        for iteration, groups in enumerate(self.schedule):
             tasks = [task_of_group(first + g, self.tasks, self.seed) for g in range(groups)]
             first += groups
             played = self.rollouts(iteration, agent, tasks)

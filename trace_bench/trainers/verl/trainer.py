@@ -113,15 +113,7 @@ class _VerlTraining:
 
     def again(self) -> list[dict[str, Any]]:
         """Repeats the calls of a finished job, all of which are answered from disk; returns the
-        metrics of its iterations."""
-        records = self.finished()
-        for iteration, record in enumerate(records):
-            self.rollouts(iteration, None)
-            self.publish(iteration, record)
-        return records
-
-    def finished(self) -> list[dict[str, Any]]:
-        """The metrics of a finished job's iterations. Raises UserError if they are damaged."""
+        metrics of its iterations. Raises UserError if these are damaged."""
         path = self.adapters / "finished.json"
         records = read_json(path)
         n = self.spec.iterations
@@ -129,6 +121,9 @@ class _VerlTraining:
         whole = isinstance(records, list) and len(records) in counts
         if not whole or not all(isinstance(r, dict) and r.keys() >= FIELDS for r in records):
             raise UserError(f"{path} has not the metrics of {n} iterations. {repair(path)}")
+        for iteration, record in enumerate(records):
+            self.rollouts(iteration, None)
+            self.publish(iteration, record)
         return list(records)
 
     # -- an unfinished job ----------------------------------------------------------------------
@@ -142,7 +137,6 @@ class _VerlTraining:
         process = Process(self.folder, self.settings, self.lab.log, steps.starts())
         steps.repair()
         process.resumed = steps.saved()
-        iterations = self.spec.iterations
 
         def collector(call: str, count: int) -> Collector:
             return Collector(self.spec, self.folder, call, count, arrivals, process)
@@ -151,18 +145,22 @@ class _VerlTraining:
             while self.course.iterations_left():
                 iteration = len(records)
                 played = self.rollouts(iteration, collector)
-                self.lab.step(f"{self.job.name}, verl's steps", iteration, iterations)
+                self.shown(iteration)
                 verl = self.wait(process, partial(reported, iteration + 1, steps, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
                 self.publish(iteration, records[-1])
-                self.lab.step(f"{self.job.name}, verl's steps", iteration + 1, iterations)
+                self.shown(iteration + 1)
             self.wait(process, lambda: steps.saved() >= len(records) or None)
         finally:
             process.stop()
         write_json(self.adapters / "finished.json", records)
-        self.tidy()
+        for name in ("checkpoints", "episodes", "start"):  # episodes are in the run's trajectories
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         return records
+
+    def shown(self, iterations: int) -> None:
+        self.lab.step(f"{self.job.name}, verl's steps", iterations, self.spec.iterations)
 
     def wait(self, process: Process, ready: Callable[[], Any]) -> Any:
         """Polls `ready` until it returns something other than None; returns that."""
@@ -243,12 +241,6 @@ class _VerlTraining:
         agent = self.agent(iteration + 1)
         if self.saved(iteration + 1):
             self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
-
-    def tidy(self) -> None:
-        """Removes files that a finished job does not need: checkpoints, and episodes, which are in
-        the run's trajectories."""
-        for name in ("checkpoints", "episodes", "start"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
 def reported(step: int, steps: StepFiles, process: Process) -> dict[str, Any] | None:
