@@ -18,8 +18,7 @@ from trace_bench.core.decode import convert
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import StopReason, Task, Trajectory, Turn
 from trace_bench.trainers.grpo import earned
-from trace_bench.trainers.verl.arrivals import StepFiles
-from trace_bench.trainers.verl.spec import read_spec
+from trace_bench.trainers.verl.spec import StepFiles, read_spec
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")

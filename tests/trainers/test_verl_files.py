@@ -35,10 +35,9 @@ from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
 from trace_bench.trainers.grpo import Mismatch, group_advantages
 from trace_bench.trainers.record import check_finite, stepped
 from trace_bench.trainers.settings import LINEAR, VerlSettings
-from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles
 from trace_bench.trainers.verl.job import export
 from trace_bench.trainers.verl.process import Collector, Process, VerlFailed, rewind
-from trace_bench.trainers.verl.spec import MISMATCH
+from trace_bench.trainers.verl.spec import MISMATCH, Arrivals, StepFiles
 from trace_bench.trainers.verl.trainer import mismatch_of, reported, steps_of
 
 

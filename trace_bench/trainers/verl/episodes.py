@@ -37,7 +37,6 @@ from trace_bench.policies.chat import Chat
 from trace_bench.trainers.grpo import packed, seen
 from trace_bench.trainers.record import exact, paid
 from trace_bench.trainers.tree import Tokens, stretches, with_prompt
-from trace_bench.trainers.verl.arrivals import StepFiles
 from trace_bench.trainers.verl.spec import (
     CALL,
     CREDIT,
@@ -47,6 +46,7 @@ from trace_bench.trainers.verl.spec import (
     NOTHING,
     TRAIN,
     JobSpec,
+    StepFiles,
     read_spec,
 )
 from trace_bench.trainers.verl.tokens import TokenPolicy, TokenServers, resolve

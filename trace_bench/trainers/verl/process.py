@@ -24,9 +24,8 @@ from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import OnEpisode, TakesBack
 from trace_bench.core.store import Lines
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.arrivals import Arrivals, OfStep, StepFiles
 from trace_bench.trainers.verl.compose import composed, environment, overrides
-from trace_bench.trainers.verl.spec import JobSpec, read_spec
+from trace_bench.trainers.verl.spec import Arrivals, JobSpec, OfStep, StepFiles, read_spec
 
 T = TypeVar("T")
 

@@ -35,7 +35,6 @@ from trace_bench.trainers import grpo
 from trace_bench.trainers.course import differ, in_groups
 from trace_bench.trainers.grpo import mismatch
 from trace_bench.trainers.verl import advantages, rows
-from trace_bench.trainers.verl.arrivals import Arrivals
 from trace_bench.trainers.verl.rows import Sampler, member_of
 from trace_bench.trainers.verl.spec import (
     CALL,
@@ -48,6 +47,7 @@ from trace_bench.trainers.verl.spec import (
     RATE,
     REFERENCE,
     TAUGHT,
+    Arrivals,
     read_spec,
 )
 

@@ -30,12 +30,19 @@ from trace_bench.trainers.record import (
     remove_versions,
 )
 from trace_bench.trainers.settings import VerlSettings, full_iterations
-from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles, step_of
 from trace_bench.trainers.verl.job import claim, export, prepare, spec_of
 from trace_bench.trainers.verl.machines import hours, machines
 from trace_bench.trainers.verl.preflight import preflight
 from trace_bench.trainers.verl.process import Collector, Process
-from trace_bench.trainers.verl.spec import MISMATCH, STEPS, TAUGHT, JobSpec
+from trace_bench.trainers.verl.spec import (
+    MISMATCH,
+    STEPS,
+    TAUGHT,
+    Arrivals,
+    JobSpec,
+    StepFiles,
+    step_of,
+)
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
