@@ -152,8 +152,7 @@ class Loss:
 def policy_loss(batch: Batch, weights: Tensor, recipe: Recipe) -> Loss:
     """The loss of a batch by the recipe's algorithm: the sum over its tokens, weighted."""
     each = total(batch, recipe)
-    with torch.no_grad():
-        kl = -(batch.new - batch.old).mean()
+    kl = -(batch.new.detach() - batch.old).mean()
     return Loss((weights * each.values).sum(), each.clipped.float().mean(), kl)
 
 

@@ -264,9 +264,8 @@ class _Training:
         from trace_bench.trainers.update import update
 
         found = credit(trajectories, rewards, self.job, self.settings)
-        rate = self.course.rate()
         for options in self.optimizer.param_groups:
-            options["lr"] = rate
+            options["lr"] = self.course.rate()
         lessons = self.lessons(trajectories, rewards)
         steps = update(
             self.learner,
@@ -282,12 +281,12 @@ class _Training:
         )
         largest = largest_update(self.learner.layers)
         check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
-        record = self.record(iteration, trajectories, found, steps, rate)
-        record["update_norm"] = largest[0]
-        record |= without_hint(rewards, self.settings)
-        if self.settings.algorithm.taught:
-            record["taught"] = sum(len(t) > 0 for t in lessons)
-        return record
+        return {
+            **self.record(iteration, trajectories, found, steps),
+            "update_norm": largest[0],
+            **without_hint(rewards, self.settings),
+            **({"taught": sum(map(bool, lessons))} if self.settings.algorithm.taught else {}),
+        }
 
     def lessons(
         self, trajectories: Sequence[Trajectory], rewards: Sequence[float]
@@ -307,12 +306,7 @@ class _Training:
         return taught(trajectories, rewards, of, self.settings, chat, self.learner.context)
 
     def record(
-        self,
-        iteration: int,
-        trajectories: Sequence[Trajectory],
-        found: Advantages,
-        steps: Steps,
-        rate: float,
+        self, iteration: int, trajectories: Sequence[Trajectory], found: Advantages, steps: Steps
     ) -> dict[str, Any]:
         """One line of metrics; those of the update are None if nothing was trained on."""
         n = max(steps.steps, 1)
@@ -329,7 +323,7 @@ class _Training:
             "iteration": iteration,
             "spent": self.course.spent,
             **of_rollouts(trajectories, self.job.reward, found),
-            "learning_rate": rate,
+            "learning_rate": self.course.rate(),
             "steps": steps.steps,
             "tokens": steps.tokens,
             **(trained if steps.steps else dict.fromkeys(trained)),

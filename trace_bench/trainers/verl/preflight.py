@@ -232,8 +232,9 @@ def asked(spec: JobSpec) -> list[Mapping[str, Any]]:
     return [roles[r] for r in IN_EPISODES if roles.get(r, {}).get("by") == "endpoint"]
 
 
-def faults(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> list[str]:
-    """What is missing on which machine of the cluster. `folder`: of the job."""
+def check_nodes(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> None:
+    """Raises UserError that says what is missing on which machine of the cluster. `folder`: of the
+    job."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -253,10 +254,10 @@ def faults(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> list[st
         there = []
         alive = joined(ray.nodes, spec.trainer.nnodes)
         if len(alive) < spec.trainer.nnodes:
-            return [
+            raise UserError(
                 f"{len(alive)} of trainer.nnodes={spec.trainer.nnodes} machines have joined the "
-                f"cluster at {spec.trainer.ray_address}. Start the others, or lower trainer.nnodes"
-            ]
+                f"cluster at {spec.trainer.ray_address}. Start the others, or lower trainer.nnodes."
+            )
         for node in alive:
             where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             answer = look.options(scheduling_strategy=where).remote(names, urls, own)
@@ -264,13 +265,11 @@ def faults(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> list[st
         found = [(name, ray.get(answer, timeout=_ANSWER)) for name, answer in there]
     finally:
         ray.shutdown()
-    lacking = [f"machine {name}: {what}" for name, several in found for what in several]
-    if lacking:
-        lacking[-1] += (
-            ". Set it there before `ray start`, start the server, or change llm.*.base_url, "
-            "llm.*.key_env or run_dir"
+    if lacking := [f"machine {name}: {what}" for name, several in found for what in several]:
+        raise UserError(
+            f"{'; '.join(lacking)}. Set it there before `ray start`, start the server, or change "
+            "llm.*.base_url, llm.*.key_env or run_dir."
         )
-    return lacking
 
 
 def joined(nodes: Callable[[], list[Any]], count: int, limit: float = _JOINED) -> list[Any]:

@@ -283,18 +283,15 @@ def main(arguments: list[str]) -> int:
             register_rollout()
         start = 0 if "--check" in arguments else int(arguments[1])
         config = composed(overrides(spec, folder, start))
+        if "--check" in arguments:
+            return 0
+        if spec.trainer.nnodes > 1:
+            from trace_bench.trainers.verl.preflight import check_nodes
+
+            check_nodes(spec, folder, environment(spec, folder, start))
     except UserError as error:
         print(f"refused: {error}", flush=True)
         return REFUSED
-    if "--check" in arguments:
-        return 0
-    variables = environment(spec, folder, start)
-    if spec.trainer.nnodes > 1:
-        from trace_bench.trainers.verl.preflight import faults
-
-        if found := faults(spec, folder, variables):
-            print(f"refused: {'; '.join(found)}.", flush=True)
-            return REFUSED
     from verl.trainer.main_ppo import run_ppo
 
     from trace_bench.trainers.verl.steps import Runner
