@@ -68,9 +68,7 @@ class EsTrainer(ContinuesAdapters):
         return ["trainer=es: the adapter's weights in this process, no gradient"], []
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """The job's agent with the adapter `<job.name>@<version>`, which takes the place of one
-        that it has; the agent itself if all rewards were equal. Raises UserError as the plan does,
-        and for an agent that routes between adapters."""
+        """As trainer=local; the agent itself if all rewards were equal."""
         check_job(job)
         self.plan_training(job.rollouts, job.name, ())
         return _Evolution(job, lab, self.settings).run()

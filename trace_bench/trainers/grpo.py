@@ -38,11 +38,9 @@ _FULL = 1.0 - 1e-6  # rewards from here on count as 1
 @dataclass(frozen=True)
 class Advantages:
     """`values` [n] are the advantages (0 where not `trained`); `trained` [n]: whether a trajectory
-    enters the loss.
-
-    `tokens`: the advantages of each trajectory's sampled tokens, if they differ within it; `values`
-    are then their means. The counts are of groups, except `failed` of trajectories. `all_zero` and
-    `all_one`: groups in which all rewards are 0, or all are 1."""
+    enters the loss. `tokens`: the advantages of each trajectory's sampled tokens, if they differ
+    within it; `values` are then their means. The counts are of groups, `failed` of trajectories;
+    `all_zero`, `all_one`: groups in which all rewards are 0, or all are 1."""
 
     values: Tensor
     trained: Tensor

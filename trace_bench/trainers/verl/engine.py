@@ -1,8 +1,7 @@
 """verl's FSDP engine with the learning rate of the job's course, the number of optimizer steps that
-had a gradient, and a head that fused kernels can read; the algorithm's loss; and a longer
-limit for processes that wait. verl imports this through
-`actor_rollout_ref.model.external_lib`, before its processes meet; it then finds the class for the
-CPU and for NVIDIA GPUs."""
+had a gradient, and a head that fused kernels can read; the algorithm's loss; and a longer limit for
+processes that wait. verl imports this through `actor_rollout_ref.model.external_lib`, before its
+processes meet; it then finds the class for the CPU and for NVIDIA GPUs."""
 
 from __future__ import annotations
 

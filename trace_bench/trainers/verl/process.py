@@ -23,7 +23,6 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import OnEpisode, TakesBack
 from trace_bench.core.store import Lines
-from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.compose import composed, environment, overrides
 from trace_bench.trainers.verl.spec import Arrivals, JobSpec, OfStep, StepFiles, read_spec
 
@@ -46,11 +45,11 @@ class VerlFailed(UserError):
 
 @dataclass
 class Process:
-    """verl's process group. `report` logs restarts. `attempt` numbers the starts in this folder,
-    including those by earlier runs of the command."""
+    """verl's process group for a job, which has this folder. `report` logs restarts. `attempt`
+    numbers the starts in the folder, including those by earlier runs of the command."""
 
     folder: Path
-    settings: VerlSettings
+    spec: JobSpec
     report: Callable[[str], None]
     attempt: int = 0
     restarted: int = 0
@@ -65,11 +64,10 @@ class Process:
 
     def start(self) -> None:
         """Starts verl; its output goes to verl.log."""
-        variables = environment(read_spec(self.folder), self.folder, self.attempt)
+        variables = environment(self.spec, self.folder, self.attempt)
         env = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
-        steps = StepFiles(self.folder)
-        steps.repair()
-        self.resumed = steps.saved()
+        self.steps.repair()
+        self.resumed = self.steps.saved()
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 [*COMMAND, str(self.folder), str(self.attempt)],
@@ -85,6 +83,10 @@ class Process:
     def log(self) -> Path:
         return self.folder / "verl.log"
 
+    @property
+    def steps(self) -> StepFiles:
+        return StepFiles(self.folder)
+
     def progress(self) -> None:
         """Reports progress: restarts the clock for `trainer.stall`."""
         self._progress = time.monotonic()
@@ -92,7 +94,7 @@ class Process:
     def pause(self) -> None:
         """Waits a moment for verl, which is started when something is first waited for. Raises as
         `watch` does."""
-        if not self.started and StepFiles(self.folder).saved() < read_spec(self.folder).iterations:
+        if not self.started and self.steps.saved() < self.spec.iterations:
             self.start()
         self.watch()
         time.sleep(_POLL)
@@ -102,19 +104,19 @@ class Process:
         refuses, and VerlFailed if it was restarted too often or ended without all that is
         expected."""
         code = 0 if self._child is None else self._child.poll()
-        silent = time.monotonic() - self._progress
+        silent, limits = time.monotonic() - self._progress, self.spec.trainer
         if code == 0 and silent > _LATE:
             raise VerlFailed(
                 f"verl has ended, but something is missing in {self.folder}: episodes, or the last "
                 f"checkpoint. The end of {self.log}:\n{self.tail(25)}"
             )
-        if code == 0 or (code is None and silent <= self.settings.stall):
+        if code == 0 or (code is None and silent <= limits.stall):
             return
         if code == REFUSED:
             raise UserError(refusal(self.tail(40)))
-        why = f"no progress for {self.settings.stall:g} s" if code is None else f"exit code {code}"
+        why = f"no progress for {limits.stall:g} s" if code is None else f"exit code {code}"
         self.stop()
-        if self.restarted >= self.settings.restarts:
+        if self.restarted >= limits.restarts:
             raise VerlFailed(
                 f"verl stopped ({why}) and was started {self.restarted + 1} times. The end of "
                 f"{self.log}:\n{self.tail(25)}\nThe same command goes on from its last "
@@ -143,10 +145,9 @@ class Process:
 
     def before(self) -> str:
         """How to go on from an earlier checkpoint, as the end of a message; empty without one."""
-        steps = StepFiles(self.folder)
-        if not steps.saved():
+        if not (saved := self.steps.saved()):
             return ""
-        place = steps.checkpoint(steps.saved())
+        place = self.steps.checkpoint(saved)
         return (
             f" If that is what cannot be read, remove {place}: it then goes on from the one "
             "before, or from the start, with the episodes that are stored."
@@ -162,14 +163,12 @@ class Process:
 
 @dataclass(frozen=True)
 class Collector(TakesBack):
-    """Of one call of the job in `folder`, which has `count` episodes."""
+    """Of one call, which has `count` episodes, of the job that `process` runs."""
 
-    spec: JobSpec
-    folder: Path
+    process: Process
+    arrivals: Arrivals
     call: str
     count: int
-    arrivals: Arrivals
-    process: Process
 
     def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
         left = set(which)
@@ -186,21 +185,21 @@ class Collector(TakesBack):
     def check_kept(self, recorded: Collection[int]) -> None:
         """Before verl is started, raises UserError if it has to learn from `recorded` episodes that
         are not here: it would play others, which no ledger counts."""
-        if self.process.started or StepFiles(self.folder).saved() > self.iteration:
+        if self.process.started or self.process.steps.saved() > self.iteration:
             return
         if lost := set(recorded) - self.arrivals.known(self.call):
             raise UserError(
                 f"{self.arrivals.folder} lacks {len(lost)} of the {len(recorded)} episodes of "
                 f"{self.call!r} that the ledger has, and no checkpoint has learned from them. "
-                f"Restore {self.folder} from a copy, or change the setting `run_dir`."
+                f"Restore {self.process.folder} from a copy, or change the setting `run_dir`."
             )
 
     def take_back(self, missing: Sequence[int]) -> None:
         self.process.stop()
-        dropped = rewind(self.folder, self.spec, self.call, missing)
+        dropped = rewind(self.process.folder, self.process.spec, self.call, missing)
         self.arrivals.forget()
-        self.process.resumed = StepFiles(self.folder).saved()
-        text = f"{self.spec.name}: back to the start of iteration {self.iteration}"
+        self.process.resumed = self.process.steps.saved()
+        text = f"{self.process.spec.name}: back to the start of iteration {self.iteration}"
         if dropped:
             text += (
                 f"; {dropped} later episodes, which are in no ledger, are forgotten: they followed "
@@ -210,7 +209,7 @@ class Collector(TakesBack):
 
     @property
     def iteration(self) -> int:
-        return self.spec.when(self.call)[0]
+        return self.process.spec.when(self.call)[0]
 
 
 def rewind(folder: Path, spec: JobSpec, call: str, missing: Collection[int]) -> int:

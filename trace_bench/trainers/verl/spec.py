@@ -6,7 +6,7 @@ what they write. It is one folder on storage that all machines share:
     start/        the adapter with which training begins
     episodes/     the workers' episodes, one file per process
     checkpoints/  verl's checkpoints
-    metrics-*.jsonl  verl's metrics, one file per start
+    metrics-*     verl's metrics, one file per start
     verl.log      the output of the processes
 """
 
@@ -43,7 +43,7 @@ NOTHING = -1  # the adapter version of a placeholder for an episode that cannot 
 
 ESTIMATOR = "trace_bench"  # the estimator of advantages, by its name in verl's settings
 
-LOSS = "trace_bench"  # the loss of tokens, by its name in verl's settings (`losses.policy_loss`)
+LOSS = "trace_bench"  # the loss of tokens, by its name in verl's settings (`engine.policy_loss`)
 
 STEPS = "trace_bench_steps_max"
 """The metric with the number of an iteration's optimizer steps that had a gradient. verl reduces a

@@ -2,9 +2,9 @@
 of its workers in the ledger as they arrive, iteration by iteration.
 
 Differences from trainer=local: rollouts that full iterations leave at the end of the budget stay
-unspent, groups in which all rewards are equal count in a mean over trajectories, with
-an advantage of zero, and there is no early stopping. Of an iteration that lost too many of its
-episodes the next start runs the lost ones again (collector.py).
+unspent, groups in which all rewards are equal count in a mean over trajectories, with an advantage
+of zero, and there is no early stopping. Of an iteration that lost too many of its episodes the next
+start runs the lost ones again (process.py).
 """
 
 from __future__ import annotations
@@ -78,12 +78,10 @@ class VerlTrainer(ByRecipe):
         return hours(self.settings, self.context, work)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """Returns the job's agent with the adapter `<job.name>@<version>`, which takes the place of
-        one that it has; the agent itself if no optimizer step had a gradient. Raises UserError as
-        the plan does, for an agent that routes between adapters, settings that verl refuses, and a
-        folder with another job of that name; VerlFailed if verl stops too often."""
+        """As trainer=local. Raises UserError for settings that verl refuses too, and VerlFailed if
+        verl stops too often."""
         check_job(job)
-        return _VerlTraining(job, lab, self.settings, self.spec(job, lab)).run(self.context)
+        return _VerlTraining(job, lab, self.spec(job, lab)).run(self.context)
 
     def spec(self, job: TrainingJob, lab: Lab) -> JobSpec:
         shape = full_iterations(job.rollouts, self.settings, job.name)
@@ -93,8 +91,8 @@ class VerlTrainer(ByRecipe):
 class _VerlTraining:
     """One job. `adapters`: the folder of the adapter's versions; `folder`: verl's, inside it."""
 
-    def __init__(self, job: TrainingJob, lab: Lab, settings: VerlSettings, spec: JobSpec) -> None:
-        self.job, self.lab, self.settings, self.spec = job, lab, settings, spec
+    def __init__(self, job: TrainingJob, lab: Lab, spec: JobSpec) -> None:
+        self.job, self.lab, self.spec, self.settings = job, lab, spec, spec.trainer
         self.adapters = (lab.folder / "adapters" / file_name(job.name)).resolve()
         self.folder = self.adapters / "verl"
         self.course = spec.course(job.tasks)
@@ -138,22 +136,21 @@ class _VerlTraining:
     def go_on(self) -> list[dict[str, Any]]:
         """Starts or resumes verl and follows it until the job is done; returns the metrics of its
         iterations."""
-        arrivals = Arrivals(self.folder / "episodes")
-        steps = StepFiles(self.folder)
+        arrivals, steps = Arrivals(self.folder / "episodes"), StepFiles(self.folder)
         records: list[dict[str, Any]] = []
-        process = Process(self.folder, self.settings, self.lab.log, steps.starts())
+        process = Process(self.folder, self.spec, self.lab.log, steps.starts())
         steps.repair()
         process.resumed = steps.saved()
 
         def collector(call: str, count: int) -> Collector:
-            return Collector(self.spec, self.folder, call, count, arrivals, process)
+            return Collector(process, arrivals, call, count)
 
         try:
             while self.course.iterations_left():
                 iteration = len(records)
                 played = self.rollouts(iteration, collector)
                 self.shown(iteration)
-                verl = self.wait(process, partial(reported, iteration + 1, steps, process))
+                verl = self.wait(process, partial(reported, iteration + 1, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
                 self.publish(iteration, records[-1])
@@ -204,9 +201,8 @@ class _VerlTraining:
         taken = [int(old.name) for old in self.adapters.glob("[0-9]*")]
         if not self.saved(version) or any(n >= version for n in taken):
             return
-        steps = StepFiles(self.folder)
-        self.wait(process, lambda: steps.saved() >= version or None)
-        checkpoint = steps.checkpoint(version)
+        self.wait(process, lambda: process.steps.saved() >= version or None)
+        checkpoint = process.steps.checkpoint(version)
         export(checkpoint, target, vars(self.settings), self.spec.agent.model)
         remove_versions(self.adapters, version)
         for old in checkpoint.parent.glob("global_step_*"):  # verl needs only the last one
@@ -250,10 +246,10 @@ class _VerlTraining:
             self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
 
 
-def reported(step: int, steps: StepFiles, process: Process) -> dict[str, Any] | None:
+def reported(step: int, process: Process) -> dict[str, Any] | None:
     """verl's metrics of a step; None until they are written. They never are if verl was killed
     between saving a checkpoint and writing them: then the result is empty."""
-    found = steps.of(step)
+    found = process.steps.of(step)
     return {} if found is None and step <= process.resumed else found
 
 
