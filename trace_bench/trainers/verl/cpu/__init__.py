@@ -6,7 +6,8 @@ names (`verl/__init__.py`): this one, unless trainer.device=cuda."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +18,13 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT
 
 
-def nothing(*_: Any, **__: Any) -> None:
-    """What a CPU does where a GPU waits for its work, is chosen, frees memory or is profiled."""
+def always(value: Any) -> Callable[..., Any]:
+    """A function that gives this value, whatever it is given."""
+    return lambda *_, **__: value
+
+
+nothing = always(None)
+"""What a CPU does where a GPU waits for its work, is chosen, frees memory or is profiled."""
 
 
 class CpuPlatform(PlatformBase):
@@ -26,79 +32,46 @@ class CpuPlatform(PlatformBase):
 
     device_name = "cpu"
     vendor_name = "cpu"
+    device_module = property(lambda self: device_module())
+    is_available = always(True)
+    is_platform_available = always(False)  # never detected: used only if VERL_PLATFORM selects it
+    current_device = always("cpu")  # `tensor.to(0)` would mean a GPU
+    device_count = always(1)
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+    get_device_capability = always((None, None))
+    communication_backend_name = always("gloo")
+    visible_devices_envvar = always("CUDA_VISIBLE_DEVICES")
+    nvtx_range = always(nullcontext())
+    ray_resource_name = always("GPU")
+    ray_noset_envvars = always(())
+    is_ipc_supported = always(False)
     set_device = synchronize = set_allocator_settings = empty_cache = nothing
     profiler_start = profiler_stop = cudart = nothing
-
-    @property
-    def device_module(self) -> Any:
-        return device_module()
-
-    def is_available(self) -> bool:
-        return True
-
-    def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        return False  # never detected: used only if VERL_PLATFORM selects it
-
-    def current_device(self) -> Any:
-        return "cpu"  # `tensor.to(0)` would mean a GPU
-
-    def device_count(self) -> int:
-        return 1
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    manual_seed_all = manual_seed
-
-    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
-        return None, None
-
-    def communication_backend_name(self) -> str:
-        return "gloo"
-
-    def visible_devices_envvar(self) -> str:
-        return "CUDA_VISIBLE_DEVICES"
-
-    def nvtx_range(self, msg: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def ray_resource_name(self) -> str:
-        return "GPU"
-
-    def ray_noset_envvars(self) -> list[str]:
-        return []
-
-    def is_ipc_supported(self) -> bool:
-        return False
 
 
 def device_module() -> Any:
     """The functions of `torch.cuda` that verl uses, for a CPU."""
-
-    def zero(*_: Any, **__: Any) -> int:
-        return 0
-
     return SimpleNamespace(
-        is_available=lambda: True,
-        device_count=lambda: 1,
-        current_device=lambda: "cpu",
+        is_available=always(True),
+        device_count=always(1),
+        current_device=always("cpu"),
         current_stream=torch.cpu.current_stream,
         Stream=torch.cpu.Stream,
-        stream=lambda *_: nullcontext(),
+        stream=always(nullcontext()),
         Event=lambda *_, **__: SimpleNamespace(record=nothing, synchronize=nothing),
         synchronize=nothing,
         set_device=nothing,
         empty_cache=nothing,
         ipc_collect=nothing,
         set_per_process_memory_fraction=nothing,
-        memory_allocated=zero,
-        memory_reserved=zero,
-        max_memory_allocated=zero,
-        max_memory_reserved=zero,
+        memory_allocated=always(0),
+        memory_reserved=always(0),
+        max_memory_allocated=always(0),
+        max_memory_reserved=always(0),
         reset_peak_memory_stats=nothing,
-        mem_get_info=lambda *_: (1, 1),
-        get_device_name=lambda *_: "cpu",
-        get_device_properties=lambda *_: SimpleNamespace(name="cpu", total_memory=1),
+        mem_get_info=always((1, 1)),
+        get_device_name=always("cpu"),
+        get_device_properties=always(SimpleNamespace(name="cpu", total_memory=1)),
         get_rng_state=torch.get_rng_state,
         set_rng_state=torch.set_rng_state,
         manual_seed=torch.manual_seed,
