@@ -116,7 +116,7 @@ def insert(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) ->
 def largest_update(layers: Mapping[str, LoraLinear]) -> tuple[float, str]:
     """The largest Frobenius norm of the layers' updates scale * B A, and its layer; a norm that is
     not finite counts as larger than all others."""
-    norms = {}
+    norms: dict[str, Any] = {}
     for name, layer in layers.items():
         square = float(((layer.b.t() @ layer.b) * (layer.a @ layer.a.t())).sum())
         norms[name] = layer.scale * abs(square) ** 0.5
@@ -128,7 +128,8 @@ def largest_update(layers: Mapping[str, LoraLinear]) -> tuple[float, str]:
 def restart(layers: Mapping[str, LoraLinear], seed: int) -> None:
     """Initializes the adapter anew."""
     for name, layer in layers.items():
-        layer.a.copy_(_drawn(*layer.a.shape, seed, name))
+        rank, width = layer.a.shape
+        layer.a.copy_(_drawn(rank, width, seed, name))
         layer.b.zero_()
 
 
