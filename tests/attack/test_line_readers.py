@@ -46,7 +46,7 @@ from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
-from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles
+from trace_bench.trainers.verl.spec import Arrivals, StepFiles
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -145,7 +145,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "trackers/jsonl.py": [
         (lambda f: Metrics(f / "metrics.jsonl", Silent(), print), "metrics.jsonl")
     ],
-    "trainers/verl/arrivals.py": [
+    "trainers/verl/spec.py": [
         (arrivals, "episodes.jsonl"),
         (lambda f: StepFiles(f).of(1), "metrics-0.jsonl"),
     ],
@@ -166,8 +166,8 @@ BEHIND = {
     "results/two.py": "files that results/runs.py has checked against the summary's hashes",
     "report/runs.py": "files that results/runs.py has checked against the summary's hashes",
     "results/formats/episodes.py": "files that the export has checked against these hashes",
-    "trainers/verl/collector.py": "the same lines, with the same fields, as arrivals.py",
-    "trainers/verl/episodes.py": "needs verl; the same lines, with the same fields, as arrivals.py",
+    "trainers/verl/process.py": "the same lines, with the same fields, as spec.py",
+    "trainers/verl/episodes.py": "needs verl; the same lines, with the same fields, as spec.py",
 }
 
 

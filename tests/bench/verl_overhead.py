@@ -87,11 +87,12 @@ def measured(folder: Path, steps: int, plain: bool) -> dict[str, float]:
     if plain:
         settings = replace(settings, verl=stock(folder, trivial(tasks, lab.suite)))
     place = folder / "verl"
-    prepare(place, job, replace(trainer.spec(job, lab), trainer=settings), lab, ())
+    spec = replace(trainer.spec(job, lab), trainer=settings)
+    prepare(place, job, spec, lab, ())
     if plain:
         rows = [first_messages(lab.suite, task, n) for n, task in enumerate(tasks)]
         parquet.write_table(pyarrow.Table.from_pylist(rows), place / "tasks.parquet")
-    process = Process(place, settings, print)
+    process = Process(place, spec, print)
     began = time.time()
     process.start()
     first = None

@@ -53,9 +53,9 @@ def test_shuffled_is_the_schedule_that_was_planned(rollouts: int) -> None:
     schedule = make_schedule(rollouts, settings, "x")
     run = Course(TASKS, settings, 7, rollouts, "x")
     group = spent = 0
-    for count in schedule.groups:
+    for count in schedule:
         tasks = run.begin()
-        assert run.rate() == 1.0 - spent / (rollouts - schedule.unspent)
+        assert run.rate() == 1.0 - spent / (sum(schedule) * settings.group_size)
         assert tasks == [task_of_group(group + i, TASKS, 7) for i in range(count)]
         run.played(tasks, flat(*[EQUAL] * count))
         group, spent = group + count, spent + 2 * count

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trace_bench.trainers.adapters import LoraLinear
+from trace_bench.trainers.adapters import LoraLinear, restart
 
 
 def layer_of(dtype: torch.dtype, bias: bool) -> LoraLinear:
     torch.manual_seed(0)
     layer = LoraLinear(nn.Linear(24, 40, bias=bias).to(dtype), 4, 2.0)
     layer.requires_grad_(False)
-    layer.restart(1)
+    restart({"layer": layer}, 1)
     layer.b.normal_()
     return layer
 

@@ -11,7 +11,7 @@ from trace_bench.runner.forecast import describe
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
 from trace_bench.trainers.memory import SHAPES
-from trace_bench.trainers.pace import active, played, step_seconds, update_seconds
+from trace_bench.trainers.verl.machines import active, played, step_seconds, update_seconds
 
 DENSE, EXPERTS = SHAPES["Qwen3-8B"], SHAPES["Qwen3-30B-A3B"]
 TAU2 = Typical(14, 8000, 120, 7)

@@ -27,13 +27,13 @@ S = TrainerSettings(group_size=8, groups=4, learning_rate=1.0)
 )
 def test_iterations_and_what_remains(rollouts, groups, unspent) -> None:
     schedule = make_schedule(rollouts, S, "x")
-    assert (schedule.groups, schedule.unspent) == (groups, unspent)
-    assert sum(schedule.groups) * 8 + schedule.unspent == rollouts
+    assert schedule == groups
+    assert sum(schedule) * 8 + unspent == rollouts
 
 
 def test_one_group_an_iteration_is_allowed() -> None:
     one = TrainerSettings(group_size=8, groups=1)
-    assert make_schedule(20, one, "x").groups == (1, 1)
+    assert make_schedule(20, one, "x") == (1, 1)
 
 
 def test_too_few_rollouts_says_how_many_are_needed() -> None:

@@ -14,11 +14,7 @@ from models import save_mixture
 
 from trace_bench.methods.making import Mix, draw
 from trace_bench.trainers.algorithms import Algorithm, Batch, Episodes, divergence, importance
-from trace_bench.trainers.algorithms.cispo import Cispo
-from trace_bench.trainers.algorithms.dr_grpo import DrGrpo
-from trace_bench.trainers.algorithms.gspo import Gspo
-from trace_bench.trainers.algorithms.reinforce_pp import ReinforcePlusPlus
-from trace_bench.trainers.algorithms.rloo import Rloo
+from trace_bench.trainers.algorithms.published import Cispo, DrGrpo, Gspo, ReinforcePlusPlus, Rloo
 from trace_bench.trainers.grpo import policy_loss, token_weights
 from trace_bench.trainers.settings import Recipe
 
@@ -79,7 +75,7 @@ def test_losses_and_their_gradients(verl: Any, name: str) -> None:
 
 def test_what_verl_calls_is_the_same_loss(verl: Any) -> None:
     """Our function in verl's place, on rows with gaps and with weights of tokens."""
-    from trace_bench.trainers.verl.losses import policy_loss as in_rows
+    from trace_bench.trainers.verl.engine import policy_loss as in_rows
 
     for seed in range(BATCHES):
         new, old, advantages, mask = batch(seed)

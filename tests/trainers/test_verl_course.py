@@ -18,8 +18,7 @@ from trace_bench.core.decode import convert
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import StopReason, Task, Trajectory, Turn
 from trace_bench.trainers.grpo import earned
-from trace_bench.trainers.verl.arrivals import StepFiles
-from trace_bench.trainers.verl.spec import read_spec
+from trace_bench.trainers.verl.spec import StepFiles, read_spec
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -111,7 +110,7 @@ def test_verl_trains_on_what_was_played_with_a_hint_without_it(tmp_path: Path) -
 
 def test_a_hinted_rollout_waits_for_the_others_of_its_group() -> None:
     """It has the prompt of the first one that began; none if none did, however these ended."""
-    from trace_bench.trainers.verl.outputs import Prompts
+    from trace_bench.trainers.verl.episodes import Prompts
 
     def episode(*prompt: int) -> Trajectory:
         turns = (Turn((), {}, prompt, (9,), (0.0,)),) if prompt else ()

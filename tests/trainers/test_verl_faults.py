@@ -21,7 +21,7 @@ from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
 from trace_bench.runner.lab import RunLab
 from trace_bench.settings.schema import Settings
-from trace_bench.trainers.verl.arrivals import StepFiles
+from trace_bench.trainers.verl.spec import StepFiles
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")

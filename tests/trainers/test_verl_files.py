@@ -35,11 +35,9 @@ from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
 from trace_bench.trainers.grpo import Mismatch, group_advantages
 from trace_bench.trainers.record import check_finite, stepped
 from trace_bench.trainers.settings import LINEAR, VerlSettings
-from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles
-from trace_bench.trainers.verl.collector import Collector, rewind
-from trace_bench.trainers.verl.export import export
-from trace_bench.trainers.verl.process import Process, VerlFailed
-from trace_bench.trainers.verl.spec import MISMATCH
+from trace_bench.trainers.verl.job import export
+from trace_bench.trainers.verl.process import Collector, Process, VerlFailed, rewind
+from trace_bench.trainers.verl.spec import MISMATCH, Arrivals, StepFiles
 from trace_bench.trainers.verl.trainer import mismatch_of, reported, steps_of
 
 
@@ -242,8 +240,8 @@ def test_episodes_that_the_ledger_has_and_verl_has_not(tmp_path: Path) -> None:
     """verl would play others, and learn from those."""
     job = spec(groups=1, trainer=VerlSettings(group_size=2))
     job.write(tmp_path)
-    process = Process(tmp_path, VerlSettings(), print)
-    collector = Collector(job, tmp_path, job.call(0), 2, Arrivals(tmp_path / "episodes"), process)
+    process = Process(tmp_path, job, print)
+    collector = Collector(process, Arrivals(tmp_path / "episodes"), job.call(0), 2)
     line = {"call": job.call(0), "index": 1, "trajectory": to_json(SHORT)}
     lines(tmp_path / "episodes/a.jsonl", line)
     collector.check_kept({1})
@@ -258,7 +256,7 @@ def test_episodes_that_the_ledger_has_and_verl_has_not(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_verl_cannot_read_is_named(tmp_path: Path) -> None:
     """verl is a process that fails, once."""
-    process = Process(tmp_path, VerlSettings(restarts=0), print)
+    process = Process(tmp_path, spec(trainer=VerlSettings(restarts=0)), print)
     for saved in (0, 3):
         if saved:
             lines(tmp_path / f"checkpoints/global_step_{saved}/data.pt")
@@ -291,13 +289,12 @@ def test_what_verl_says_of_its_steps() -> None:
 def test_a_step_of_which_nothing_was_logged(tmp_path: Path) -> None:
     """verl was killed between keeping a checkpoint and logging the step: nobody waits for that."""
     said: list[str] = []
-    process = Process(tmp_path, VerlSettings(), said.append, resumed=2)
-    steps = StepFiles(tmp_path)
+    process = Process(tmp_path, spec(), said.append, resumed=2)
     for step, expected in ((1, {}), (2, {}), (3, None)):
-        assert reported(step, steps, process) == expected
+        assert reported(step, process) == expected
     line = {"step": 3, "data": {"actor/pg_loss": 0.5}}
     (tmp_path / "metrics-000.jsonl").write_text(json.dumps(line) + "\n")
-    assert reported(3, steps, process) == line["data"]
+    assert reported(3, process) == line["data"]
     process.watch()  # nothing runs, and nothing has been missing for long
     process._progress -= 1000
     with pytest.raises(VerlFailed, match="verl has ended, but something is missing"):

@@ -46,12 +46,6 @@ class LoraLinear(nn.Module):
         a, b = (self.a * self.scale).to(kind), self.b.to(kind)
         return _Updated.apply(x, self.base.weight, self.base.bias, a, b)
 
-    @torch.no_grad()
-    def restart(self, seed: int) -> None:
-        """Initializes A as PEFT does by default (uniform within ±1/sqrt(in)), and B to zero."""
-        self.a.copy_(_drawn(self.a.shape[0], self.base.in_features, seed))
-        self.b.zero_()
-
 
 class _Updated(torch.autograd.Function):
     """x W' + bias + (x A') B', W' the transpose of W, products in the dtype of W, A and B. What
@@ -84,8 +78,9 @@ class _Updated(torch.autograd.Function):
         return of_x, None, None, of_a, of_b
 
 
-def _drawn(rank: int, width: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
+def _drawn(rank: int, width: int, seed: int, layer: str) -> Tensor:
+    """A as PEFT draws it by default, uniform within ±1/sqrt(width); each layer has its stream."""
+    generator = torch.Generator().manual_seed(stable_seed(seed, "lora", layer))
     bound = 1.0 / math.sqrt(width)
     return torch.empty(rank, width).uniform_(-bound, bound, generator=generator)
 
@@ -121,19 +116,21 @@ def insert(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) ->
 def largest_update(layers: Mapping[str, LoraLinear]) -> tuple[float, str]:
     """The largest Frobenius norm of the layers' updates scale * B A, and its layer; a norm that is
     not finite counts as larger than all others."""
-    norms = {
-        name: layer.scale
-        * abs(float(((layer.b.t() @ layer.b) * (layer.a @ layer.a.t())).sum())) ** 0.5
-        for name, layer in layers.items()
-    }
+    norms: dict[str, Any] = {}
+    for name, layer in layers.items():
+        square = float(((layer.b.t() @ layer.b) * (layer.a @ layer.a.t())).sum())
+        norms[name] = layer.scale * abs(square) ** 0.5
     name = max(norms, key=lambda name: norms[name] if math.isfinite(norms[name]) else math.inf)
     return norms[name], name
 
 
+@torch.no_grad()
 def restart(layers: Mapping[str, LoraLinear], seed: int) -> None:
-    """Initializes the adapter anew; every layer has its own random stream."""
+    """Initializes the adapter anew."""
     for name, layer in layers.items():
-        layer.restart(stable_seed(seed, "lora", name))
+        rank, width = layer.a.shape
+        layer.a.copy_(_drawn(rank, width, seed, name))
+        layer.b.zero_()
 
 
 @dataclass(frozen=True)
@@ -151,8 +148,7 @@ def fresh(path: str, targets: Iterable[str], rank: int, seed: int) -> dict[str, 
     chosen = targeted(without_weights(path), targets)
     return {
         name: Pair(
-            _drawn(rank, layer.in_features, stable_seed(seed, "lora", name)),
-            torch.zeros(layer.out_features, rank),
+            _drawn(rank, layer.in_features, seed, name), torch.zeros(layer.out_features, rank)
         )
         for name, layer in chosen.items()
     }

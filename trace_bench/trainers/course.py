@@ -2,16 +2,14 @@
 what it has spent.
 
 With `order=shuffled` and `resample=0` all of it is known beforehand (`make_schedule`). The other
-settings look at the rewards of groups that were run; they draw from the job's seed and these
-rewards alone, so that a job that is resumed takes the same course again.
+settings depend on the job's seed and the rewards of groups that were run alone, so that a job that
+is resumed takes the same course again.
 
-Hints (TRACE, section 2; `trainer.hinted`): some rollouts of a group run with a line in the
-system message that names the tools of the task's reference, so that a group in which the agent
-alone would always fail has episodes that succeed. What is trained on is the conversation without
-the line, as published: the tokens that were sampled, after the prompt that the group's other
-rollouts had. The old policy's log-probabilities are the trainer's own for that conversation
-(`update`), so that the ratio of the loss is 1 before the first step. The sampling was by the policy
-with the hint, which no ratio corrects: that is the method.
+Hints (TRACE, section 2; `trainer.hinted`): some rollouts of a group run with a line in the system
+message that names the tools of the task's reference, so that also where the agent alone would
+always fail, some succeed. They are trained on as if they had had the prompt of the group's other
+rollouts, as published, with the trainer's own log-probabilities as the old policy's (`update`): the
+ratio is 1 before the first step, and nothing corrects for the hint under which they were sampled.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from trace_bench.core.errors import UserError
@@ -48,8 +45,7 @@ class Course:
         self, tasks: Sequence[Task], settings: Recipe, seed: int, rollouts: int, name: str
     ) -> None:
         self.tasks, self.settings, self.seed, self.rollouts = tasks, settings, seed, rollouts
-        schedule = make_schedule(rollouts, settings, name)
-        self.total = rollouts - schedule.unspent
+        self.total = settings.group_size * sum(make_schedule(rollouts, settings, name))
         self.spent = self.begun = 0
         self._groups = 0  # run so far
         self._epoch, self._queue = -1, list[int]()  # order=skipping: what is left of an epoch
@@ -154,18 +150,10 @@ def differ(rewards: Sequence[float]) -> bool:
     return len(valid) > 1 and max(valid) - min(valid) > SAME
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """`groups[i]`: number of groups in iteration i. `unspent`: rollouts left at the end, too few
-    for another iteration."""
-
-    groups: tuple[int, ...]
-    unspent: int
-
-
-def make_schedule(rollouts: int, settings: Recipe, name: str) -> Schedule:
-    """As many full iterations as fit, then a smaller one if at least two groups fit: the whole job
-    where no group is sampled again. Raises UserError if not even one fits."""
+def make_schedule(rollouts: int, settings: Recipe, name: str) -> tuple[int, ...]:
+    """The number of groups in each iteration: as many full ones as fit, then a smaller one if at
+    least two groups fit; the whole job where no group is sampled again. Raises UserError if not
+    even one iteration fits."""
     size = settings.group_size
     least = min(2, settings.groups)
     full, rest = divmod(rollouts, size * settings.groups)
@@ -177,7 +165,7 @@ def make_schedule(rollouts: int, settings: Recipe, name: str) -> Schedule:
             f"({least} groups of {size}). Raise the setting `budget`, or lower "
             "`trainer.group_size`."
         )
-    return Schedule(groups, rollouts - size * sum(groups))
+    return groups
 
 
 def task_of_group(group: int, tasks: Sequence[Task], seed: int) -> Task:
@@ -235,14 +223,23 @@ def play_groups(
     return played
 
 
+def reference(
+    suite: Suite,
+    task: Task,
+    why: str = "trainer.algorithm is given the references of the training tasks",
+    change: str = "Change `trainer.algorithm` or `env`.",
+) -> Sequence[Message]:
+    """The task's reference. Raises UserError for a suite without references."""
+    if not isinstance(suite, HasReference):
+        raise UserError(f"{why}, and {suite.name}/{suite.variant} has none. {change}")
+    return suite.reference(task)
+
+
 def hint(suite: Suite, task: Task) -> str:
     """The tools that the task needs, in words. Raises UserError for a suite without references."""
-    if not isinstance(suite, HasReference):
-        raise UserError(
-            f"trainer.hinted names the tools of a task's reference, and {suite.name}/"
-            f"{suite.variant} has none. Set `trainer.hinted` to 0, or change `env`."
-        )
-    calls = [call for m in suite.reference(task) for call in m.get("tool_calls") or ()]
+    why = "trainer.hinted names the tools of a task's reference"
+    known = reference(suite, task, why, "Set `trainer.hinted` to 0, or change `env`.")
+    calls = [call for m in known for call in m.get("tool_calls") or ()]
     names = dict.fromkeys(call["function"]["name"] for call in calls)
     return f"Call {', then '.join(names)}." if names else "Call no tool."
 
@@ -271,28 +268,13 @@ def without_hint(rewards: Sequence[float], settings: Recipe) -> dict[str, float 
 def sequences(trajectories: Sequence[Trajectory], settings: Recipe) -> list[list[Tokens]]:
     """What of each trajectory is trained on, groups adjacent; of hinted rollouts without the hint,
     and nothing where no rollout of the group tells what the prompt is without it."""
-    size = settings.group_size
     out: list[list[Tokens]] = []
-    for place, trajectory in enumerate(trajectories):
-        if not is_hinted(place, settings):
-            out.append(stretches(trajectory))
-            continue
-        first = place - place % size
-        others = trajectories[first + settings.hinted : first + size]
+    for group in in_groups(trajectories, settings.group_size):
+        told, others = group[: settings.hinted], group[settings.hinted :]
         prompt = next((t.turns[0].prompt_ids for t in others if t.turns), ())
-        there = prompt and trajectory.turns
-        out.append(stretches(with_prompt(trajectory, prompt)) if there else [])
+        out += [stretches(with_prompt(t, prompt)) if prompt and t.turns else [] for t in told]
+        out += [stretches(t) for t in others]
     return out
-
-
-def reference(suite: Suite, task: Task) -> Sequence[Message]:
-    """The task's reference. Raises UserError for a suite without references."""
-    if not isinstance(suite, HasReference):
-        raise UserError(
-            f"trainer.algorithm is given the references of the training tasks, and {suite.name}/"
-            f"{suite.variant} has none. Change `trainer.algorithm` or `env`."
-        )
-    return suite.reference(task)
 
 
 def taught(

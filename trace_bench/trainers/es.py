@@ -9,8 +9,7 @@ batch. Each episode of each member is a rollout.
 
 The noise is that of B alone, and A stays as drawn: with half the directions to look in, the same
 rollouts find more (a bandit after 640, two seeds: 0.99 and 0.66, with noise on both 0.85 and 0.52).
-Members act greedily, as in the paper: at temperature 1, luck outweighs by far how they differ, and
-the same bandit is at 0.16 after 1280 rollouts.
+Members act greedily, as in the paper: at temperature 1, luck outweighs how they differ (0.16).
 
 The noise follows from the seed, and finished calls are answered from disk: a job that was killed is
 computed again from its stored rollouts and gives the same adapter to the byte."""
@@ -69,9 +68,7 @@ class EsTrainer(ContinuesAdapters):
         return ["trainer=es: the adapter's weights in this process, no gradient"], []
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """The job's agent with the adapter `<job.name>@<version>`, which takes the place of one
-        that it has; the agent itself if all rewards were equal. Raises UserError as the plan does,
-        and for an agent that routes between adapters."""
+        """As trainer=local; the agent itself if all rewards were equal."""
         check_job(job)
         self.plan_training(job.rollouts, job.name, ())
         return _Evolution(job, lab, self.settings).run()

@@ -8,7 +8,6 @@ choice, the convention is that of verl's `trainer/ppo/core_algos.py`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -19,10 +18,11 @@ import torch
 from torch import Tensor
 
 from trace_bench.checklists.rewards import Assignment, Rollout, advantages, reward, rollout_of
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.store import canonical
-from trace_bench.core.types import Check, Trajectory
+from trace_bench.core.types import Trajectory, to_json
 from trace_bench.trainers.algorithms import Batch, Episodes, total
 from trace_bench.trainers.course import SAME, in_groups
 from trace_bench.trainers.record import assignment_of, reward_of, usable
@@ -38,11 +38,9 @@ _FULL = 1.0 - 1e-6  # rewards from here on count as 1
 @dataclass(frozen=True)
 class Advantages:
     """`values` [n] are the advantages (0 where not `trained`); `trained` [n]: whether a trajectory
-    enters the loss.
-
-    `tokens`: the advantages of each trajectory's sampled tokens, if they differ within it; `values`
-    are then their means. The counts are of groups, except `failed` of trajectories. `all_zero` and
-    `all_one`: groups in which all rewards are 0, or all are 1."""
+    enters the loss. `tokens`: the advantages of each trajectory's sampled tokens, if they differ
+    within it; `values` are then their means. The counts are of groups, `failed` of trajectories;
+    `all_zero`, `all_one`: groups in which all rewards are 0, or all are 1."""
 
     values: Tensor
     trained: Tensor
@@ -152,8 +150,7 @@ class Loss:
 def policy_loss(batch: Batch, weights: Tensor, recipe: Recipe) -> Loss:
     """The loss of a batch by the recipe's algorithm: the sum over its tokens, weighted."""
     each = total(batch, recipe)
-    with torch.no_grad():
-        kl = -(batch.new - batch.old).mean()
+    kl = -(batch.new.detach() - batch.old).mean()
     return Loss((weights * each.values).sum(), each.clipped.float().mean(), kl)
 
 
@@ -242,18 +239,13 @@ def packed(trajectory: Trajectory) -> str:
     """An episode's part in `by_checklist`, for another process; "" for one in no baseline."""
     if (found := usable_rollout(trajectory)) is None:
         return ""
-    checks = [dataclasses.astuple(check) for check in found.checks]
     lengths = [len(turn.token_ids) for turn in trajectory.turns]
-    return json.dumps({"turns": found.turns, "checks": checks, "lengths": lengths})
+    return json.dumps([to_json(found), lengths])
 
 
 def unpacked(text: str) -> tuple[Rollout | None, list[int]]:
     """(rollout, lengths) of a packed episode."""
     if not text:
         return None, []
-    data = json.loads(text)
-    checks = tuple(
-        Check(turn, item, weight, tuple(after), step)
-        for turn, item, weight, after, step in data["checks"]
-    )
-    return Rollout(tuple(data["turns"]), checks), data["lengths"]
+    rollout, lengths = json.loads(text)
+    return convert(rollout, Rollout), lengths

@@ -137,7 +137,10 @@ class LocalTrainer(ByRecipe, FineTunes):
 
 
 class _Training:
-    """One job."""
+    """One job. `learner`, `optimizer`: while it goes on."""
+
+    learner: Learner
+    optimizer: torch.optim.Optimizer
 
     def __init__(self, job: TrainingJob, lab: Lab, trainer: LocalTrainer) -> None:
         self.job, self.lab, self.trainer = job, lab, trainer
@@ -165,21 +168,20 @@ class _Training:
         from trace_bench.trainers.passes import passing
         from trace_bench.trainers.update import restore
 
-        learner = self.trainer.learner(self.job.agent.model)
-        optimizer = restore(state, learner, self.settings, self.job.seed, self.start)
+        self.learner = self.trainer.learner(self.job.agent.model)
+        self.optimizer = restore(state, self.learner, self.settings, self.job.seed, self.start)
         workers = self.trainer.context.workers
-        with passing(learner, self.settings, workers, self.lab.log) as passes:
+        with passing(self.learner, self.settings, workers, self.lab.log) as passes:
             while not state.finished:
                 iteration = state.iteration
-                trajectories, rewards = self.rollouts(iteration)
-                record = self.learn(iteration, trajectories, rewards, learner, optimizer, passes)
+                record = self.learn(iteration, *self.rollouts(iteration), passes)
                 perfect = record["one_share"] == 1.0
                 state.perfect = state.perfect + 1 if perfect else 0
                 state.records.append(record)
                 state.iteration = iteration + 1
                 last = not self.course.iterations_left()
                 state.finished = last or state.perfect >= self.settings.patience
-                self.save(state, learner, optimizer)
+                self.save(state)
                 publish(self.job, self.lab, record, self.agent(state.iteration))
 
     # -- an iteration's rollouts ------------------------------------------------------------------
@@ -221,14 +223,14 @@ class _Training:
             return self.job.agent
         return with_version(self.job.agent, self.job.name, self.folder / f"{iteration:04d}")
 
-    def save(self, state: State, learner: Learner, optimizer: torch.optim.Optimizer) -> None:
+    def save(self, state: State) -> None:
         """Saves the new version, then the state that names it, then removes older versions: so the
         state's version exists even after an interruption."""
         from trace_bench.trainers.adapters import write_adapter
 
         version = self.folder / f"{state.iteration:04d}"
-        write_adapter(version, learner.layers, vars(self.settings), self.job.agent.model)
-        state.save(self.folder, learner, optimizer)
+        write_adapter(version, self.learner.layers, vars(self.settings), self.job.agent.model)
+        state.save(self.folder, self.learner, self.optimizer)
         remove_versions(self.folder, state.iteration)
 
     def identity(self) -> str:
@@ -254,8 +256,6 @@ class _Training:
         iteration: int,
         trajectories: Sequence[Trajectory],
         rewards: Sequence[float],
-        learner: Learner,
-        optimizer: torch.optim.Optimizer,
         passes: Passes,
     ) -> dict[str, Any]:
         """Updates the adapter from one iteration's rollouts; returns metrics."""
@@ -264,28 +264,32 @@ class _Training:
         from trace_bench.trainers.update import update
 
         found = credit(trajectories, rewards, self.job, self.settings)
-        rate = self.course.rate()
-        for options in optimizer.param_groups:
-            options["lr"] = rate
-        tokens = sequences(trajectories, self.settings)
-        seed = stable_seed(self.job.seed, "update", iteration)
-        told = partial(self.lab.step, self.where(iteration))
-        lessons = self.lessons(trajectories, rewards, learner)
-        shards = self.trainer.context.shards
+        for options in self.optimizer.param_groups:
+            options["lr"] = self.course.rate()
+        lessons = self.lessons(trajectories, rewards)
         steps = update(
-            learner, optimizer, tokens, found, self.settings, seed, told, lessons, passes, shards
+            self.learner,
+            self.optimizer,
+            sequences(trajectories, self.settings),
+            found,
+            self.settings,
+            stable_seed(self.job.seed, "update", iteration),
+            told=partial(self.lab.step, self.where(iteration)),
+            taught=lessons,
+            passes=passes,
+            shards=self.trainer.context.shards,
         )
-        largest = largest_update(learner.layers)
+        largest = largest_update(self.learner.layers)
         check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
-        record = self.record(iteration, trajectories, found, steps, rate)
-        record["update_norm"] = largest[0]
-        record |= without_hint(rewards, self.settings)
-        if self.settings.algorithm.taught:
-            record["taught"] = sum(len(t) > 0 for t in lessons)
-        return record
+        return {
+            **self.record(iteration, trajectories, found, steps),
+            "update_norm": largest[0],
+            **without_hint(rewards, self.settings),
+            **({"taught": sum(map(bool, lessons))} if self.settings.algorithm.taught else {}),
+        }
 
     def lessons(
-        self, trajectories: Sequence[Trajectory], rewards: Sequence[float], learner: Learner
+        self, trajectories: Sequence[Trajectory], rewards: Sequence[float]
     ) -> Sequence[Sequence[Tokens]]:
         """The rollouts as their teacher reads them; () where the algorithm has none."""
         if not self.settings.algorithm.taught:
@@ -299,15 +303,10 @@ class _Training:
         def of(name: str) -> Sequence[Message]:
             return reference(self.lab.suite_of(known[name]), known[name])
 
-        return taught(trajectories, rewards, of, self.settings, chat, learner.context)
+        return taught(trajectories, rewards, of, self.settings, chat, self.learner.context)
 
     def record(
-        self,
-        iteration: int,
-        trajectories: Sequence[Trajectory],
-        found: Advantages,
-        steps: Steps,
-        rate: float,
+        self, iteration: int, trajectories: Sequence[Trajectory], found: Advantages, steps: Steps
     ) -> dict[str, Any]:
         """One line of metrics; those of the update are None if nothing was trained on."""
         n = max(steps.steps, 1)
@@ -324,7 +323,7 @@ class _Training:
             "iteration": iteration,
             "spent": self.course.spent,
             **of_rollouts(trajectories, self.job.reward, found),
-            "learning_rate": rate,
+            "learning_rate": self.course.rate(),
             "steps": steps.steps,
             "tokens": steps.tokens,
             **(trained if steps.steps else dict.fromkeys(trained)),

@@ -5,10 +5,9 @@ The model is the Hugging Face module itself, of any architecture; only attention
 (through transformers' own registry), so that a batch is one flat row of distinct tokens.
 
 Memory: attention keeps nothing that grows with the square of the tokens but one mask for all
-layers, and none where paths are long or mostly a row's own (`tree.TreeRows`). What all layers keep
-for the backward pass grows with the tokens; it is measured once, so that batches can be divided
-(`parts`). A single sequence that needs more than there is has its layers computed again in the
-backward pass.
+layers, where there is one (`tree.TreeRows`). What layers keep for the backward pass grows with the
+tokens; it is measured once, so that batches can be divided (`parts`). A single sequence that needs
+more than there is has its layers computed again in the backward pass.
 """
 
 from __future__ import annotations
@@ -101,14 +100,14 @@ class Learner:
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
         """Within it, the model is the base model."""
-        scales = [layer.scale for layer in self.layers.values()]
+        scales = {name: layer.scale for name, layer in self.layers.items()}
         for layer in self.layers.values():
             layer.scale = 0.0
         try:
             yield
         finally:
-            for layer, scale in zip(self.layers.values(), scales, strict=True):
-                layer.scale = scale
+            for name, scale in scales.items():
+                self.layers[name].scale = scale
 
     def _kept(self, length: int) -> float:
         """Bytes that a pass over one sequence keeps for the backward pass, without parameters."""

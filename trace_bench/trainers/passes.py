@@ -90,9 +90,8 @@ def passing(
     try:
         for _ in range(workers):
             forks.append(_Fork(learner, settings))
-        for fork in forks:
-            fork.listens()
-        if not all(fork.able for fork in forks):
+        able = [fork.hear()[0] for fork in forks]
+        if not all(able):
             log("policy.workers: no fork can compute gradients here, so one process does")
             yield here(learner, settings)
         else:
@@ -133,7 +132,7 @@ def _by(forks: Sequence[_Fork], learner: Learner, parts: Sequence[Part]) -> Iter
     for n, fork in enumerate(forks[: len(parts)]):
         fork.ask(weights, parts[n :: len(forks)])
     for n in range(len(parts)):
-        passed, gradients = forks[n % len(forks)].told()
+        passed, gradients = forks[n % len(forks)].hear()
         for parameter, gradient in zip(learner.parameters, gradients, strict=True):
             if parameter.grad is None:
                 parameter.grad = gradient
@@ -152,25 +151,18 @@ class _Fork:
         self._process = context.Process(target=_work, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
-        self.able = False
-
-    def listens(self) -> None:
-        self.able = bool(self._hear()[0])
 
     def ask(self, weights: Sequence[Tensor], parts: Sequence[Part]) -> None:
         with suppress(BrokenPipeError):  # how it ended is said when it is heard
             self._pipe.send_bytes(pickle.dumps((weights, parts)))
-
-    def told(self) -> tuple[Passed, list[Tensor | None]]:
-        passed, gradients = self._hear()
-        return passed, gradients
 
     def end(self) -> None:
         self._process.kill()
         self._process.join()
         self._pipe.close()
 
-    def _hear(self) -> Any:
+    def hear(self) -> Any:
+        """[whether it can compute gradients] at first, then [Passed, gradients] for each part."""
         try:
             kind, *told = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):

@@ -199,9 +199,7 @@ class VerlSettings(Recipe):
 def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[int, int]:
     """(iterations, groups of each) for trainer=verl, whose iterations are all of one size: as many
     full ones as fit in `rollouts`, or one smaller one of at least two groups that its optimizer
-    steps and processes can share evenly.
-
-    Raises UserError if not even that fits."""
+    steps and processes can share evenly. Raises UserError if not even that fits."""
     s, least = settings, min(2, settings.groups)
     for groups in range(min(s.groups, rollouts // s.group_size), least - 1, -1):
         if shared_evenly(s, groups):

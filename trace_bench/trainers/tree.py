@@ -128,19 +128,11 @@ def build(sequences: Sequence[Tokens]) -> Tree:
 
 def _paths(inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
     """Each sequence's node numbers, and how many of them it shares with earlier sequences."""
-    longest = max(map(len, inputs))
-    padded = np.full((len(inputs), longest), -1, np.int64)
     paths: list[np.ndarray] = []
     starts: list[int] = []
     nodes = 0
     for i, ids in enumerate(inputs):
-        padded[i, : len(ids)] = ids
-        start, source = 0, 0
-        if i:
-            differs = padded[:i, : len(ids)] != ids
-            common = np.where(differs.any(1), differs.argmax(1), len(ids))
-            source = int(common.argmax())
-            start = int(common[source])
+        start, source = _shared(ids, inputs[:i])
         new = np.arange(nodes, nodes + len(ids) - start)
         nodes += len(new)
         paths.append(np.concatenate([paths[source][:start], new]) if i else new)
@@ -228,7 +220,7 @@ def parts(batch: Sequence[Tokens], tokens: int, memory: MemoryBudget) -> Iterato
     part: list[Tokens] = []
     size = nodes = sampled = 0
     for found in batch:
-        new = len(found.ids) - _shared(found.ids, part)
+        new = len(found.ids) - _shared(found.ids, [other.ids for other in part])[0]
         full = size + len(found.ids) > tokens
         if part and (full or not memory.holds(nodes + new, sampled + len(found.sampled))):
             yield part
@@ -241,11 +233,13 @@ def parts(batch: Sequence[Tokens], tokens: int, memory: MemoryBudget) -> Iterato
     yield part
 
 
-def _shared(ids: np.ndarray, earlier: Sequence[Tokens]) -> int:
-    """The longest beginning that `ids` shares with an earlier sequence."""
-    longest = 0
-    for other in earlier:
-        width = min(len(ids), len(other.ids))
-        differs = ids[:width] != other.ids[:width]
-        longest = max(longest, int(differs.argmax()) if differs.any() else width)
-    return longest
+def _shared(ids: np.ndarray, earlier: Sequence[np.ndarray]) -> tuple[int, int]:
+    """The longest beginning that `ids` shares with an earlier sequence, and the first such one."""
+    longest = place = 0
+    for n, other in enumerate(earlier):
+        width = min(len(ids), len(other))
+        differs = ids[:width] != other[:width]
+        common = int(differs.argmax()) if differs.any() else width
+        if common > longest:
+            longest, place = common, n
+    return longest, place

@@ -81,15 +81,17 @@ def update(
         rows[owner].append(row)
     places = [row for row, owner in enumerate(owners) if usable[owner]]
     hinted = [is_hinted(owner, settings) for owner in owners]
-    if own and settings.minibatches > 1 and places:  # else the first step has them all
+    if not places:
+        return steps
+    if own and settings.minibatches > 1:  # else the first step has them all
         before = _before(learner, [sequences[i] for i in places], settings)
         _replace(sequences, places, before, hinted, steps)
-    if algorithm.kl > 0 and places:
+    if algorithm.kl > 0:
         with learner.without_adapter():
             base = _before(learner, [sequences[i] for i in places], settings)
         for i, logprobs in zip(places, base, strict=True):
             sequences[i] = replace(sequences[i], base=logprobs)
-    if algorithm.taught and places:
+    if algorithm.taught:
         lessons = [s for used, each in zip(usable, taught, strict=True) if used for s in each]
         for i, logprobs in zip(places, _before(learner, lessons, settings), strict=True):
             sequences[i] = replace(sequences[i], teacher=logprobs)

@@ -88,7 +88,7 @@ class GateTraining:
     def run(self) -> AgentSpec:
         agent = self.agent(0)
         first = 0
-        for iteration, groups in enumerate(self.schedule.groups):
+        for iteration, groups in enumerate(self.schedule):
             tasks = [task_of_group(first + g, self.tasks, self.seed) for g in range(groups)]
             first += groups
             played = self.rollouts(iteration, agent, tasks)

@@ -1,12 +1,12 @@
 """`trainer=verl`: the same training over several processes, GPUs and machines, by verl and Ray.
 
-    in the run's process: trainer.py keeps the ledger, job.py writes the job's folder, process.py
-    starts verl and watches it, collector.py and arrivals.py take what it writes, export.py makes
-    adapters of checkpoints; before that preflight.py and machines.py check and estimate
-    in verl's trainer: task.py, steps.py with sampler.py, advantages.py and lessons.py
-    in its workers: episodes.py with outputs.py and tokens.py; engine.py with losses.py
-    in all of them: spec.py describes the job, compose.py converts our settings to verl's, nodes.py
-    checks machines; cpu/ is what verl lacks on machines without a GPU
+    in the run's process: trainer.py keeps the ledger, job.py writes the job's folder and makes
+    adapters of checkpoints, process.py starts verl, watches it and collects what it writes;
+    before that preflight.py and machines.py check and estimate
+    in verl's trainer: steps.py with rows.py and advantages.py
+    in its workers: episodes.py with tokens.py; engine.py
+    in all of them: spec.py has the job and what its processes write, compose.py converts our
+    settings to verl's; cpu/ is what verl lacks on machines without a GPU
 
 Nothing but this file is imported unless `trainer=verl` is chosen.
 """

@@ -75,22 +75,12 @@ def advantages(
 ) -> tuple[Tensor, Tensor]:
     """(advantages, returns), both [rows, tokens], of rewards and mask of that shape; `index` [rows]
     is the group of each row. A group of equal rewards, or of one row, has advantages of zero. What
-    observations add comes later (`by_observations`)."""
+    observations add comes later (`of_episodes`)."""
     turns = [[n] for n in response_mask.sum(-1).long().tolist()]
-    unseen: list[tuple[str, ...]] = [()] * len(turns)
-    episodes = Episodes(token_level_rewards.sum(dim=-1), labels_of(index), turns, unseen)
+    rewards, unseen = token_level_rewards.sum(dim=-1), [list[str]()] * len(turns)
+    episodes = Episodes(rewards, labels_of(index), turns, unseen)
     spread = in_rows(recipe.algorithm.advantages(episodes, recipe), response_mask)
     return spread, spread
-
-
-def by_observations(
-    recipe: Recipe, episodes: Sequence[str], rewards: Tensor, mask: Tensor, index: np.ndarray
-) -> Tensor:
-    """The advantages [rows, tokens] of episodes with packed observations (`episodes.credit_of`)."""
-    data = [json.loads(text) if text else {"lengths": [], "seen": []} for text in episodes]
-    turns, seen = [d["lengths"] for d in data], [d["seen"] for d in data]
-    made = recipe.algorithm.advantages(Episodes(rewards, labels_of(index), turns, seen), recipe)
-    return in_rows(made, mask)
 
 
 def by_checklist(
@@ -125,10 +115,15 @@ def in_rows(made: Advantages, response_mask: Tensor) -> Tensor:
 def of_episodes(
     spec: JobSpec, episodes: Sequence[str], rewards: Tensor, mask: Tensor, index: np.ndarray
 ) -> Tensor:
-    """The advantages [episodes, tokens] by what the job asks for."""
+    """The advantages [episodes, tokens] by what the job asks for. `episodes`: the credit of each
+    (`episodes.credit_of`)."""
+    recipe = spec.trainer
     if spec.assignment is not None:
-        how = assignment_of(spec.assignment, spec.trainer.normalize_std)
+        how = assignment_of(spec.assignment, recipe.normalize_std)
         return by_checklist(episodes, mask, index, how)
-    if spec.trainer.algorithm.observations:
-        return by_observations(spec.trainer, episodes, rewards, mask, index)
-    return advantages(spec.trainer, rewards[:, None], mask, index)[0]
+    if not recipe.algorithm.observations:
+        return advantages(recipe, rewards[:, None], mask, index)[0]
+    data = [json.loads(text) if text else {"lengths": [], "seen": []} for text in episodes]
+    turns, seen = [d["lengths"] for d in data], [d["seen"] for d in data]
+    made = recipe.algorithm.advantages(Episodes(rewards, labels_of(index), turns, seen), recipe)
+    return in_rows(made, mask)

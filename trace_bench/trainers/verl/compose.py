@@ -3,6 +3,7 @@ that unknown keys are refused, and verl's schema checks it before anything start
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.settings.models import TRUSTED, trusted
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.nodes import hub_settings
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT, ESTIMATOR, JOB_VARIABLE, LOSS, JobSpec
 
 AGGREGATE = {
@@ -22,8 +22,10 @@ AGGREGATE = {
 _NO_DUAL_CLIP = 1e9  # verl always applies the dual clip; this bound is never reached
 _COUNTS = ("algorithm.filter_groups", "trainer.v1", "trainer.use_v1", "data.gen_batch_size")
 """Keys of verl that this project does not set and that would change the rollouts."""
+HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE")
+"""The hub's settings, which other machines are given as they are here; its token they must have."""
 _ENGINE = "trace_bench.trainers.verl.engine"
-_PLUGIN = "trace_bench.trainers.verl.cpu.plugin"
+_PLUGIN = "trace_bench.trainers.verl.cpu"
 
 
 def overrides(spec: JobSpec, folder: Path, start: int = 0) -> list[str]:
@@ -80,6 +82,12 @@ def environment(spec: JobSpec, folder: Path, start: int = 0) -> dict[str, str]:
             "OMP_NUM_THREADS": "1",
         }
     return variables
+
+
+def hub_settings(model: str) -> dict[str, str]:
+    """Those that are set here, for a model that is no folder."""
+    names = () if Path(model).is_dir() else HUB
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def composed(given: Sequence[str]) -> Any:

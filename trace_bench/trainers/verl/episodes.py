@@ -9,18 +9,24 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import json
 import os
 import queue
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+import numpy as np
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
+    AgentLoopMetrics,
+    AgentLoopOutput,
+)
 
 from trace_bench.core.decode import decode
 from trace_bench.core.lines import Stored
@@ -28,20 +34,26 @@ from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
-from trace_bench.trainers.verl.arrivals import StepFiles
-from trace_bench.trainers.verl.outputs import Prompts, nothing, outputs
+from trace_bench.trainers.grpo import packed, seen
+from trace_bench.trainers.record import exact, paid
+from trace_bench.trainers.tree import Tokens, stretches, with_prompt
 from trace_bench.trainers.verl.spec import (
     CALL,
+    CREDIT,
     FIRST,
     HINT,
     JOB_VARIABLE,
+    NOTHING,
     TRAIN,
     JobSpec,
+    StepFiles,
     read_spec,
 )
 from trace_bench.trainers.verl.tokens import TokenPolicy, TokenServers, resolve
 
 MOST = 2**16  # episodes at once: all that verl asks for
+
+Group = tuple[str, int]  # a group's call, and the index of its first episode
 
 
 @dataclass(frozen=True)
@@ -67,11 +79,11 @@ class EpisodeLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
         """The episode as verl's outputs. An episode that cannot be trained on (failed, or without
-        exact tokens) is returned as `nothing`, which `steps.Sampler` removes, so that it does not
+        exact tokens) is returned as `nothing`, which `rows.Sampler` removes, so that it does not
         count in its group's baseline; in a validation it is left out.
 
         Raises only if verl's servers are lost: then no episode was run and verl marks the group as
-        failed, and `steps.Sampler` stops the iteration."""
+        failed, and `rows.Sampler` stops the iteration."""
         player = player_of(os.environ[JOB_VARIABLE])
         player.connect(self.servers, self.tokenizer, self.rollout.name, sampling_params)
         info, spec = row["extra_info"], player.spec
@@ -215,3 +227,107 @@ def known_episodes(folder: Path, spec: JobSpec, first: int) -> dict[str, dict[in
             if spec.when(line.call) >= (first, 0):
                 known.setdefault(line.call, {}).setdefault(line.index, line.trajectory)
     return known
+
+
+def outputs(trajectory: Trajectory, spec: JobSpec, iteration: int) -> list[Any]:
+    """The episode in verl's format, a row for each of its training sequences. Empty for an episode
+    that cannot be trained on."""
+    score = trajectory.score
+    if score is None or trajectory.failure is not None or not trajectory.turns:
+        return []
+    if not exact(trajectory):
+        return []
+    scores = (float(score.similarity), float(score.success))
+    reward, credit = paid(trajectory, spec.reward), credit_of(trajectory, spec)
+    turns = len(trajectory.turns)
+    return [_row(t, iteration, credit, reward, turns, scores) for t in stretches(trajectory)]
+
+
+def nothing(tokenizer: Any) -> Any:
+    """A placeholder row without learning signal, recognized by its version, which no adapter has.
+    If only such rows are left, their rewards are equal, so the advantages are zero."""
+    end = tokenizer.eos_token_id
+    return _row(Tokens(np.array([end, end]), np.array([1]), np.zeros(1)), NOTHING)
+
+
+def _row(
+    tokens: Tokens,
+    version: int,
+    credit: str = "",
+    reward: float = 0.0,
+    turns: int = 0,
+    scores: tuple[float, float] = (0.0, 0.0),
+) -> Any:
+    """The first prompt, then everything after it with a mask. `scores`: (similarity, success)."""
+    start = int(tokens.sampled[0])
+    mask, logprobs = np.zeros(len(tokens.ids), np.int64), np.zeros(len(tokens.ids))
+    mask[tokens.sampled], logprobs[tokens.sampled] = 1, tokens.logprobs
+    return AgentLoopOutput(
+        prompt_ids=tokens.ids[:start].tolist(),
+        response_ids=tokens.ids[start:].tolist(),
+        response_mask=mask[start:].tolist(),
+        response_logprobs=logprobs[start:].tolist(),
+        reward_score=reward,
+        num_turns=turns,
+        metrics=AgentLoopMetrics(),
+        extra_fields={
+            "reward_extra_info": {"similarity": scores[0], "success": scores[1]},
+            "min_global_steps": version,
+            "max_global_steps": version,
+            CREDIT: credit,
+        },
+    )
+
+
+def credit_of(trajectory: Trajectory, spec: JobSpec) -> str:
+    """What an episode's advantages depend on besides its reward, as a text."""
+    if spec.assignment is not None:
+        return packed(trajectory)
+    if not spec.trainer.algorithm.observations:
+        return ""
+    lengths = [len(turn.token_ids) for turn in trajectory.turns]
+    return json.dumps({"lengths": lengths, "seen": seen(trajectory)})
+
+
+class Prompts:
+    """The first prompts of rollouts without a hint, after which those with one are trained on, as
+    in `trainers.course`. verl runs all rollouts of a group in one process."""
+
+    def __init__(self, hinted: int, size: int) -> None:
+        self.hinted, self.size = hinted, size
+        self._there: dict[Group, dict[int, tuple[int, ...]]] = {}
+        self._found: dict[Group, asyncio.Future[tuple[int, ...]]] = {}
+
+    async def without_hint(
+        self, group: Group, member: int, answer: Awaitable[Trajectory]
+    ) -> Trajectory | None:
+        """The episode that `answer` brings as it is trained on: of the first members of a group
+        after the prompt of the others, None if none of these has one. Raises as `answer` does."""
+        if not self.hinted:
+            return await answer
+        if member >= self.hinted:
+            prompt: tuple[int, ...] = ()
+            try:
+                trajectory = await answer
+                prompt = trajectory.turns[0].prompt_ids if trajectory.turns else ()
+            finally:  # others wait for it
+                self._ended(group, member, prompt)
+            return trajectory
+        trajectory = await answer
+        prompt = await self._of(group)
+        return with_prompt(trajectory, prompt) if prompt and trajectory.turns else None
+
+    def _ended(self, group: Group, member: int, prompt: tuple[int, ...]) -> None:
+        there = self._there.setdefault(group, {})
+        there[member] = prompt
+        if len(there) == self.size - self.hinted:
+            first = next((found for _, found in sorted(there.items()) if found), ())
+            self._of(group).set_result(first)
+
+    def _of(self, group: Group) -> asyncio.Future[tuple[int, ...]]:
+        if group not in self._found:
+            for old in [g for g in self._found if g[0] != group[0]]:  # earlier calls have ended
+                self._found.pop(old)
+                self._there.pop(old, None)
+            self._found[group] = asyncio.get_running_loop().create_future()
+        return self._found[group]

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.arrivals import StepFiles
+from trace_bench.core.lines import Stored
+from trace_bench.core.protocols import OnEpisode, TakesBack
+from trace_bench.core.store import Lines
 from trace_bench.trainers.verl.compose import composed, environment, overrides
-from trace_bench.trainers.verl.nodes import faults
-from trace_bench.trainers.verl.spec import JobSpec, read_spec
+from trace_bench.trainers.verl.spec import Arrivals, JobSpec, OfStep, StepFiles, read_spec
+
+T = TypeVar("T")
 
 COMMAND = (sys.executable, "-m", "trace_bench.trainers.verl.process")
 REFUSED = 3  # the exit code for settings that cannot work; the last line printed says why
@@ -41,11 +45,11 @@ class VerlFailed(UserError):
 
 @dataclass
 class Process:
-    """verl's process group. `report` logs restarts. `attempt` numbers the starts in this folder,
-    including those by earlier runs of the command."""
+    """verl's process group for a job, which has this folder. `report` logs restarts. `attempt`
+    numbers the starts in the folder, including those by earlier runs of the command."""
 
     folder: Path
-    settings: VerlSettings
+    spec: JobSpec
     report: Callable[[str], None]
     attempt: int = 0
     restarted: int = 0
@@ -60,11 +64,10 @@ class Process:
 
     def start(self) -> None:
         """Starts verl; its output goes to verl.log."""
-        variables = environment(read_spec(self.folder), self.folder, self.attempt)
+        variables = environment(self.spec, self.folder, self.attempt)
         env = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
-        steps = StepFiles(self.folder)
-        steps.repair()
-        self.resumed = steps.saved()
+        self.steps.repair()
+        self.resumed = self.steps.saved()
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 [*COMMAND, str(self.folder), str(self.attempt)],
@@ -80,6 +83,10 @@ class Process:
     def log(self) -> Path:
         return self.folder / "verl.log"
 
+    @property
+    def steps(self) -> StepFiles:
+        return StepFiles(self.folder)
+
     def progress(self) -> None:
         """Reports progress: restarts the clock for `trainer.stall`."""
         self._progress = time.monotonic()
@@ -87,7 +94,7 @@ class Process:
     def pause(self) -> None:
         """Waits a moment for verl, which is started when something is first waited for. Raises as
         `watch` does."""
-        if not self.started and StepFiles(self.folder).saved() < read_spec(self.folder).iterations:
+        if not self.started and self.steps.saved() < self.spec.iterations:
             self.start()
         self.watch()
         time.sleep(_POLL)
@@ -97,19 +104,19 @@ class Process:
         refuses, and VerlFailed if it was restarted too often or ended without all that is
         expected."""
         code = 0 if self._child is None else self._child.poll()
-        silent = time.monotonic() - self._progress
+        silent, limits = time.monotonic() - self._progress, self.spec.trainer
         if code == 0 and silent > _LATE:
             raise VerlFailed(
                 f"verl has ended, but something is missing in {self.folder}: episodes, or the last "
                 f"checkpoint. The end of {self.log}:\n{self.tail(25)}"
             )
-        if code == 0 or (code is None and silent <= self.settings.stall):
+        if code == 0 or (code is None and silent <= limits.stall):
             return
         if code == REFUSED:
             raise UserError(refusal(self.tail(40)))
-        why = f"no progress for {self.settings.stall:g} s" if code is None else f"exit code {code}"
+        why = f"no progress for {limits.stall:g} s" if code is None else f"exit code {code}"
         self.stop()
-        if self.restarted >= self.settings.restarts:
+        if self.restarted >= limits.restarts:
             raise VerlFailed(
                 f"verl stopped ({why}) and was started {self.restarted + 1} times. The end of "
                 f"{self.log}:\n{self.tail(25)}\nThe same command goes on from its last "
@@ -138,10 +145,9 @@ class Process:
 
     def before(self) -> str:
         """How to go on from an earlier checkpoint, as the end of a message; empty without one."""
-        steps = StepFiles(self.folder)
-        if not steps.saved():
+        if not (saved := self.steps.saved()):
             return ""
-        place = steps.checkpoint(steps.saved())
+        place = self.steps.checkpoint(saved)
         return (
             f" If that is what cannot be read, remove {place}: it then goes on from the one "
             "before, or from the start, with the episodes that are stored."
@@ -153,6 +159,94 @@ class Process:
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
+
+
+@dataclass(frozen=True)
+class Collector(TakesBack):
+    """Of one call, which has `count` episodes, of the job that `process` runs."""
+
+    process: Process
+    arrivals: Arrivals
+    call: str
+    count: int
+
+    def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
+        left = set(which)
+        self.check_kept(set(range(self.count)) - left)
+        self.process.progress()  # the time until now was spent here, for instance on an evaluation
+        while left:
+            for index, trajectory in self.arrivals.take(self.call, left):
+                left.discard(index)
+                self.process.progress()
+                ended(index, trajectory)
+            if left:
+                self.process.pause()
+
+    def check_kept(self, recorded: Collection[int]) -> None:
+        """Before verl is started, raises UserError if it has to learn from `recorded` episodes that
+        are not here: it would play others, which no ledger counts."""
+        if self.process.started or self.process.steps.saved() > self.iteration:
+            return
+        if lost := set(recorded) - self.arrivals.known(self.call):
+            raise UserError(
+                f"{self.arrivals.folder} lacks {len(lost)} of the {len(recorded)} episodes of "
+                f"{self.call!r} that the ledger has, and no checkpoint has learned from them. "
+                f"Restore {self.process.folder} from a copy, or change the setting `run_dir`."
+            )
+
+    def take_back(self, missing: Sequence[int]) -> None:
+        self.process.stop()
+        dropped = rewind(self.process.folder, self.process.spec, self.call, missing)
+        self.arrivals.forget()
+        self.process.resumed = self.process.steps.saved()
+        text = f"{self.process.spec.name}: back to the start of iteration {self.iteration}"
+        if dropped:
+            text += (
+                f"; {dropped} later episodes, which are in no ledger, are forgotten: they followed "
+                "from what was left of these"
+            )
+        self.process.report(text)
+
+    @property
+    def iteration(self) -> int:
+        return self.process.spec.when(self.call)[0]
+
+
+def rewind(folder: Path, spec: JobSpec, call: str, missing: Collection[int]) -> int:
+    """Forgets what the job's folder has of the iteration of a `call` and of later ones:
+    checkpoints, adapters, metrics, episodes; of the call itself only failed episodes at the indices
+    `missing`. Returns how many later episodes were forgotten. Nothing of verl may be running; cut
+    off at any moment, the same call completes it. verl goes on by itself while the run's process
+    notices the loss, so it may have trained on the iteration and run later ones."""
+    iteration, again = spec.when(call)
+    StepFiles(folder).back_to(iteration)
+    for version in folder.parent.glob("[0-9]*"):
+        if int(version.name) > iteration:
+            shutil.rmtree(version)
+    shown = {spec.validation(step) for step in range(iteration + 1, spec.iterations + 1)}
+    gone = frozenset(missing)
+
+    def lost(line: Stored) -> bool:
+        failed = line.trajectory.failure is not None
+        return line.call == call and line.index in gone and failed
+
+    _drop(folder.glob("metrics-*.jsonl"), OfStep, lambda line: line.step > iteration)
+    _drop(folder.glob("validation/*.jsonl"), Stored, lambda line: line.call in shown)
+    episodes = sorted(folder.glob("episodes/*.jsonl"))
+    _drop(episodes, Stored, lost)
+    return _drop(episodes, Stored, lambda line: spec.when(line.call) > (iteration, again))
+
+
+def _drop(paths: Iterable[Path], kind: type[T], unwanted: Callable[[T], bool]) -> int:
+    """Removes the unwanted lines of these files; returns how many."""
+    count = 0
+    for path in paths:
+        with Lines(path, kind) as lines:
+            found = sum(map(unwanted, lines.existing))
+            if found:
+                lines.drop(unwanted)
+            count += found
+    return count
 
 
 def check_settings(spec: JobSpec, folder: Path) -> None:
@@ -183,23 +277,23 @@ def main(arguments: list[str]) -> int:
     spec = read_spec(folder)
     try:
         if spec.trainer.device == "cpu":
-            from trace_bench.trainers.verl.cpu.plugin import register_rollout
+            from trace_bench.trainers.verl.cpu import register_rollout
 
             register_rollout()
         start = 0 if "--check" in arguments else int(arguments[1])
         config = composed(overrides(spec, folder, start))
+        if "--check" in arguments:
+            return 0
+        if spec.trainer.nnodes > 1:
+            from trace_bench.trainers.verl.preflight import check_nodes
+
+            check_nodes(spec, folder, environment(spec, folder, start))
     except UserError as error:
         print(f"refused: {error}", flush=True)
         return REFUSED
-    if "--check" in arguments:
-        return 0
-    variables = environment(spec, folder, start)
-    if spec.trainer.nnodes > 1 and (found := faults(spec, folder, variables)):
-        print(f"refused: {'; '.join(found)}.", flush=True)
-        return REFUSED
     from verl.trainer.main_ppo import run_ppo
 
-    from trace_bench.trainers.verl.task import Runner
+    from trace_bench.trainers.verl.steps import Runner
 
     run_ppo(config, task_runner_class=Runner)
     return 0

@@ -1,26 +1,36 @@
-"""The description of a training job for verl's processes: one folder, written before they start,
-on storage that all machines share:
+"""A training job for verl's processes: its description, written before they start, and a reader of
+what they write. It is one folder on storage that all machines share:
 
     job.json      this file's `JobSpec`
     tasks.parquet one row per task
     start/        the adapter with which training begins
     episodes/     the workers' episodes, one file per process
     checkpoints/  verl's checkpoints
+    metrics-*     verl's metrics, one file per start
     verl.log      the output of the processes
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
-from trace_bench.core.store import read_json, stable_seed, write_json
-from trace_bench.core.types import AgentSpec, Task
+from trace_bench.core.lines import Stored
+from trace_bench.core.store import (
+    parse_line,
+    read_json,
+    read_lines,
+    stable_seed,
+    write_json,
+    write_text,
+)
+from trace_bench.core.types import AgentSpec, Count, Task, Trajectory
 from trace_bench.trainers.course import Course
 from trace_bench.trainers.record import start_of, with_version
 from trace_bench.trainers.settings import VerlSettings
@@ -33,7 +43,7 @@ NOTHING = -1  # the adapter version of a placeholder for an episode that cannot 
 
 ESTIMATOR = "trace_bench"  # the estimator of advantages, by its name in verl's settings
 
-LOSS = "trace_bench"  # the loss of tokens, by its name in verl's settings (`losses.policy_loss`)
+LOSS = "trace_bench"  # the loss of tokens, by its name in verl's settings (`engine.policy_loss`)
 
 STEPS = "trace_bench_steps_max"
 """The metric with the number of an iteration's optimizer steps that had a gradient. verl reduces a
@@ -56,6 +66,8 @@ TAUGHT = "trace_bench/taught"  # the metric: how many of an iteration's rollouts
 CREDIT = "trace_bench_episode"  # the extra field of a row: its part in advantages (`grpo.packed`)
 
 TRAIN, VALIDATION = "train", "validation"
+
+LATEST = "latest_checkpointed_iteration.txt"  # of verl's folder of checkpoints
 
 
 @dataclass(frozen=True)
@@ -136,3 +148,121 @@ def read_spec(folder: Path) -> JobSpec:
     data = read_json(folder / "job.json")
     spec = convert(data, JobSpec)
     return replace(spec, trainer=build(VerlSettings, data["trainer"], "trainer"))
+
+
+class Arrivals:
+    """Reads episodes from files to which several processes append. If an episode occurs twice (two
+    processes, one of them killed), the first one counts. Raises UserError for a foreign line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
+        self._there: dict[str, dict[int, Trajectory]] = {}
+        self._known: dict[str, set[int]] = {}
+
+    def forget(self) -> None:
+        for kept in (self._read, self._there, self._known):
+            kept.clear()
+
+    def known(self, call: str) -> frozenset[int]:
+        """The indices of a call's episodes that are in the files."""
+        self._look()
+        return frozenset(self._known.get(call, ()))
+
+    def take(self, call: str, wanted: set[int]) -> Iterator[tuple[int, Trajectory]]:
+        """The wanted episodes that have arrived, by index; each is returned once."""
+        self._look()
+        there = self._there.get(call, {})
+        for index in sorted(wanted & there.keys()):
+            yield index, there.pop(index)
+
+    def _look(self) -> None:
+        for path in sorted(self.folder.glob("*.jsonl")):
+            start, number = self._read.get(path, (0, 0))
+            if path.stat().st_size == start:
+                continue
+            with path.open("rb") as file:
+                file.seek(start)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break  # an incomplete line: still being written
+                    start, number = start + len(line), number + 1
+                    found = parse_line(line, path, number, Stored)
+                    self._known.setdefault(found.call, set()).add(found.index)
+                    of_call = self._there.setdefault(found.call, {})
+                    of_call.setdefault(found.index, found.trajectory)
+            self._read[path] = start, number
+
+
+@dataclass(frozen=True)
+class OfStep:
+    """A line of verl's metrics."""
+
+    step: Count
+    data: dict[str, Any]
+
+
+class StepFiles:
+    """verl's metrics by step (from 1) over all its starts; the latest start wins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def starts(self) -> int:
+        """How often verl was started in this folder, judged by its files."""
+        names = [path.stem for path in self.folder.glob("metrics-*.jsonl")]
+        return max((int(name.rpartition("-")[2]) + 1 for name in names), default=0)
+
+    def of(self, step: int) -> dict[str, Any] | None:
+        """A step's metrics; None until they are written."""
+        for path in sorted(self.folder.glob("metrics-*.jsonl"), reverse=True):
+            for line in read_lines(path, OfStep):
+                if line.step == step and "actor/pg_loss" in line.data:
+                    return line.data
+        return None
+
+    def repair(self) -> None:
+        """Repairs the file that names the last checkpoint. verl does not replace it atomically, so
+        a kill may leave it empty, and verl would not start; or the checkpoint was removed because
+        it was damaged. Then it is set to the last complete checkpoint (the one whose dataloader
+        state, written last, exists) or removed."""
+        if self._latest.exists() and self.saved() not in (complete := self._complete()):
+            self._name_last(complete)
+
+    def back_to(self, most: int) -> None:
+        """Makes the last checkpoint after at most so many steps the last one of all."""
+        if self.saved() > most:
+            self._name_last([step for step in self._complete() if step <= most])
+        for place in self._latest.parent.glob("global_step_*"):
+            if step_of(place) > most:
+                shutil.rmtree(place)
+
+    def _complete(self) -> list[int]:
+        """The steps of the complete checkpoints, in no order."""
+        return [step_of(path.parent) for path in self._latest.parent.glob("global_step_*/data.pt")]
+
+    def _name_last(self, steps: Sequence[int]) -> None:
+        if steps:
+            write_text(self._latest, str(max(steps)))
+        else:
+            self._latest.unlink()
+
+    @property
+    def _latest(self) -> Path:
+        return self.folder / "checkpoints" / LATEST
+
+    def checkpoint(self, step: int) -> Path:
+        """The folder of the checkpoint after so many steps."""
+        return self._latest.parent / f"global_step_{step}"
+
+    def saved(self) -> int:
+        """The step of the last complete checkpoint; 0 if there is none."""
+        try:
+            return int(self._latest.read_text())
+        except (FileNotFoundError, ValueError):  # absent, or being written
+            return 0
+
+
+def step_of(checkpoint: Path) -> int:
+    """The number of steps after which verl saved a checkpoint, from the name of its folder."""
+    return int(checkpoint.name.rpartition("_")[2])

@@ -10,7 +10,9 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from pprint import pprint
 from typing import Any
 from uuid import uuid4
 
@@ -18,7 +20,9 @@ import numpy as np
 import ray
 import torch
 import transfer_queue as tq
-from tensordict import TensorDict
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.core_algos import register_adv_est
+from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
@@ -30,12 +34,12 @@ from trace_bench.policies.chat import Chat
 from trace_bench.trainers import grpo
 from trace_bench.trainers.course import differ, in_groups
 from trace_bench.trainers.grpo import mismatch
-from trace_bench.trainers.verl import advantages, lessons
-from trace_bench.trainers.verl.arrivals import Arrivals
-from trace_bench.trainers.verl.sampler import Sampler, member_of
+from trace_bench.trainers.verl import advantages, rows
+from trace_bench.trainers.verl.rows import Sampler, member_of
 from trace_bench.trainers.verl.spec import (
     CALL,
     CREDIT,
+    ESTIMATOR,
     FIRST,
     JOB_VARIABLE,
     MISMATCH,
@@ -43,12 +47,14 @@ from trace_bench.trainers.verl.spec import (
     RATE,
     REFERENCE,
     TAUGHT,
+    Arrivals,
     read_spec,
 )
 
 _POLL = 0.05  # seconds between looks for files that are there
 _LATE = 60.0  # seconds until what another machine wrote can be read here
-_WATCH = 3.0  # seconds between checks that all actors are alive
+_WATCH = 3.0  # seconds between checks that all actors are alive, and looks for what a run left
+_LEFTOVERS = 60.0  # seconds until Ray has removed what a killed run left behind
 
 
 class StepTrainer(PPOTrainerSync):
@@ -177,10 +183,8 @@ class StepTrainer(PPOTrainerSync):
         own = spec.assignment is not None or spec.trainer.algorithm.observations
         if not (own or several or taught):
             return batch
-        fields = ["uid", "response_mask", "rm_scores", "extra_fields", "rollout_is_weights"]
-        data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
-        )
+        fields = ("uid", "response_mask", "rm_scores", "extra_fields", "rollout_is_weights")
+        data = rows.taken(batch, *fields)
         nested, every = data["response_mask"], advantages.members(batch.keys)
         mask = nested.to_padded_tensor(padding=0)
         first = [own[0] for own in every]  # each row has the reward and the credit of its episode
@@ -201,17 +205,16 @@ class StepTrainer(PPOTrainerSync):
             if "rollout_is_weights" in data:  # of truncated importance sampling
                 weights = weights * data["rollout_is_weights"].to_padded_tensor(padding=0)
             new["rollout_is_weights"] = response_to_nested(weights, nested)
-        fields_made = TensorDict(new, batch_size=len(batch))
-        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields_made)
+        return rows.put(batch, **new)
 
     def _teach(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """What the teacher says of the batch's tokens, in the place of their advantages."""
         texts = {name: p["extra_info"][REFERENCE] for name, p in self.prompts.items()}
         known = {name: json.loads(text) for name, text in texts.items()}
         chat = Chat(self.tokenizer, self.spec.agent.model, self.spec.thinking)
-        told = lessons.lessons(self.played, self.spec, chat, known)
+        told = rows.lessons(self.played, self.spec, chat, known)
         metrics[TAUGHT] = len({key.rpartition("_")[0] for key in told})
-        return lessons.read(batch, told, self.actor_rollout_wg)
+        return rows.read(batch, told, self.actor_rollout_wg)
 
     def _several(self, batch: Any) -> bool:
         """Whether an episode of the batch has several rows."""
@@ -249,10 +252,7 @@ class StepTrainer(PPOTrainerSync):
         batch = super()._compute_old_log_prob(batch, metrics)
         if batch.tags[0]["min_global_steps"] == NOTHING:
             return batch  # placeholder rows: they were not sampled
-        fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
-        data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
-        )
+        data = rows.taken(batch, "response_mask", "rollout_log_probs", "old_log_probs")
         padded = data.to_padded_tensor()
         sampler, old = padded["rollout_log_probs"], padded["old_log_probs"]
         hinted = torch.tensor([[member_of(key) < self.spec.trainer.hinted] for key in batch.keys])
@@ -263,8 +263,7 @@ class StepTrainer(PPOTrainerSync):
         if hinted.any() and self.spec.trainer.algorithm.truncate is None:
             # On GPUs what the sampler rounds is corrected; a hint is no rounding.
             same = response_to_nested(torch.where(hinted, old, sampler), data["response_mask"])
-            fields_made = TensorDict({"rollout_log_probs": same}, batch_size=len(batch))
-            tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields_made)
+            rows.put(batch, rollout_log_probs=same)
         return batch
 
 
@@ -286,3 +285,53 @@ def end_with(actors: Sequence[Any]) -> None:
                 print(f"a process of the job is gone: {error}", flush=True)
                 os._exit(1)
         time.sleep(_WATCH)
+
+
+@ray.remote
+class Runner:
+    """verl's task runner with the trainer above."""
+
+    def run(self, config: DictConfig) -> None:
+        from verl.utils.logging_utils import configure_verl_logging
+
+        configure_verl_logging()
+        if config.trainer.device == "cpu":
+            from trace_bench.trainers.verl.cpu import register_rollout
+
+            register_rollout()
+        recipe = read_spec(Path(os.environ[JOB_VARIABLE])).trainer
+        register_adv_est(ESTIMATOR)(partial(advantages.advantages, recipe))
+        config.transfer_queue.enable = True
+        pprint(OmegaConf.to_container(config, resolve=True))
+        OmegaConf.resolve(config)
+        alone_on_cluster()
+        tq.init(config.transfer_queue)
+        trainer, code = StepTrainer(config=config), 1
+        try:
+            trainer.init()
+            trainer.fit(
+                AgentLoopManagerTQ.create(
+                    config=config,
+                    llm_client=trainer.get_llm_client(),
+                    teacher_client=None,
+                    reward_loop_worker_handles=trainer.get_reward_handles(),
+                )
+            )
+            code = 0
+        finally:
+            if (tracking := getattr(trainer, "logger", None)) is not None:
+                tracking.finish(exit_code=code)
+            tq.close()
+
+
+def alone_on_cluster() -> None:
+    """Raises RuntimeError if another run uses this cluster: verl's queue has a fixed name, so a
+    second run would use and end the first one's. Waits for the remains of a killed run to go."""
+    end = time.monotonic() + _LEFTOVERS
+    while time.monotonic() < end:
+        try:
+            ray.get_actor("TransferQueueController", namespace="transfer_queue")
+        except ValueError:
+            return
+        time.sleep(_WATCH)
+    raise RuntimeError("another run of verl is on this Ray cluster; one at a time")

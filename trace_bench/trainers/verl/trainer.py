@@ -2,9 +2,9 @@
 of its workers in the ledger as they arrive, iteration by iteration.
 
 Differences from trainer=local: rollouts that full iterations leave at the end of the budget stay
-unspent, groups in which all rewards are equal count in a mean over trajectories, with
-an advantage of zero, and there is no early stopping. Of an iteration that lost too many of its
-episodes the next start runs the lost ones again (collector.py).
+unspent, groups in which all rewards are equal count in a mean over trajectories, with an advantage
+of zero, and there is no early stopping. Of an iteration that lost too many of its episodes the next
+start runs the lost ones again (process.py).
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ from trace_bench.trainers.record import (
     remove_versions,
 )
 from trace_bench.trainers.settings import VerlSettings, full_iterations
-from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles, step_of
-from trace_bench.trainers.verl.collector import Collector
-from trace_bench.trainers.verl.job import claim, prepare, spec_of
+from trace_bench.trainers.verl.job import claim, export, prepare, spec_of
 from trace_bench.trainers.verl.machines import hours, machines
 from trace_bench.trainers.verl.preflight import preflight
-from trace_bench.trainers.verl.process import Process
-from trace_bench.trainers.verl.spec import MISMATCH, STEPS, TAUGHT, JobSpec
+from trace_bench.trainers.verl.process import Collector, Process
+from trace_bench.trainers.verl.spec import (
+    MISMATCH,
+    STEPS,
+    TAUGHT,
+    Arrivals,
+    JobSpec,
+    StepFiles,
+    step_of,
+)
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
@@ -72,12 +78,10 @@ class VerlTrainer(ByRecipe):
         return hours(self.settings, self.context, work)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """Returns the job's agent with the adapter `<job.name>@<version>`, which takes the place of
-        one that it has; the agent itself if no optimizer step had a gradient. Raises UserError as
-        the plan does, for an agent that routes between adapters, settings that verl refuses, and a
-        folder with another job of that name; VerlFailed if verl stops too often."""
+        """As trainer=local. Raises UserError for settings that verl refuses too, and VerlFailed if
+        verl stops too often."""
         check_job(job)
-        return _VerlTraining(job, lab, self.settings, self.spec(job, lab)).run(self.context)
+        return _VerlTraining(job, lab, self.spec(job, lab)).run(self.context)
 
     def spec(self, job: TrainingJob, lab: Lab) -> JobSpec:
         shape = full_iterations(job.rollouts, self.settings, job.name)
@@ -87,8 +91,8 @@ class VerlTrainer(ByRecipe):
 class _VerlTraining:
     """One job. `adapters`: the folder of the adapter's versions; `folder`: verl's, inside it."""
 
-    def __init__(self, job: TrainingJob, lab: Lab, settings: VerlSettings, spec: JobSpec) -> None:
-        self.job, self.lab, self.settings, self.spec = job, lab, settings, spec
+    def __init__(self, job: TrainingJob, lab: Lab, spec: JobSpec) -> None:
+        self.job, self.lab, self.spec, self.settings = job, lab, spec, spec.trainer
         self.adapters = (lab.folder / "adapters" / file_name(job.name)).resolve()
         self.folder = self.adapters / "verl"
         self.course = spec.course(job.tasks)
@@ -114,15 +118,7 @@ class _VerlTraining:
 
     def again(self) -> list[dict[str, Any]]:
         """Repeats the calls of a finished job, all of which are answered from disk; returns the
-        metrics of its iterations."""
-        records = self.finished()
-        for iteration, record in enumerate(records):
-            self.rollouts(iteration, None)
-            self.publish(iteration, record)
-        return records
-
-    def finished(self) -> list[dict[str, Any]]:
-        """The metrics of a finished job's iterations. Raises UserError if they are damaged."""
+        metrics of its iterations. Raises UserError if these are damaged."""
         path = self.adapters / "finished.json"
         records = read_json(path)
         n = self.spec.iterations
@@ -130,6 +126,9 @@ class _VerlTraining:
         whole = isinstance(records, list) and len(records) in counts
         if not whole or not all(isinstance(r, dict) and r.keys() >= FIELDS for r in records):
             raise UserError(f"{path} has not the metrics of {n} iterations. {repair(path)}")
+        for iteration, record in enumerate(records):
+            self.rollouts(iteration, None)
+            self.publish(iteration, record)
         return list(records)
 
     # -- an unfinished job ----------------------------------------------------------------------
@@ -137,33 +136,35 @@ class _VerlTraining:
     def go_on(self) -> list[dict[str, Any]]:
         """Starts or resumes verl and follows it until the job is done; returns the metrics of its
         iterations."""
-        arrivals = Arrivals(self.folder / "episodes")
-        steps = StepFiles(self.folder)
+        arrivals, steps = Arrivals(self.folder / "episodes"), StepFiles(self.folder)
         records: list[dict[str, Any]] = []
-        process = Process(self.folder, self.settings, self.lab.log, steps.starts())
+        process = Process(self.folder, self.spec, self.lab.log, steps.starts())
         steps.repair()
         process.resumed = steps.saved()
-        iterations = self.spec.iterations
 
         def collector(call: str, count: int) -> Collector:
-            return Collector(self.spec, self.folder, call, count, arrivals, process)
+            return Collector(process, arrivals, call, count)
 
         try:
             while self.course.iterations_left():
                 iteration = len(records)
                 played = self.rollouts(iteration, collector)
-                self.lab.step(f"{self.job.name}, verl's steps", iteration, iterations)
-                verl = self.wait(process, partial(reported, iteration + 1, steps, process))
+                self.shown(iteration)
+                verl = self.wait(process, partial(reported, iteration + 1, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
                 self.publish(iteration, records[-1])
-                self.lab.step(f"{self.job.name}, verl's steps", iteration + 1, iterations)
+                self.shown(iteration + 1)
             self.wait(process, lambda: steps.saved() >= len(records) or None)
         finally:
             process.stop()
         write_json(self.adapters / "finished.json", records)
-        self.tidy()
+        for name in ("checkpoints", "episodes", "start"):  # episodes are in the run's trajectories
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         return records
+
+    def shown(self, iterations: int) -> None:
+        self.lab.step(f"{self.job.name}, verl's steps", iterations, self.spec.iterations)
 
     def wait(self, process: Process, ready: Callable[[], Any]) -> Any:
         """Polls `ready` until it returns something other than None; returns that."""
@@ -200,11 +201,8 @@ class _VerlTraining:
         taken = [int(old.name) for old in self.adapters.glob("[0-9]*")]
         if not self.saved(version) or any(n >= version for n in taken):
             return
-        from trace_bench.trainers.verl.export import export
-
-        steps = StepFiles(self.folder)
-        self.wait(process, lambda: steps.saved() >= version or None)
-        checkpoint = steps.checkpoint(version)
+        self.wait(process, lambda: process.steps.saved() >= version or None)
+        checkpoint = process.steps.checkpoint(version)
         export(checkpoint, target, vars(self.settings), self.spec.agent.model)
         remove_versions(self.adapters, version)
         for old in checkpoint.parent.glob("global_step_*"):  # verl needs only the last one
@@ -247,17 +245,11 @@ class _VerlTraining:
         if self.saved(iteration + 1):
             self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
 
-    def tidy(self) -> None:
-        """Removes files that a finished job does not need: checkpoints, and episodes, which are in
-        the run's trajectories."""
-        for name in ("checkpoints", "episodes", "start"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
 
-
-def reported(step: int, steps: StepFiles, process: Process) -> dict[str, Any] | None:
+def reported(step: int, process: Process) -> dict[str, Any] | None:
     """verl's metrics of a step; None until they are written. They never are if verl was killed
     between saving a checkpoint and writing them: then the result is empty."""
-    found = steps.of(step)
+    found = process.steps.of(step)
     return {} if found is None and step <= process.resumed else found
 
 

@@ -1,5 +1,104 @@
-"""verl's missing parts for machines without a GPU: a platform, a rollout server, a worker.
+"""verl's missing parts for machines without a GPU: the CPU as a platform (no memory of its own to
+manage, gloo between processes), and in server.py a rollout server and a worker.
 
-verl imports `trace_bench.trainers.verl.cpu.plugin` in each of its processes if
-VERL_USE_EXTERNAL_MODULES names it; with trainer.device=cuda it does not.
-"""
+In each of its processes verl loads a plug-in by importing the module that VERL_USE_EXTERNAL_MODULES
+names (`verl/__init__.py`): this one, unless trainer.device=cuda."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from verl.plugin.platform.platform_base import PlatformBase
+from verl.plugin.platform.platform_manager import PlatformRegistry
+
+from trace_bench.trainers.verl.spec import CPU_ROLLOUT
+
+
+def always(value: Any) -> Callable[..., Any]:
+    """A function that gives this value, whatever it is given."""
+    return lambda *_, **__: value
+
+
+nothing = always(None)
+"""What a CPU does where a GPU waits for its work, is chosen, frees memory or is profiled."""
+
+
+class CpuPlatform(PlatformBase):
+    """Uses processes in place of GPUs; Ray counts them as logical resources."""
+
+    device_name = "cpu"
+    vendor_name = "cpu"
+    device_module = property(lambda self: device_module())
+    is_available = always(True)
+    is_platform_available = always(False)  # never detected: used only if VERL_PLATFORM selects it
+    current_device = always("cpu")  # `tensor.to(0)` would mean a GPU
+    device_count = always(1)
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+    get_device_capability = always((None, None))
+    communication_backend_name = always("gloo")
+    visible_devices_envvar = always("CUDA_VISIBLE_DEVICES")
+    nvtx_range = always(nullcontext())
+    ray_resource_name = always("GPU")
+    ray_noset_envvars = always(())
+    is_ipc_supported = always(False)
+    set_device = synchronize = set_allocator_settings = empty_cache = nothing
+    profiler_start = profiler_stop = cudart = nothing
+
+
+def device_module() -> Any:
+    """The functions of `torch.cuda` that verl uses, for a CPU."""
+    return SimpleNamespace(
+        is_available=always(True),
+        device_count=always(1),
+        current_device=always("cpu"),
+        current_stream=torch.cpu.current_stream,
+        Stream=torch.cpu.Stream,
+        stream=always(nullcontext()),
+        Event=lambda *_, **__: SimpleNamespace(record=nothing, synchronize=nothing),
+        synchronize=nothing,
+        set_device=nothing,
+        empty_cache=nothing,
+        ipc_collect=nothing,
+        set_per_process_memory_fraction=nothing,
+        memory_allocated=always(0),
+        memory_reserved=always(0),
+        max_memory_allocated=always(0),
+        max_memory_reserved=always(0),
+        reset_peak_memory_stats=nothing,
+        mem_get_info=always((1, 1)),
+        get_device_name=always("cpu"),
+        get_device_properties=always(SimpleNamespace(name="cpu", total_memory=1)),
+        get_rng_state=torch.get_rng_state,
+        set_rng_state=torch.set_rng_state,
+        manual_seed=torch.manual_seed,
+        manual_seed_all=torch.manual_seed,
+    )
+
+
+def _replica() -> Any:
+    from trace_bench.trainers.verl.cpu.server import CpuReplica
+
+    return CpuReplica
+
+
+def register() -> None:
+    """Registers only the platform, which verl needs while it is being imported. The rollout
+    registries are in parts of verl that are imported later (`register_rollout`)."""
+    PlatformRegistry.register(platform="cpu")(CpuPlatform)
+
+
+def register_rollout() -> None:
+    """Registers the rollout server. Called after verl's import, by process.main, steps.Runner
+    and CpuWorker."""
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    RolloutReplicaRegistry.register(CPU_ROLLOUT, _replica)
+    _ROLLOUT_REGISTRY[(CPU_ROLLOUT, "async")] = "trace_bench.trainers.verl.cpu.server.CpuRollout"
+
+
+register()

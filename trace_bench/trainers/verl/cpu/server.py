@@ -24,7 +24,7 @@ from trace_bench.policies.engine.lora import adapter_of
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
 from trace_bench.policies.loading import load_model
 from trace_bench.policies.local import backend_of
-from trace_bench.trainers.verl.cpu.plugin import register_rollout
+from trace_bench.trainers.verl.cpu import register_rollout
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, read_spec
 from trace_bench.trainers.verl.tokens import resolve
 
