@@ -218,8 +218,7 @@ class BabyAISuite(GameSuite):
         return BabyAIEnv(self._steps)
 
     def milestones(self, task: Task) -> Sequence[Milestone]:
-        found: Sequence[Milestone] = self.begun(task).score().milestones
-        return found
+        return self.begun(task).score().milestones
 
     def capabilities(self) -> Sequence[str]:
         return [name for name, of in SKILLS.items() if set(of) & set(self.levels)]

@@ -177,7 +177,7 @@ class TextArenaSuite(GameSuite):
         return _milestones(0.0)
 
     def capabilities(self) -> Sequence[str]:
-        return self.skills
+        return (SKILL,)
 
     def data_for(
         self, capability: str, seed: int, contrast: bool, rng: random.Random

@@ -38,7 +38,7 @@ class Namespaces(Engine):
 
     def start(self, arguments: Mapping[str, Any]) -> Transport:
         worker = encode({**arguments, "rlimits": self._limits}).decode().strip()
-        how = {"env": {}, **self._how}
+        how: dict[str, Any] = {"env": {}, **self._how}
         return ProcessTransport([*self._command, *COMMAND, worker], hint="change `sandbox`", **how)
 
 

@@ -72,11 +72,10 @@ class VerifiersEnv(OutsideEnv):
         return self._rollout.opening(), self._run(self._rollout.open())
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
-        answer: Answer = self._run(self._rollout.call(name, arguments))
-        return answer
+        return self._run(self._rollout.call(name, arguments))
 
     def stopped(self) -> bool:
-        return bool(self._run(self._rollout.stopped(self.said)))
+        return self._run(self._rollout.stopped(self.said))
 
     def ended(self) -> float | None:
         return reward_of(self._run(self._rollout.reward(self.said)))
