@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.protocols import Ask, RunContext, Suite
-from trace_bench.sandbox.choose import Where, remote, source_pool, suite_in
+from trace_bench.sandbox.choose import remote, source_pool, suite_in
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import EnvSettings
@@ -38,7 +38,9 @@ def in_sandbox(
     python: str | None = None,
 ) -> Any:
     """The suite with its episodes in that sandbox."""
-    made: Suite = suite_in(part, RunContext(ask=ask), sandbox, Where(python), log)
+    made: Suite = suite_in(
+        part, RunContext(ask=ask), sandbox, EnvSettings(part.name, python=python), log
+    )
     return made
 
 

@@ -14,9 +14,8 @@ from trace_bench.core.decode import convert, step_of
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of, fits
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
-from trace_bench.sandbox.choose import make_pool
+from trace_bench.sandbox.choose import Processes, make_pool
 from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.local import Processes
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import (
     decode,

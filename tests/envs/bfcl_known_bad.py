@@ -18,8 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trace_bench.envs.bfcl.data import tools_of
-from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, named, parse
+from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, named, parse, tools_of
 
 WORDS = 4
 _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+")

@@ -17,7 +17,7 @@ from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task
-from trace_bench.envs.babyai import DEFAULT, SIZES, BabyAISuite
+from trace_bench.envs.babyai import DEFAULT, BabyAISuite
 from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.evidence import facts_of
 from trace_bench.methods.looking.rules import label
@@ -104,12 +104,12 @@ def test_an_empty_list_of_levels_is_refused() -> None:
 
 
 def test_splits_share_no_seed_and_no_world(suite: BabyAISuite) -> None:
-    seeds = {split: {task.data["seed"] for task in suite.tasks(split)} for split in SIZES}
-    assert [len(found) for found in seeds.values()] == list(SIZES.values())
+    seeds = {split: {task.data["seed"] for task in suite.tasks(split)} for split in suite.sizes}
+    assert [len(found) for found in seeds.values()] == list(suite.sizes.values())
     assert len(set().union(*seeds.values())) == sum(map(len, seeds.values()))
     assert all(suite.synthetic(LOCKED, n).data["seed"] >= 10_000_000 for n in range(50))
     homes: dict[str, set[str]] = {}
-    for split in SIZES:
+    for split in suite.sizes:
         for task in suite.tasks(split):
             homes.setdefault(world(suite, task), set()).add(split)
     assert [found for found in homes.values() if len(found) > 1] == []

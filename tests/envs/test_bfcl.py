@@ -28,10 +28,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
 from trace_bench.envs.bfcl import data as bfcl_data
-from trace_bench.envs.bfcl.data import CATEGORIES, known_bad, load
 from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite, split_of
 from trace_bench.envs.bfcl.synthetic import MAKERS
-from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
+from trace_bench.envs.bfcl.world import CATEGORIES, BfclCall, BfclWorld, known_bad, load, parse
 from trace_bench.envs.check import check
 from trace_bench.policies.scripted import (
     IdlePolicy,

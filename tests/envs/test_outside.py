@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trace_bench.core.errors import EpisodeError
-from trace_bench.envs.outside.values import answer_of, plain_name, tool_of
+from trace_bench.envs.outside import answer_of, plain_name, tool_of
 from trace_bench.envs.outside.web import LONGEST, Web
 
 

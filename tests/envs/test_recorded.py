@@ -22,9 +22,8 @@ from trace_bench.envs.recorded.data import read_record
 from trace_bench.envs.recorded.tools import Behind, Rates, altered, fault_of, read_result
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
-from trace_bench.sandbox.choose import Where, suite_in
+from trace_bench.sandbox.choose import Processes, suite_in
 from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.local import Processes
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import sandboxed
 from trace_bench.settings.registry import find
@@ -88,7 +87,7 @@ def test_the_registry_and_a_worker_process_make_the_same_suite(folder: Path) -> 
     inner = part.make(RunContext())
     worker = {"factory": part.factory.text, "options": options, "asks_user": False}
     engine = Processes(Sandbox("process"), "")
-    pool = Pool(lambda: engine.start(worker), size=1)
+    pool = Pool(lambda: engine.start(worker), Sandbox("process"))
     hosted = sandboxed(inner, pool)
     try:
         task = hosted.tasks("test")[0]
@@ -228,7 +227,9 @@ def test_a_worker_says_which_schema_an_answer_has(tmp_path: Path) -> None:
     forecast.calls = 0  # type: ignore[attr-defined]
     with serve(forecast) as server:
         run = RunContext(simulator=roles(server, tmp_path).ask)
-        made = suite_in(part, run, Sandbox("process", run="schemas"), Where(), print)
+        made = suite_in(
+            part, run, Sandbox("process", run="schemas"), EnvSettings("recorded"), print
+        )
         env = made.make()
         env.reset(made.tasks("train")[0])
         answer = env.step(make_call("weather", city="Rome")).messages[0]["content"]

@@ -22,7 +22,7 @@ from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task
-from trace_bench.envs.textarena import SIZES, SKILL, TextArenaSuite
+from trace_bench.envs.textarena import SKILL, TextArenaSuite
 from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.evidence import facts_of
 from trace_bench.methods.looking.rules import label
@@ -65,11 +65,11 @@ def test_floors_and_ceiling(size: int, holes: int) -> None:
 
 
 def test_no_split_has_a_lake_of_another(suite: TextArenaSuite) -> None:
-    lakes = {s: [opening(suite, task) for task in suite.tasks(s)] for s in SIZES}
-    assert {split: len(found) for split, found in lakes.items()} == SIZES
+    lakes = {s: [opening(suite, task) for task in suite.tasks(s)] for s in suite.sizes}
+    assert {split: len(found) for split, found in lakes.items()} == suite.sizes
     for split, found in lakes.items():
         assert len(set(found)) == len(found) or split == "demo"
-        assert not set(found) & {lake for s in SIZES if s != split for lake in lakes[s]}
+        assert not set(found) & {lake for s in suite.sizes if s != split for lake in lakes[s]}
     made = {opening(suite, suite.synthetic(SKILL, seed)) for seed in range(300)}
     assert not made & {lake for split in ("demo", "dev", "test") for lake in lakes[split]}
 

@@ -21,7 +21,6 @@ from trace_bench.core.protocols import RunContext, conversation, perform
 from trace_bench.core.types import AgentSpec, StopReason, Task, to_json
 from trace_bench.envs.textworld_express import (
     PARAMETERS,
-    SIZES,
     VERBS,
     TextWorldExpressSuite,
 )
@@ -134,7 +133,7 @@ def opening(suite: TextWorldExpressSuite, task: Task) -> str:
 def test_no_split_has_an_opening_of_another() -> None:
     """The counts are those of docs/textworld_express.md."""
     suite, found = TextWorldExpressSuite(), dict[str, set[str]]()
-    for split, size in SIZES.items():
+    for split, size in suite.sizes.items():
         tasks = suite.tasks(split)
         assert len(tasks) == len({task.data["seed"] for task in tasks}) == size
         found[split] = {opening(suite, task) for task in tasks[:1000]}
@@ -149,7 +148,7 @@ def test_no_split_has_an_opening_of_another() -> None:
 
 def test_the_packages_own_folds_on_request(suite: TextWorldExpressSuite) -> None:
     own = TextWorldExpressSuite(unseen=True)
-    seeds = {split: [task.data["seed"] for task in own.tasks(split)] for split in SIZES}
+    seeds = {split: [task.data["seed"] for task in own.tasks(split)] for split in own.sizes}
     assert [min(found) for found in seeds.values()] == [1000, 0, 10_000, 20_000]
     assert {task.data["fold"] for task in own.tasks("test")} == {"test"}
     assert own.variant == "twc+unseen" and own.about() != suite.about()

@@ -16,9 +16,8 @@ from sandboxes import chosen, in_sandbox
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import AgentSpec, Step
-from trace_bench.sandbox.choose import make_pool
+from trace_bench.sandbox.choose import Processes, make_pool
 from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.local import Processes
 from trace_bench.sandbox.suite import SandboxedSuite, remote
 
 TELECOM = chosen("tau2", "telecom")

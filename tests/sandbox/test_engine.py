@@ -20,8 +20,7 @@ from trace_bench.__main__ import main
 from trace_bench.core.errors import EngineError
 from trace_bench.sandbox import build
 from trace_bench.sandbox.docker import connect, reap
-from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.owners import left_behind, owner
+from trace_bench.sandbox.engine import Sandbox, left_behind, owner
 
 pytest.importorskip("docker", reason="the Docker SDK is not installed")
 
@@ -156,7 +155,7 @@ def test_only_what_has_no_owner_is_left_behind() -> None:
 
 
 def test_a_program_that_nobody_has_waited_for_has_ended() -> None:
-    program = "import trace_bench.sandbox.owners as e; print(e.owner(), flush=True)"
+    program = "import trace_bench.sandbox.engine as e; print(e.owner(), flush=True)"
     ended = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert ended.stdout is not None
     whose = ended.stdout.readline().strip()

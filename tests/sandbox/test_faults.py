@@ -18,8 +18,7 @@ from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Purpose, Trajectory, to_json
 from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.sandbox.docker import connect
-from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.owners import LABEL
+from trace_bench.sandbox.engine import LABEL, Sandbox
 
 pytestmark = pytest.mark.docker
 

@@ -14,7 +14,7 @@ import pytest
 from hostile import deadline_of, suite_of, try_it
 
 from trace_bench.sandbox.docker import connect
-from trace_bench.sandbox.owners import LABEL
+from trace_bench.sandbox.engine import LABEL
 
 KINDS = [
     pytest.param("docker", marks=pytest.mark.docker),

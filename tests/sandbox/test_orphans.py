@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from trace_bench.sandbox.docker import connect
-from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.owners import FOLDER
+from trace_bench.sandbox.engine import FOLDER, Sandbox
 from trace_bench.sandbox.podman import Podman
 
 PATIENCE = 60.0  # seconds until a worker must be gone; a machine may be busy

@@ -35,10 +35,9 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.docker import connect
-from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.owners import LABEL
+from trace_bench.sandbox.engine import LABEL, Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite, _class_with, _Remote, abilities_of
-from trace_bench.sandbox.transport import Lost, ProcessTransport, Worker
+from trace_bench.sandbox.workers import Lost, ProcessTransport, Worker
 
 PHONE = chosen("toolsandbox", "embedded")
 KINDS = [

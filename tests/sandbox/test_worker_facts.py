@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trace_bench.core.protocols import RunContext
-from trace_bench.sandbox.choose import Where, suite_in
+from trace_bench.sandbox.choose import suite_in
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite
 from trace_bench.settings.registry import find
@@ -34,7 +34,7 @@ def test_the_facts_of_the_run_reach_a_worker(
     (tmp_path / "dice_of_facts.py").write_text(SUITE)
     part = find("env", EnvSettings("custom", "dice_of_facts:Dice"))
     facts = RunContext(seed=7, budget=64, max_turns=5)
-    suite = suite_in(part, facts, Sandbox("process", run="facts"), Where(), print)
+    suite = suite_in(part, facts, Sandbox("process", run="facts"), EnvSettings("custom"), print)
     assert isinstance(suite, SandboxedSuite)
     assert list(suite.splits()) == ["7/64/5"] == part.make(facts).splits()
     suite.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError, UserError, unknown
-from trace_bench.core.protocols import Env, Suite, Synthesizes
+from trace_bench.core.protocols import Env, Suite
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
 
 
@@ -76,8 +76,8 @@ class SplitsByNumber(Suite):
     sizes: Mapping[str, int]
 
     @abstractmethod
-    def numbered(self, split: str, number: int, task_id: str) -> Task:
-        """The task with that number in a split."""
+    def data_of(self, split: str, number: int) -> Mapping[str, Any]:
+        """What the environment needs to begin the task with that number in a split."""
 
     def splits(self) -> Sequence[str]:
         return tuple(self.sizes)
@@ -99,15 +99,8 @@ class SplitsByNumber(Suite):
         return self._of(kind, number) if number < self.sizes.get(kind, 0) else None
 
     def _of(self, split: str, number: int) -> Task:
-        return self.numbered(split, number, f"{self.name}/{self.variant}/{split}/{number:04d}")
-
-
-class NumberedSuite(SplitsByNumber, Synthesizes):
-    """With a capability's seeds as further tasks ("name/variant/synthetic/CAPABILITY/7")."""
-
-    def _made(self, kind: str, number: int) -> Task | None:
-        made = super()._made(kind, number)
-        return self.synthetic(kind, number) if not made and kind in self.capabilities() else made
+        name = f"{self.name}/{self.variant}/{split}/{number:04d}"
+        return Task(name, self.name, split, number, self.data_of(split, number))
 
 
 def task_named(suite: Suite, task_id: str) -> Task:

@@ -12,34 +12,33 @@ import contextlib
 import copy
 import functools
 import io
-import random
 import re
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 from trace_bench.core.chat import make_call, make_tool
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import HasMilestones, HasReference, Typical
+from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Milestone, Score, Step, Task
-from trace_bench.envs import NumberedSuite, met, package_folder
-from trace_bench.envs.games import Game
+from trace_bench.envs import met, package_folder
+from trace_bench.envs.games import Game, GameSuite
 
 VERSION = "3.2.0"
 DEFAULT = ("OpenDoor", "UnlockLocal")
-SIZES = {"demo": 4000, "train": 512, "dev": 200, "test": 400}
 # The world's seed of the first task; no two splits can share one.
 FIRST = {"demo": 0, "train": 1_000_000, "dev": 2_000_000, "test": 3_000_000}
 # Demonstrations whose world another split of the default levels has; seeds further on stand in for
 # these, and for those of synthetic tasks with a held-out world.
 TWINS, INSTEAD = {1639, 2233}, 500_000
-SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 10_000_000
+FIRST_SYNTHETIC = 10_000_000
 SKILLS: Mapping[str, tuple[str, ...]] = {
     "recovers_from_errors": ("UnlockLocal", "UnlockPickup"),
     "completes_all_parts": ("OpenTwoDoors",),
 }
 """What a level needs, in TRACE's words: a locked door refuses until its key is fetched; a mission
 has two parts."""
-PLAIN, CONTRAST = "OpenDoor", 0.2  # the level of contrast cases, and their share
+PLAIN = "OpenDoor"  # the level of contrast cases
 OPENING = {"role": "system", "content": "You walk through rooms. Call one tool a turn."}
 WALL, DOOR = 2, 4
 TYPES = {WALL: "wall", DOOR: "door", 5: "key", 6: "ball", 7: "box"}
@@ -186,7 +185,7 @@ def view(image: Any) -> str:
     return ", ".join([*parts, *([held] if held else [])]) or "nothing"
 
 
-class BabyAISuite(HasReference, HasMilestones, NumberedSuite):
+class BabyAISuite(GameSuite):
     """Missions of BabyAI's levels.
 
     `levels`: their names, such as GoToLocal (docs/babyai.md). `steps`: the most calls of an
@@ -197,8 +196,8 @@ class BabyAISuite(HasReference, HasMilestones, NumberedSuite):
     name = "babyai"
     image = "babyai"
     forks = True
-    tag_keys = ("requires",)
-    sizes = SIZES
+    sizes = {**GameSuite.sizes, "demo": 4000}  # noqa: RUF012
+    skills = SKILLS
     typical = Typical(12, 30, 12, 0)
 
     def __init__(self, levels: tuple[str, ...] = DEFAULT, steps: int = 40) -> None:
@@ -218,49 +217,34 @@ class BabyAISuite(HasReference, HasMilestones, NumberedSuite):
     def make(self) -> BabyAIEnv:
         return BabyAIEnv(self._steps)
 
-    def reference(self, task: Task) -> Sequence[Message]:
-        return self._begun(task).solution()
-
     def milestones(self, task: Task) -> Sequence[Milestone]:
-        return self._begun(task).score().milestones
+        return self.begun(task).score().milestones
 
     def capabilities(self) -> Sequence[str]:
         return [name for name, of in SKILLS.items() if set(of) & set(self.levels)]
 
-    def synthetic(self, capability: str, seed: int) -> Task:
-        """A mission of a level that needs the capability, or (in a fifth) of one that does not."""
-        if capability not in SKILLS:
-            raise unknown("capability", capability, SKILLS, "capability")
-        rng = random.Random(f"babyai/{capability}/{seed}")
-        contrast = rng.random() < CONTRAST
+    def data_for(self, capability: str, seed: int, contrast: bool, rng: Random) -> dict[str, Any]:
         of = [level for level in self.levels if level in SKILLS[capability]]
         level = PLAIN if contrast else rng.choice(of or SKILLS[capability])
-        name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
-        data = _data(level, FIRST_SYNTHETIC + seed) | {"contrast": contrast}
+        data = _data(level, FIRST_SYNTHETIC + seed)
         while self.world(data) in self._held_out:
             data["seed"] += INSTEAD
-        return Task(name, self.name, SYNTHETIC, seed, data)
+        return data
 
     def world(self, data: Mapping[str, Any]) -> str:
         """What a task with this data begins with: of two seeds it may be the same."""
-        game = self._begun(Task("", self.name, "", 0, data))._game
+        game = self.begun(Task("", self.name, "", 0, data))._game
         return repr((game.mission, game.agent_pos, game.agent_dir, game.grid.encode().tobytes()))
 
     @functools.cached_property
     def _held_out(self) -> frozenset[str]:
         return frozenset(self.world(t.data) for split in ("dev", "test") for t in self.tasks(split))
 
-    def _begun(self, task: Task) -> BabyAIEnv:
-        env = self.make()
-        env.reset(task)
-        return env
-
-    def numbered(self, split: str, number: int, task_id: str) -> Task:
+    def data_of(self, split: str, number: int) -> dict[str, Any]:
         """Of the levels in turn."""
         seed = FIRST[split] + number
         seed += INSTEAD if seed in TWINS else 0
-        data = _data(self.levels[number % len(self.levels)], seed)
-        return Task(task_id, self.name, split, number, data)
+        return _data(self.levels[number % len(self.levels)], seed)
 
 
 def _data(level: str, seed: int) -> dict[str, Any]:

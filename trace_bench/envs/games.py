@@ -1,18 +1,22 @@
-"""Games that others made: an episode of moves, each a tool call, and splits by what a game shows
-first."""
+"""Games that others made: an episode of moves, each a tool call; tasks for capabilities; splits by
+what a game shows first."""
 
 from __future__ import annotations
 
+import random
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from zlib import crc32
 
 from trace_bench.core.chat import answer_call, read_call
-from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.protocols import Solves
-from trace_bench.core.types import Boundary, Message, Step, StopReason
+from trace_bench.core.errors import EpisodeError, UserError, unknown
+from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Synthesizes
+from trace_bench.core.types import Boundary, Message, Step, StopReason, Task
+from trace_bench.envs import SplitsByNumber
+
+SYNTHETIC, CONTRAST = "synthetic", 0.2  # the split of made tasks, and the share of contrast cases
 
 
 class Game(Solves):
@@ -56,6 +60,45 @@ class Game(Solves):
             return self.move(*read_call(call))
         except ValueError as error:
             return f"ValueError: {error}"
+
+
+class GameSuite(HasReference, HasMilestones, Synthesizes, SplitsByNumber):
+    """A suite of games, with a capability's seeds as further tasks
+    ("name/variant/synthetic/CAPABILITY/7"). `skills`: the capabilities that a game may need."""
+
+    tag_keys = ("requires",)
+    sizes = {"demo": 6000, "train": 512, "dev": 200, "test": 400}  # noqa: RUF012
+    skills: Collection[str]
+
+    @abstractmethod
+    def data_for(
+        self, capability: str, seed: int, contrast: bool, rng: random.Random
+    ) -> dict[str, Any]:
+        """The data of a game that needs the capability, or, for a contrast case, of one that does
+        not."""
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        """A game that needs the capability, or (in a fifth) one that does not."""
+        if capability not in self.skills:
+            raise unknown("capability", capability, self.skills, "capability")
+        rng = random.Random(f"{self.name}/{capability}/{seed}")
+        contrast = rng.random() < CONTRAST
+        data = self.data_for(capability, seed, contrast, rng) | {"contrast": contrast}
+        name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
+        return Task(name, self.name, SYNTHETIC, seed, data)
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        return self.begun(task).solution()
+
+    def begun(self, task: Task) -> Any:
+        """The task's environment at its start."""
+        env = self.make()
+        env.reset(task)
+        return env
+
+    def _made(self, kind: str, number: int) -> Task | None:
+        made = super()._made(kind, number)
+        return self.synthetic(kind, number) if not made and kind in self.capabilities() else made
 
 
 class Divided:

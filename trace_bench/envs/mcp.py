@@ -18,10 +18,12 @@ from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool
 from trace_bench.envs import package_folder
-from trace_bench.envs.outside import Outside, OutsideEnv, OutsideSuite
-from trace_bench.envs.outside.loop import Held, Loop
-from trace_bench.envs.outside.values import (
+from trace_bench.envs.outside import (
+    MOST_TOOLS,
     Answer,
+    Outside,
+    OutsideEnv,
+    OutsideSuite,
     answer_of,
     asked,
     digest,
@@ -30,9 +32,9 @@ from trace_bench.envs.outside.values import (
     reward_of,
     tool_of,
 )
+from trace_bench.envs.outside.loop import Held, Loop
 
 VERSION = "2.3.0"
-MOST_TOOLS = 500
 DATA = Limits(2**24)
 
 
@@ -97,7 +99,7 @@ class McpEnv(OutsideEnv):
     ) -> None:
         super().__init__(settings)
         self._server, self._scorer, self._known = server, scorer, tools
-        self._held: Held[Any] | None = None
+        self._held: Any = None  # from `begin` to `close`
 
     def begin(self, task: Task) -> tuple[str, Sequence[Tool]]:
         self._task, self._held = task, self._server.open()
@@ -107,7 +109,6 @@ class McpEnv(OutsideEnv):
         return str(task.data["ask"]), tools
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
-        assert self._held is not None
         return self._server.call(self._held, name, arguments)
 
     def ended(self) -> float | None:
@@ -135,7 +136,7 @@ class McpSuite(OutsideSuite):
         if bool(settings.url) == bool(settings.command):
             raise UserError("env=mcp needs one of `env.url` and `env.command`.")
         super().__init__(settings)
-        self._own, self._server = settings, McpServer(settings)
+        self._server = McpServer(settings)
         self._scorer = load(settings.scorer, "env.scorer").target
         where = "env.url" if settings.url else "env.command"
         held = asked("the MCP server", self._server.open, where)
@@ -153,7 +154,7 @@ class McpSuite(OutsideSuite):
         return self._given[split][number]
 
     def make(self) -> McpEnv:
-        return McpEnv(self._own, self._server, self._scorer, self._tools)
+        return McpEnv(self._settings, self._server, self._scorer, self._tools)
 
 
 def _tasks(text: str) -> dict[str, list[dict[str, Any]]]:

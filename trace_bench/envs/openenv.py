@@ -19,9 +19,12 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool
-from trace_bench.envs.outside import Outside, OutsideEnv, OutsideSuite
-from trace_bench.envs.outside.values import (
+from trace_bench.envs.outside import (
+    MOST_TOOLS,
     Answer,
+    Outside,
+    OutsideEnv,
+    OutsideSuite,
     answer_of,
     asked,
     digest,
@@ -32,7 +35,6 @@ from trace_bench.envs.outside.values import (
 )
 from trace_bench.envs.outside.web import LONGEST, TaskApi, place
 
-MOST_TOOLS = 500
 SEEDS = {"train": (0, 512), "dev": (1_000_000, 128), "test": (2_000_000, 256)}
 """First seed and number of the tasks of a server without a Task API."""
 _BASE = {"metadata", "type"}  # of every action, and not the agent's affair
@@ -90,25 +92,23 @@ class OpenEnvEnv(OutsideEnv):
 
     def __init__(self, settings: OpenEnvSettings, server: TaskApi, action: Any) -> None:
         super().__init__(settings)
-        self._server, self._action, self._ask = server, action, settings.ask
-        self._url, self._deadline = f"ws{server.url[4:]}/ws", settings.deadline
-        self._session: Session | None = None
+        self._server, self._action = server, action
+        self._session: Any = None  # from `begin` to `close`
 
     def begin(self, task: Task) -> tuple[str, Sequence[Tool]]:
         data = dict(task.data)
         if "split" in data:
             self._server.same(data["split"], data["index"], data.pop("spec", None))
-        self._session = Session(self._url, self._deadline)
+        self._session = Session(f"ws{self._server.url[4:]}/ws", self._settings.deadline)
         start = self._said(self._session.send("reset", data))
         if start.over:
             refuse("the episode is over at its start")
         if start.reward is not None:
             self._rewards.append(start.reward)
-        return "\n".join(filter(None, (self._ask, start.text))) or "Begin.", self._found()
+        return "\n".join(filter(None, (self._settings.ask, start.text))) or "Begin.", self._found()
 
     def _found(self) -> list[Tool]:
         """MCP tools; without them one for the action of the environment's own."""
-        assert self._session is not None
         listed = self._session.send("step", {"type": "list_tools"})
         seen = listed.get("observation")
         tools = seen.get("tools") if isinstance(seen, dict) else None
@@ -125,7 +125,6 @@ class OpenEnvEnv(OutsideEnv):
         ]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
-        assert self._session is not None
         called = {"type": "call_tool", "tool_name": name, "arguments": arguments}
         return self._said(self._session.send("step", called if self._mcp else arguments))
 
@@ -180,7 +179,7 @@ class OpenEnvSuite(OutsideSuite):
         if find_spec("websockets") is None:
             raise UserError("env=openenv needs the package websockets. Change `env.python`.")
         super().__init__(settings)
-        self._own, self._server = settings, TaskApi(settings.url, settings.deadline)
+        self._server = TaskApi(settings.url, settings.deadline)
         asked("the OpenEnv server", self._describe, "env.url")
 
     def _describe(self) -> None:
@@ -211,4 +210,4 @@ class OpenEnvSuite(OutsideSuite):
         return {"seed": number, **place(self._specs, split, number)}
 
     def make(self) -> OpenEnvEnv:
-        return OpenEnvEnv(self._own, self._server, self._action)
+        return OpenEnvEnv(self._settings, self._server, self._action)

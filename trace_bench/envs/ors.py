@@ -16,9 +16,12 @@ from urllib.parse import quote
 from trace_bench.core.decode import shown
 from trace_bench.core.errors import EpisodeError, unknown
 from trace_bench.core.types import Task, Tool
-from trace_bench.envs.outside import Outside, OutsideEnv, OutsideSuite
-from trace_bench.envs.outside.values import (
+from trace_bench.envs.outside import (
+    MOST_TOOLS,
     Answer,
+    Outside,
+    OutsideEnv,
+    OutsideSuite,
     answer_of,
     asked,
     digest,
@@ -27,8 +30,6 @@ from trace_bench.envs.outside.values import (
     tool_of,
 )
 from trace_bench.envs.outside.web import TaskApi, place
-
-MOST_TOOLS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +53,10 @@ class OrsEnv(OutsideEnv):
     def begin(self, task: Task) -> tuple[str, Sequence[Tool]]:
         split, index = task.data["split"], task.data["index"]
         self._server.same(split, index, task.data.get("spec"))
-        opened = self._server.stream("/create_session", {}, {})
-        if not opened.name:
+        session, _ = self._server.stream("/create_session", {}, {})
+        if not session:
             refuse("the server names no session")
-        self._session = {"X-Session-ID": opened.name}
+        self._session = {"X-Session-ID": session}
         wanted = {"env_name": self._server.name, "split": split, "index": index}
         self._ask("/create", wanted)
         text = _blocks(self._ask(f"{self._path}/prompt"))
@@ -73,7 +74,7 @@ class OrsEnv(OutsideEnv):
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
         sent = {"name": name, "input": dict(arguments)}
-        found = self._server.stream(f"{self._path}/call", sent, self._session or {}).value
+        _, found = self._server.stream(f"{self._path}/call", sent, self._session or {})
         if isinstance(found, dict) and found.get("ok") is False:  # no such tool, or its arguments
             return Answer(f"Error: {answer_of(found.get('error')).text}")
         output = found.get("output") if isinstance(found, dict) else None
@@ -116,7 +117,7 @@ class OrsSuite(OutsideSuite):
 
     def __init__(self, settings: OrsSettings) -> None:
         super().__init__(settings)
-        self._own, self._server = settings, TaskApi(settings.url, settings.deadline)
+        self._server = TaskApi(settings.url, settings.deadline)
         asked("the ORS server", self._describe, "env.url")
         self.variant = plain_name(self._server.name, "env")
 
@@ -124,7 +125,7 @@ class OrsSuite(OutsideSuite):
         names = self._server.ask("/list_environments")
         if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
             refuse(f"its environments are {shown(names)}; allowed: a list of names")
-        wanted = self._own.environment or names[0]
+        wanted = self._settings.environment or names[0]
         if wanted not in names:
             raise unknown("environment", wanted, names, "env.environment")
         self._server.name = wanted
@@ -140,4 +141,4 @@ class OrsSuite(OutsideSuite):
         return place(self._specs, split, number)
 
     def make(self) -> OrsEnv:
-        return OrsEnv(self._own, self._server)
+        return OrsEnv(self._settings, self._server)

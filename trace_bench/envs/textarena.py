@@ -16,18 +16,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.chat import make_call, make_tool
-from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import HasMilestones, HasReference, Typical
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Milestone, Score, Step, Task
-from trace_bench.envs import NumberedSuite, package_folder
-from trace_bench.envs.games import Divided, Game
+from trace_bench.envs import package_folder
+from trace_bench.envs.games import Divided, Game, GameSuite
 
 VERSION = "0.7.4"
 GAME, SIZE, HOLES = "FrozenLake-v0-hardcore", 5, 6  # the package's name, and what it stands for
-SIZES = {"demo": 6000, "train": 512, "dev": 200, "test": 400}
-SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 10_000_000
+FIRST_SYNTHETIC = 10_000_000
 APART = 100  # seeds between two made tasks, so that each finds an opening of its own
-SKILL, CONTRAST = "completes_all_parts", 0.2  # and the share of its contrast cases, without holes
+SKILL = "completes_all_parts"  # its contrast cases are without holes
 OPENING = {"role": "system", "content": "You cross the ice. Call one tool a turn."}
 ACTIONS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 ICE = "."
@@ -134,7 +133,7 @@ def _milestones(share: float) -> tuple[Milestone, ...]:
     return half, Milestone("the goal", share, share >= 1)
 
 
-class TextArenaSuite(HasReference, HasMilestones, NumberedSuite):
+class TextArenaSuite(GameSuite):
     """TextArena's frozen lakes.
 
     `size`: the cells of a side. `holes`: their number. `steps`: the most calls of an episode.
@@ -144,8 +143,7 @@ class TextArenaSuite(HasReference, HasMilestones, NumberedSuite):
     name = "textarena"
     image = "textarena"
     forks = True
-    tag_keys = ("requires",)
-    sizes = SIZES
+    skills = (SKILL,)
     typical = Typical(9, 80, 10, 0)
 
     def __init__(self, size: int = SIZE, holes: int = HOLES, steps: int = 20) -> None:
@@ -175,31 +173,21 @@ class TextArenaSuite(HasReference, HasMilestones, NumberedSuite):
     def make(self) -> TextArenaEnv:
         return TextArenaEnv(self._steps)
 
-    def reference(self, task: Task) -> Sequence[Message]:
-        env = self.make()
-        env.reset(task)
-        return env.solution()
-
     def milestones(self, task: Task) -> Sequence[Milestone]:
         return _milestones(0.0)
 
     def capabilities(self) -> Sequence[str]:
         return (SKILL,)
 
-    def synthetic(self, capability: str, seed: int) -> Task:
-        """A lake, or (in a fifth) one without holes."""
-        if capability != SKILL:
-            raise unknown("capability", capability, (SKILL,), "capability")
-        contrast = random.Random(f"{self.name}/{capability}/{seed}").random() < CONTRAST
+    def data_for(
+        self, capability: str, seed: int, contrast: bool, rng: random.Random
+    ) -> dict[str, Any]:
         first = FIRST_SYNTHETIC + APART * (seed % 10**7)
         data = self._data(first if contrast else self._lakes.training(first))
-        data |= {"holes": 0, "requires": []} if contrast else {}
-        name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
-        return Task(name, self.name, SYNTHETIC, seed, data | {"contrast": contrast})
+        return data | ({"holes": 0, "requires": []} if contrast else {})
 
-    def numbered(self, split: str, number: int, task_id: str) -> Task:
-        data = self._data(self._lakes.seed(split, number))
-        return Task(task_id, self.name, split, number, data)
+    def data_of(self, split: str, number: int) -> dict[str, Any]:
+        return self._data(self._lakes.seed(split, number))
 
     def _data(self, seed: int) -> dict[str, Any]:
         lake = {"size": self._size, "holes": self._holes, "seed": seed}

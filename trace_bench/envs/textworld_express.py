@@ -8,17 +8,17 @@ many can be live at once; `sorting` is left out, since all its games share their
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping, Sequence
+from random import Random
 from types import MappingProxyType
 from typing import Any
 
 from trace_bench.core.chat import make_call, make_tool
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import HasMilestones, HasReference, Typical
+from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Milestone, Score, Step, Task
-from trace_bench.envs import NumberedSuite, package_folder
-from trace_bench.envs.games import Divided, Game
+from trace_bench.envs import package_folder
+from trace_bench.envs.games import Divided, Game, GameSuite
 
 VERSION = "1.1.0"
 _SEE, _MOVE, _READ = ("look", "inventory", "take"), ("move", "open", "close"), ("read",)
@@ -45,7 +45,6 @@ PARAMETERS: Mapping[str, str] = {
 }
 """Short games; the package's own defaults go up to 11 rooms and 46 steps."""
 DEFAULT = ("twc",)
-SIZES = {"demo": 6000, "train": 512, "dev": 200, "test": 400}
 # The package's folds, and the seed of a split's first task: its own seeds are 0 to 999 for the fold
 # train, and 1,000 from 10,000 and 20,000 for dev and test; it takes others too.
 FOLDS = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
@@ -53,7 +52,7 @@ FOLDS = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
 """With `unseen`. By default all are of the fold train, whose words an agent knows from its
 demonstrations, and a game's opening decides to which split it belongs: the package draws some again
 and again."""
-SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 100_000
+FIRST_SYNTHETIC = 100_000
 APART = 100  # seeds between two made tasks, so that each finds an opening of its own
 _COOKING = ("cookingworld", PARAMETERS["cookingworld"])
 _ONE_ITEM = ("twc", "numLocations=1,numItemsToPutAway=1,includeDoors=0")
@@ -67,7 +66,6 @@ SKILLS: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
 }
 """A game that needs a capability, and one that does not: two items to put away, doors that are
 closed, a recipe to follow."""
-CONTRAST = 0.2  # share of contrast cases
 OPENING = {"role": "system", "content": "You play a game. Call one tool a turn."}
 REFUSALS = ("Unknown action", "You can't")
 GOLDS = 12  # drawn for a reference: where they differ, the shortest is kept
@@ -222,7 +220,7 @@ def _milestones(share: float, won: bool) -> tuple[Milestone, ...]:
     return begun, Milestone("everything was earned", share, won)
 
 
-class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
+class TextWorldExpressSuite(GameSuite):
     """TextWorldExpress's games, in turn.
 
     `games`: their names. `parameters`: the package's, of a game by its name, in place of the short
@@ -233,8 +231,7 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
 
     name = "textworld_express"
     image = "textworld_express"
-    tag_keys = ("requires",)
-    sizes = SIZES
+    skills = SKILLS
     typical = Typical(7, 100, 15, 0)
 
     def __init__(
@@ -275,23 +272,16 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
         """Those that one of the games needs."""
         return [name for name, (needs, _) in SKILLS.items() if needs[0] in self._games_of]
 
-    def synthetic(self, capability: str, seed: int) -> Task:
-        """A game that needs the capability, or (in a fifth) one that does not."""
-        if capability not in SKILLS:
-            raise unknown("capability", capability, SKILLS, "capability")
-        contrast = random.Random(f"{self.name}/{capability}/{seed}").random() < CONTRAST
+    def data_for(self, capability: str, seed: int, contrast: bool, rng: Random) -> dict[str, Any]:
         first = FIRST_SYNTHETIC + APART * (seed % 10**7)
         played = SKILLS[capability][contrast]
         at = first if self._unseen else self._games.divided(*played).training(first)
-        data = _data(*played, "train", at)
-        data |= {"requires": [] if contrast else [capability], "contrast": contrast}
-        name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
-        return Task(name, self.name, SYNTHETIC, seed, data)
+        return _data(*played, "train", at) | {"requires": [] if contrast else [capability]}
 
     def close(self) -> None:
         self._games.close()
 
-    def numbered(self, split: str, number: int, task_id: str) -> Task:
+    def data_of(self, split: str, number: int) -> dict[str, Any]:
         """Of the games in turn."""
         game = list(self._games_of)[number % len(self._games_of)]
         parameters = self._games_of[game]
@@ -304,7 +294,7 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
             data = _data(game, parameters, "train", seed)
         played = (game, data["parameters"])
         needs = [name for name, (needed, _) in SKILLS.items() if needed == played]
-        return Task(task_id, self.name, split, number, data | {"requires": needs})
+        return data | {"requires": needs}
 
 
 def _data(game: str, parameters: str, fold: str, seed: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.suites import Suites, generated_key
 from trace_bench.runner.lab import MakeSuite
-from trace_bench.sandbox.choose import Where, engine_of, generated_suite, suite_in
+from trace_bench.sandbox.choose import engine_of, generated_suite, suite_in
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name
 from trace_bench.settings.registry import Part, find
@@ -56,8 +56,7 @@ def run_context(
 
 def make_suite(settings: Settings, parts: Parts, run: RunContext, log: Log = log_line) -> Suite:
     """The run's suite, with its episodes in the chosen sandbox. Raises UserError."""
-    where = Where(settings.env.python, settings.env.image)
-    return suite_in(parts["env"], run, make_sandbox(settings, run), where, log)
+    return suite_in(parts["env"], run, make_sandbox(settings, run), settings.env, log)
 
 
 def make_sandbox(settings: Settings, run: RunContext) -> Sandbox:

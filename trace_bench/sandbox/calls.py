@@ -15,7 +15,7 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import Ask
 from trace_bench.sandbox.protocol import learn_tools
-from trace_bench.sandbox.transport import Lost, Worker
+from trace_bench.sandbox.workers import Lost, Worker
 
 MOST_ASKS = 100  # questions for each call; a replay may ask those of earlier calls again
 
@@ -75,20 +75,14 @@ class Round:
             self.results.set_result([self._there[i] for i in range(len(self.calls))])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Due:
-    """One call of a round."""
+    """One call of a round, by its place there."""
 
     round: Round
     place: int
-
-    @property
-    def episode(self) -> PooledEpisode:
-        return self.round.calls[self.place][0]
-
-    @property
-    def call(self) -> dict[str, Any]:
-        return self.round.calls[self.place][1]
+    episode: PooledEpisode
+    call: dict[str, Any]
 
 
 @dataclass(eq=False)

@@ -3,35 +3,57 @@ others runs only in a container, unless `sandbox.allow_untrusted` permits otherw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Ask, RunContext, Source, Suite
 from trace_bench.core.types import JSON
-from trace_bench.sandbox.apptainer import Apptainer
-from trace_bench.sandbox.bubblewrap import Bubblewrap
-from trace_bench.sandbox.docker import Docker
-from trace_bench.sandbox.engine import Engine, Log, Sandbox
-from trace_bench.sandbox.local import Auto, Inline, Processes
+from trace_bench.sandbox.docker import Docker, connect
+from trace_bench.sandbox.engine import COMMAND, Engine, Sandbox
+from trace_bench.sandbox.namespaces import Apptainer, Bubblewrap
 from trace_bench.sandbox.podman import Podman
 from trace_bench.sandbox.pool import Pool
+from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.suite import remote, sandboxed
+from trace_bench.sandbox.workers import ProcessTransport, Transport
 from trace_bench.settings.registry import Part
-from trace_bench.settings.schema import SandboxSettings
+from trace_bench.settings.schema import EnvSettings, SandboxSettings
+
+Log = Callable[[str], None]
+
+
+class Processes(Engine):
+    """Child processes of this user, which inherit only the path of its variables, so that they
+    receive no keys."""
+
+    def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
+        self._python = python or sys.executable
+
+    def start(self, arguments: Mapping[str, Any]) -> Transport:
+        env = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        command = [self._python, *COMMAND[1:], encode(arguments).decode().strip()]
+        return ProcessTransport(command, env, hint="change `env.python`")
+
 
 ENGINES: Mapping[str, type[Engine]] = {
-    "inline": Inline,
-    "auto": Auto,
+    "inline": Processes,  # of programs of others; `suite_in` makes all else in this process
+    "auto": Docker,  # `suite_in` looks whether it answers; code of others needs it
     "process": Processes,
     "docker": Docker,
     "podman": Podman,
     "bubblewrap": Bubblewrap,
     "apptainer": Apptainer,
 }
-
-
 TOLD = ("seed", "budget", "max_turns", "max_tokens", "dev_split")
 """Facts of the run that a worker is told."""
 
@@ -40,19 +62,16 @@ def engine_of(sandbox: SandboxSettings) -> type[Engine]:
     return ENGINES[sandbox.name]
 
 
-@dataclass(frozen=True)
-class Where:
-    """`python`: the interpreter of a worker process, if it needs its own packages; `image`: a
-    container image, None for the one that the suite's class names."""
-
-    python: str | None = None
-    image: str | None = None
-
-
-def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: Log) -> Suite:
+def suite_in(part: Part, run: RunContext, sandbox: Sandbox, env: EnvSettings, log: Log) -> Suite:
     """The suite, with its episodes in the chosen sandbox, which `auto` logs. Raises UserError."""
-    engine = engine_of(sandbox).chosen(sandbox, log)
-    if engine.here:
+    engine, here = engine_of(sandbox), sandbox.name == "inline"
+    if sandbox.name == "auto":
+        try:
+            connect(sandbox.start).close()
+        except UserError as error:
+            log(f"sandbox=auto: environments run in this process, since {error}")
+            here = True
+    if here:
         made: Suite = part.make(run)
         return made
     if not part.factory.importable:
@@ -60,7 +79,7 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
             f"sandbox={sandbox.name} needs a suite that a worker can import: module:attribute in "
             "`env.factory`. Set `sandbox` to inline for an object."
         )
-    image = _image(part, sandbox, where) if engine.images else ""
+    image = _image(part, sandbox, env) if engine.images else ""
     worker = {
         "factory": part.factory.text,
         "options": dict(part.options),
@@ -70,15 +89,15 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
         "run": {name: getattr(run, name) for name in TOLD},
     }
     ask = run.ask or run.judge or run.simulator
-    pool = make_pool(engine(sandbox, image, where.python), sandbox, worker, ask, log)
+    pool = make_pool(engine(sandbox, image, env.python), sandbox, worker, ask, log)
     if part.declared.lists_tasks_here:
         return sandboxed(part.make(run), pool)
     return remote(pool)
 
 
-def _image(part: Part, sandbox: Sandbox, where: Where) -> str:
-    if where.image is not None:
-        return where.image
+def _image(part: Part, sandbox: Sandbox, env: EnvSettings) -> str:
+    if env.image is not None:
+        return env.image
     if (image := part.declared.image) is not None:
         return image_name(image, sandbox)
     raise UserError(
@@ -103,15 +122,7 @@ def make_pool(
     """`worker`: the start arguments (see worker.py). Logs what the engine cannot limit."""
     if engine.unlimited:
         log(f"sandbox={sandbox.name} does not limit {'; '.join(engine.unlimited)}")
-    return Pool(
-        lambda: engine.start(worker),
-        size=sandbox.workers,
-        deadline=sandbox.deadline,
-        start=sandbox.start,
-        retries=sandbox.retries,
-        ask=ask,
-        source=source,
-    )
+    return Pool(lambda: engine.start(worker), sandbox, ask, source)
 
 
 def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
@@ -143,13 +154,13 @@ def source_pool(
                 f"user's rights. Set `sandbox` to {walled()}, or sandbox.allow_untrusted=true if "
                 "you have read the code."
             )
-        what = "generated code runs with this user's rights (allow_untrusted)"
-        log(f"sandbox={sandbox.name}: {what}")
+        why = "generated code runs with this user's rights (allow_untrusted)"
+        log(f"sandbox={sandbox.name}: {why}")
     made = engine(sandbox, image_name(image, sandbox))
     return make_pool(made, sandbox, worker, None, log, source)
 
 
 def walled() -> str:
     """The names of the engines that keep code of others in."""
-    *names, last = [n for n, e in ENGINES.items() if "contains" in vars(e) and e.contains]
+    *names, last = [n for n, e in ENGINES.items() if e.contains and n != "auto"]
     return f"{', '.join(names)} or {last}"

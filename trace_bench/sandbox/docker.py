@@ -13,10 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.errors import EngineError, UserError
-from trace_bench.sandbox.engine import FILES, IN_WORKER, Engine, Sandbox
-from trace_bench.sandbox.owners import LABEL, OWNER, labels, left_behind
+from trace_bench.sandbox.engine import (
+    FILES,
+    IN_WORKER,
+    LABEL,
+    OWNER,
+    Engine,
+    Sandbox,
+    labels,
+    left_behind,
+)
 from trace_bench.sandbox.protocol import encode
-from trace_bench.sandbox.transport import CHUNK, TAIL, Gone, Transport, ended, write_all
+from trace_bench.sandbox.workers import CHUNK, TAIL, Gone, Transport, ended, write_all
 from trace_bench.settings.schema import SandboxSettings
 
 SECONDS = 60.0  # for one request to the engine; sandbox.start in a run
@@ -56,11 +64,20 @@ def address() -> str:
 
 
 @contextlib.contextmanager
-def asked(client: Any, what: str) -> Iterator[None]:
-    """Turns all errors of the engine, asked to do `what`, and of its client into an EngineError."""
+def asked(client: Any, what: str, image: str = "") -> Iterator[None]:
+    """Turns all errors of the engine, asked to do `what`, and of its client into an EngineError.
+    `image`: if that one is missing, the error says how it is built."""
+    import docker
+
     try:
         yield
     except faults() as error:
+        if image and isinstance(error, docker.errors.ImageNotFound):
+            name = image.split("/")[-1].split(":")[0]
+            raise UserError(
+                f"the image {image} is missing. Build it with `python -m trace_bench.sandbox.build "
+                f"{name}`, or change `sandbox` to process."
+            ) from error
         raise EngineError(
             f"the Docker engine at {address()} did not {what}: "
             f"{_reason(error, client.api.timeout)}. Look at it with `docker info`, or set "
@@ -113,17 +130,17 @@ class Docker(Engine):
     def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
         self._sandbox, self._image = sandbox, image
         self._client = connect(sandbox.start)
-        try:
-            with asked(self._client, f"look for the image {image}"):
-                self._client.images.get(image)
-        except EngineError as error:
-            raise _explained(error, image) from error
+        with asked(self._client, f"look for the image {image}", image):
+            self._client.images.get(image)
         reap(self._client)
-        self._labels = labels(sandbox.run, sandbox.folder)
 
     def start(self, arguments: Mapping[str, Any]) -> Transport:
-        given = [encode(arguments).decode().strip()]
-        return DockerTransport(self._client, self._image, given, self._labels, self._sandbox)
+        given, image = [encode(arguments).decode().strip()], self._image
+        with asked(self._client, f"create a container of {image}", image):
+            container = self._client.containers.create(
+                image, given, labels=labels(self._sandbox), **walls(self._sandbox)
+            )
+        return DockerTransport(self._client, container, image)
 
     @classmethod
     def clean(cls, sandbox: SandboxSettings) -> None:
@@ -134,23 +151,9 @@ class Docker(Engine):
 class DockerTransport:
     """A worker in a container; stdin, stdout and stderr over the engine's attach socket."""
 
-    def __init__(
-        self,
-        client: Any,
-        image: str,
-        arguments: Sequence[str],
-        labels: Mapping[str, str],
-        limits: SandboxSettings,
-    ) -> None:
+    def __init__(self, client: Any, container: Any, image: str) -> None:
         self._tail, self._raw, self._socket = b"", b"", None
-        self._client = client
-        try:
-            with asked(client, f"create a container of {image}"):
-                self._container = client.containers.create(
-                    image, list(arguments), labels=dict(labels), **walls(limits)
-                )
-        except EngineError as error:
-            raise _explained(error, image) from error
+        self._client, self._container = client, container
         try:
             with asked(client, f"start a container of {image}"):
                 how = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
@@ -248,16 +251,3 @@ def walls(limits: SandboxSettings) -> dict[str, Any]:
         # The engine stores no container output: too much of it would fill the disk.
         "log_config": docker.types.LogConfig(type="none"),
     }
-
-
-def _explained(error: EngineError, image: str) -> UserError:
-    """The error, or that the image is missing, if that is its cause."""
-    import docker
-
-    if not isinstance(error.__cause__, docker.errors.ImageNotFound):
-        return error
-    name = image.split("/")[-1].split(":")[0]
-    return UserError(
-        f"the image {image} is missing. Build it with `python -m trace_bench.sandbox.build "
-        f"{name}`, or change `sandbox` to process."
-    )

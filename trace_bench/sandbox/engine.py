@@ -2,37 +2,35 @@
 
 An engine is little more than a command line, a list of limits and a way to end what it started: a
 worker speaks JSON lines over stdin and stdout wherever it runs.
+
+Containers carry three labels: `trace_bench`, the run's fingerprint; `trace_bench.folder`, its
+folder, since runs with the same settings have the same fingerprint; and `trace_bench.host`, the
+process that owns them, by which the next program knows those that a killed program left behind.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trace_bench.core.errors import EngineError, UserError
-from trace_bench.sandbox.transport import Transport
+from trace_bench.core.errors import EngineError
+from trace_bench.core.store import process, running
+from trace_bench.sandbox.workers import Transport
 from trace_bench.settings.schema import SandboxSettings
 
+LABEL, FOLDER, OWNER = "trace_bench", "trace_bench.folder", "trace_bench.host"
+_PROC = Path("/proc")
 FILES = 256  # open at once in a sandbox
 IN_WORKER = {"HOME": "/tmp", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-IN_IMAGE = {
-    "PYTHONPATH": "/opt/project:/opt/site",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONUNBUFFERED": "1",
-    "LANG": "C.UTF-8",
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-}
-"""The variables of the project's images, for engines that take a root folder without them."""
 COMMAND = ("python3", "-m", "trace_bench.sandbox.worker")
 """What an image starts."""
-
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,6 @@ class Engine(ABC):
     """A kind of sandbox. `image`: what its workers run in; `python`: the interpreter of a worker
     that shares this machine's files. Making one raises UserError if it cannot be used here."""
 
-    here: ClassVar[bool] = False
-    """Environments run in this process; the class is never made."""
     contains: ClassVar[bool] = False
     """It keeps in code of others."""
     images: ClassVar[bool] = False
@@ -63,15 +59,8 @@ class Engine(ABC):
     def start(self, arguments: Mapping[str, Any]) -> Transport:
         """A new worker with these start arguments (worker.py)."""
 
-    @property
-    def unlimited(self) -> Sequence[str]:
-        """What it cannot limit on this machine, in words."""
-        return ()
-
-    @classmethod
-    def chosen(cls, sandbox: Sandbox, log: Log) -> type[Engine]:
-        """The engine to use for the project's own environments."""
-        return cls
+    unlimited: Sequence[str] = ()
+    """What it cannot limit on this machine, in words."""
 
     @classmethod  # noqa: B027 (most have nothing to remove)
     def clean(cls, sandbox: SandboxSettings) -> None:
@@ -83,18 +72,6 @@ def rlimits(sandbox: SandboxSettings) -> dict[str, int]:
     name. Linux counts DATA and FSIZE for each process, NPROC for the worker's user namespace."""
     size = sandbox.memory * 2**20
     return {"NOFILE": FILES, "CORE": 0, "NPROC": sandbox.processes, "DATA": size, "FSIZE": size}
-
-
-def root_of(image: str, sandbox: SandboxSettings) -> Path:
-    """The folder that holds the image's files. Raises UserError if it is not there."""
-    place = Path(sandbox.roots).expanduser() / image.replace(":", "/")
-    if not (place / "opt/project/trace_bench").is_dir() and not place.is_file():
-        raise UserError(
-            f"sandbox={sandbox.name} runs environments on the files of the image {image}, and "
-            f"{place} does not hold them. docs/sandbox.md says how to export an image; "
-            "`sandbox.roots` names the folder of all of them, `env.image` another one."
-        )
-    return place
 
 
 def program(name: str, package: str, sandbox: SandboxSettings) -> str:
@@ -127,9 +104,39 @@ def answer(command: Sequence[str], sandbox: SandboxSettings, **how: Any) -> str:
     )
 
 
-def nobody() -> dict[str, Any]:
-    """Arguments of subprocess.Popen: root starts a sandbox as a user without rights, since a
-    process of root owns files of the machine, and Linux does not limit how many it starts."""
-    if os.geteuid() != 0:
-        return {}
-    return {"user": 65534, "group": 65534, "extra_groups": []}
+# -- whose containers -----------------------------------------------------------------------------
+
+
+def labels(sandbox: Sandbox) -> dict[str, str]:
+    return {LABEL: sandbox.run, FOLDER: sandbox.folder, OWNER: owner()}
+
+
+def left_behind(whose: str, state: str) -> bool:
+    """Whether the owner of a container in this state has ended. One that cannot be checked from
+    here (of another machine, boot or process namespace) may be running as long as the container
+    does, since a worker ends with its host (worker.py)."""
+    *place, pid, started = whose.split() if len(whose.split()) == 4 else ("", "", "", "")
+    if place != _here() or not pid.isdecimal():
+        return state in ("exited", "dead")
+    return _started(int(pid)) != started
+
+
+def owner() -> str:
+    """This process, so that others can check it: boot, process namespace, pid, start time."""
+    return " ".join([*_here(), str(os.getpid()), _started(os.getpid())])
+
+
+def _here() -> list[str]:
+    """Where a pid means what it means here."""
+    boot, space = _PROC / "sys/kernel/random/boot_id", _PROC / "self/ns/pid"
+    if not boot.exists():
+        return [socket.gethostname(), "-"]
+    return [boot.read_text().strip(), str(space.readlink())]
+
+
+def _started(pid: int) -> str:
+    """When the process began, in ticks since the boot (`there` without /proc); `gone` if ended."""
+    if not running(pid):
+        return "gone"
+    fields = process(pid)
+    return fields[19] if fields else "there"

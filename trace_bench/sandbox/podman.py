@@ -7,6 +7,7 @@ what is missing is said at the start, and the worker limits itself (`rlimits`)."
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -16,10 +17,21 @@ from typing import Any
 from uuid import uuid4
 
 from trace_bench.core.errors import EngineError, UserError
-from trace_bench.sandbox.engine import FILES, IN_WORKER, Engine, Sandbox, answer, program, rlimits
-from trace_bench.sandbox.owners import LABEL, OWNER, labels, left_behind
+from trace_bench.sandbox.engine import (
+    FILES,
+    IN_WORKER,
+    LABEL,
+    OWNER,
+    Engine,
+    Sandbox,
+    answer,
+    labels,
+    left_behind,
+    program,
+    rlimits,
+)
 from trace_bench.sandbox.protocol import encode
-from trace_bench.sandbox.transport import ProcessTransport, Transport
+from trace_bench.sandbox.workers import ProcessTransport, Transport
 from trace_bench.settings.schema import SandboxSettings
 
 THREADS = 4096  # of the user 65534 in all containers, for which the engine's default is too many
@@ -31,8 +43,6 @@ CONTROLLERS = {
 
 
 class Podman(Engine):
-    """Containers by podman."""
-
     contains = images = leaves = True
 
     def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
@@ -42,6 +52,7 @@ class Podman(Engine):
         self._rootless = bool(host["security"]["rootless"])
         handed = set(host.get("cgroupControllers") or ())
         self._missing = [c for c in CONTROLLERS if self._rootless and c not in handed]
+        self.unlimited = [CONTROLLERS[name] for name in self._missing]
         there = subprocess.run([self._podman, "image", "exists", image], check=False)
         if there.returncode != 0:
             raise UserError(
@@ -49,16 +60,11 @@ class Podman(Engine):
                 f"(docker save {image} | podman load), or change `sandbox` or `env.image`."
             )
         reap(self._podman, sandbox)
-        self._labels = labels(sandbox.run, sandbox.folder)
-
-    @property
-    def unlimited(self) -> Sequence[str]:
-        return [CONTROLLERS[name] for name in self._missing]
 
     def start(self, arguments: Mapping[str, Any]) -> Transport:
         given = {**arguments, "rlimits": rlimits(self._sandbox)} if self._missing else arguments
         name = f"trace-bench-{uuid4().hex}"
-        marks = [f"--label={key}={value}" for key, value in self._labels.items()]
+        marks = [f"--label={key}={value}" for key, value in labels(self._sandbox).items()]
         command = [self._podman, "run", f"--name={name}", *marks, *self._walls(), self._image]
         return PodmanTransport([*command, encode(given).decode().strip()], name, self._sandbox)
 
@@ -70,9 +76,7 @@ class Podman(Engine):
             "cpu": [f"--cpus={limits.cpus}"],
             "pids": [f"--pids-limit={limits.processes}"],
         }
-        used = [
-            word for name, words in cgroup.items() if name not in self._missing for word in words
-        ]
+        used = [words for name, words in cgroup.items() if name not in self._missing]
         return [
             *("--rm", "--interactive", "--pull=never", "--network=none", "--http-proxy=false"),
             *("--read-only", "--read-only-tmpfs=false", "--cap-drop=ALL", "--ipc=private"),
@@ -82,7 +86,7 @@ class Podman(Engine):
             *([] if self._rootless else [f"--ulimit=nproc={THREADS}:{THREADS}"]),
             "--log-driver=none",  # too much output would fill the disk
             *(f"--env={key}={value}" for key, value in IN_WORKER.items()),
-            *used,
+            *itertools.chain(*used),
         ]
 
     @classmethod

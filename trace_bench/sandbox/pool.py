@@ -22,18 +22,16 @@ from typing import Any
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Ask
 from trace_bench.sandbox.calls import Calls, Due, PooledEpisode, Result, Round, Wanted
-from trace_bench.sandbox.transport import Lost, Transport, Worker
-from trace_bench.sandbox.workers import Workers
+from trace_bench.sandbox.workers import Lost, Transport, Worker, Workers
+from trace_bench.settings.schema import SandboxSettings
 
 ASKED = 1024  # questions at a time; a thread is started for each only when it is needed
-SIDE_BY_SIDE = (
-    64  # batches of a worker at a time, which are as many threads: of `sandbox.processes`
-)
+SIDE_BY_SIDE = 64  # batches of a worker at a time: as many threads, of `sandbox.processes`
 
 
 class Pool:
-    """`spawn` makes a worker's transport. `size`: number of workers. `deadline`: seconds for one
-    batch, without the host's for questions. `start`: seconds for a worker's greeting.
+    """`spawn` makes a worker's transport. `ask`: answers the workers' questions; their time is not
+    the batch's. `source`: a program text that each worker loads.
 
     Any thread may call. One thread of the pool's own sends and receives for all, and lives as long
     as the pool: some sandboxes end with the thread that started them."""
@@ -41,16 +39,12 @@ class Pool:
     def __init__(
         self,
         spawn: Callable[[], Transport],
-        *,
-        size: int = 1,
-        deadline: float = 30.0,
-        start: float = 60.0,
-        retries: int = 2,
+        sandbox: SandboxSettings,
         ask: Ask | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> None:
-        self.workers = Workers(spawn, size, deadline, start, retries, source)
-        self._deadline, self._retries, self._ask = deadline, retries, ask
+        self.workers = Workers(spawn, sandbox, source)
+        self._sandbox, self._ask = sandbox, ask
         self._kind = UserError if source is None else SourceError
         self._numbers = count(1)
         self._threads: ThreadPoolExecutor | None = None
@@ -139,16 +133,16 @@ class Pool:
             episode.history, episode.answers = [], {}
         if self._alone:
             if not self._sent:
-                size = self.workers.size
+                size = self._sandbox.workers
                 now, self._alone = self._alone[:size], self._alone[size:]
                 self._apart = True
                 self._send_all(now)
         elif not (self._apart and self._sent):
             self._apart = False
-            while self._wanted and len(self._sent) < SIDE_BY_SIDE * self.workers.size:
+            while self._wanted and len(self._sent) < SIDE_BY_SIDE * self._sandbox.workers:
                 fresh = self._wanted.popleft()
                 self._rounds.add(fresh)
-                self._send_all([Due(fresh, place) for place in range(len(fresh.calls))])
+                self._send_all([Due(fresh, n, *call) for n, call in enumerate(fresh.calls)])
 
     def _send_all(self, calls: Sequence[Due]) -> None:
         """A batch for every worker that has some of the calls."""
@@ -180,7 +174,7 @@ class Pool:
 
     def _send(self, worker: Worker, calls: list[Due]) -> Calls:
         worker.calls += 1
-        deadline = time.monotonic() + self._deadline
+        deadline = time.monotonic() + self._sandbox.deadline
         message = {
             "id": worker.calls,
             "calls": [due.episode.sent(due.call, worker) for due in calls],
@@ -231,7 +225,7 @@ class Pool:
         for calls in [calls for calls in self._sent if calls.worker is worker]:
             calls.answer()
             if not calls.open and time.monotonic() > calls.deadline:
-                raise Lost(f"no answer within {self._deadline:g} s")
+                raise Lost(f"no answer within {self._sandbox.deadline:g} s")
 
     def _put(self, due: Due, result: Result) -> None:
         due.round.put(due.place, result)
@@ -246,7 +240,7 @@ class Pool:
         self._sent = [batch for batch in self._sent if batch.worker is not worker]
         for each in due:
             each.episode.strikes += len(due) == 1
-            if each.episode.strikes > self._retries:
+            if each.episode.strikes > self._sandbox.retries:
                 self._put(each, EpisodeError("sandbox", f"the worker is lost: {reason}"))
             else:
                 self._alone.append(each)

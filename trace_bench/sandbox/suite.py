@@ -46,10 +46,7 @@ class SandboxedEnv(Env):
 
     def score(self) -> Score:
         """The score of the current state; 0 if the environment cannot compute it."""
-        result = self._one({"do": "score"})
-        if isinstance(result, EpisodeError):
-            raise result
-        _raise_error(result)
+        result = _good(self._one({"do": "score"}))
         try:
             return Score(0.0, False) if result["score"] is None else convert(result["score"], Score)
         except (KeyError, Unreadable) as error:
@@ -224,23 +221,23 @@ def _call(what: Task | Message) -> dict[str, Any]:
 
 
 def _step(env: SandboxedEnv, result: Result) -> Step:
-    if isinstance(result, EpisodeError):
-        raise result
-    _raise_error(result)
-    worker = env.episode.worker
+    step, worker = _good(result).get("step"), env.episode.worker
     try:
-        return step_from_json(result.get("step"), worker.tools if worker else {})
+        return step_from_json(step, worker.tools if worker else {})
     except Unreadable as error:
         raise EpisodeError(Boundary.SANDBOX.value, f"no step came back: {error}") from error
 
 
-def _raise_error(result: Mapping[str, Any]) -> None:
-    """Raises the environment's error as an EpisodeError. The environment may only blame the models
-    that it asks; any other error is its own failure."""
+def _good(result: Result) -> Mapping[str, Any]:
+    """The result; raises the sandbox's or the environment's error as an EpisodeError. The
+    environment may only blame the models that it asks; any other error is its own failure."""
+    if isinstance(result, EpisodeError):
+        raise result
     if (error := result.get("error")) is not None:
         blamed = result.get("boundary")
         boundary = blamed if blamed in _ASKED else Boundary.ENVIRONMENT.value
         raise EpisodeError(boundary, str(error)[:2000])
+    return result
 
 
 _ASKED = (Boundary.USER.value, Boundary.JUDGE.value, Boundary.SIMULATOR.value)

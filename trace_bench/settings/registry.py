@@ -37,7 +37,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(
             ("tau2/airline", "tau2/retail", "tau2/telecom"), "trace_bench.envs.tau2.suite:Tau2Suite"
         ),
-        "tau2/airline+retail": "trace_bench.envs.tau2.domains:Tau2Domains",
+        "tau2/airline+retail": "trace_bench.envs.tau2.suite:Tau2Domains",
         "recorded": "trace_bench.envs.recorded.suite:RecordedSuite",
         "babyai": "trace_bench.envs.babyai:BabyAISuite",
         "mcp": "trace_bench.envs.mcp:McpSuite",

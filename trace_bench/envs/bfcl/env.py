@@ -16,8 +16,7 @@ from trace_bench.checklists.talk import call_of
 from trace_bench.core.chat import answer_call
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.envs import LiveEnv, met
-from trace_bench.envs.bfcl.data import more_tools, tools_of
-from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
+from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, more_tools, parse, tools_of
 
 MOST_STEPS = 20  # steps with calls in one turn of the user; the benchmark ends the episode after it
 

@@ -14,11 +14,10 @@ from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import HasChecklist, HasReference, Synthesizes, Typical
 from trace_bench.core.types import Message, Task
-from trace_bench.envs.bfcl.data import CATEGORIES, SCENARIOS, load
-from trace_bench.envs.bfcl.data import known_bad as listed
 from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv, Checker
 from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
-from trace_bench.envs.bfcl.world import named, parse
+from trace_bench.envs.bfcl.world import CATEGORIES, SCENARIOS, load, named, parse
+from trace_bench.envs.bfcl.world import known_bad as listed
 
 LEADERBOARD, SYNTHETIC = "leaderboard", "synthetic"
 SPLITS = ("train", "dev", "test", LEADERBOARD)

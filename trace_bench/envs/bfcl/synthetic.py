@@ -1,7 +1,7 @@
 """Training tasks in the benchmark's own tool classes, made by programs: one for each capability and
 seed. None of the benchmark's entries is used.
 
-A task is an entry like the benchmark's (see `data.Data`) and is run and scored in the same way.
+A task is an entry like the benchmark's (see `world.Data`) and is run and scored in the same way.
 In a contrast case the user's words are alike, but the capability is not needed.
 """
 
@@ -58,6 +58,10 @@ def synthetic_data(capability: str, seed: int) -> dict[str, Any]:
     return {"record": record, "contrast": contrast}
 
 
+def _call(name: str, /, **arguments: Any) -> BfclCall:
+    return BfclCall(name, arguments)
+
+
 def _source(call: BfclCall) -> str:
     return f"{call.name}({', '.join(f'{k}={v!r}' for k, v in call.arguments.items())})"
 
@@ -68,13 +72,10 @@ def _source(call: BfclCall) -> str:
 def _several_files(rng: Random, contrast: bool) -> EntryDraft:
     new, empty, old, note, text = (*rng.sample(NOUNS, 4), rng.choice(TEXTS))
     parts = [
-        (f"make a folder '{new}'", BfclCall("mkdir", {"dir_name": new})),
-        (f"create an empty file '{empty}.txt'", BfclCall("touch", {"file_name": f"{empty}.txt"})),
-        (f"delete '{old}.txt'", BfclCall("rm", {"file_name": f"{old}.txt"})),
-        (
-            f"write '{text}' into '{note}.txt'",
-            BfclCall("echo", {"content": text, "file_name": f"{note}.txt"}),
-        ),
+        (f"make a folder '{new}'", _call("mkdir", dir_name=new)),
+        (f"create an empty file '{empty}.txt'", _call("touch", file_name=f"{empty}.txt")),
+        (f"delete '{old}.txt'", _call("rm", file_name=f"{old}.txt")),
+        (f"write '{text}' into '{note}.txt'", _call("echo", content=text, file_name=f"{note}.txt")),
     ]
     config = _folder({f"{old}.txt": "Old.", f"{note}.txt": "Nothing yet."})
     return _in_parts(rng, contrast, EntryDraft(config), parts)
@@ -83,12 +84,12 @@ def _several_files(rng: Random, contrast: bool) -> EntryDraft:
 def _several_in_the_car(rng: Random, contrast: bool) -> EntryDraft:
     gallons, city, degrees = rng.randint(3, 25), rng.choice(CITIES), rng.randint(17, 27)
     parts = [
-        (f"fill in {gallons} more gallons", BfclCall("fillFuelTank", {"fuelAmount": gallons})),
-        ("switch the headlights on", BfclCall("setHeadlights", {"mode": "on"})),
-        (f"navigate to '{city}'", BfclCall("set_navigation", {"destination": city})),
+        (f"fill in {gallons} more gallons", _call("fillFuelTank", fuelAmount=gallons)),
+        ("switch the headlights on", _call("setHeadlights", mode="on")),
+        (f"navigate to '{city}'", _call("set_navigation", destination=city)),
         (
             f"set the climate control to {degrees} degrees celsius",
-            BfclCall("adjustClimateControl", {"temperature": degrees}),
+            _call("adjustClimateControl", temperature=degrees),
         ),
     ]
     return _in_parts(rng, contrast, EntryDraft(_car(rng, 4)), parts)
@@ -119,34 +120,33 @@ def _buys_at_the_price(rng: Random, contrast: bool) -> EntryDraft:
     account = {"account_id": 1, "balance": 90000.0, "binding_card": 1974202140965533}
     config = {"stocks": {symbol: stock}, "account_info": account, "authenticated": True,
               "market_status": "Open", "order_counter": rng.randint(100, 999)}  # fmt: skip
-    order = {"order_type": "Buy", "symbol": symbol, "price": price, "amount": amount}
-    calls = [BfclCall("place_order", order)]
+    calls = [_call("place_order", order_type="Buy", symbol=symbol, price=price, amount=amount)]
     text = f"Buy {amount} shares of {symbol} at {price} each."
     if not contrast:
         text = f"Buy {amount} shares of {name} at the current price."
-        look = BfclCall("get_symbol_by_name", {"name": name})
-        calls = [look, BfclCall("get_stock_info", {"symbol": symbol}), *calls]
+        look = _call("get_symbol_by_name", name=name)
+        calls = [look, _call("get_stock_info", symbol=symbol), *calls]
     return EntryDraft({"TradingBot": config}, [(text, calls)])
 
 
 def _writes_to_somebody(rng: Random, contrast: bool) -> EntryDraft:
     ids, (name, *_), text = _users(rng)
-    calls = [BfclCall("send_message", {"receiver_id": ids[name], "message": text})]
+    calls = [_call("send_message", receiver_id=ids[name], message=text)]
     asked = f"Send the message '{text}' to the user {ids[name]}."
     if not contrast:
         asked = f"Send the message '{text}' to {name}."
-        calls = [BfclCall("get_user_id", {"user": name}), *calls]
+        calls = [_call("get_user_id", user=name), *calls]
     return EntryDraft(_messages(ids), [(asked, calls)])
 
 
 def _copies_the_last_line(rng: Random, contrast: bool) -> EntryDraft:
     source, target = (f"{noun}.txt" for noun in rng.sample(NOUNS, 2))
     lines = [f"{text} ({rng.randint(1000, 9999)})" for text in rng.sample(TEXTS, 3)]
-    calls = [BfclCall("echo", {"content": lines[-1], "file_name": target})]
+    calls = [_call("echo", content=lines[-1], file_name=target)]
     text = f"Write '{lines[-1]}' into '{target}'."
     if not contrast:
         text = f"Write the last line of '{source}' into '{target}', just as it is."
-        calls = [BfclCall("tail", {"file_name": source, "lines": 1}), *calls]
+        calls = [_call("tail", file_name=source, lines=1), *calls]
     files = {source: "\n".join(lines), target: "Nothing yet."}
     return EntryDraft(_folder(files), [(text, calls)])
 
@@ -155,20 +155,20 @@ def _copies_the_last_line(rng: Random, contrast: bool) -> EntryDraft:
 
 
 def _starts_the_engine(rng: Random, contrast: bool) -> EntryDraft:
-    calls = [BfclCall("startEngine", {"ignitionMode": "START"})]
+    calls = [_call("startEngine", ignitionMode="START")]
     unlocked = 0 if contrast else rng.randint(1, 4)
     config = _car(rng, unlocked)
     if contrast:
         config["VehicleControlAPI"] |= {"brakePedalStatus": "pressed", "brakePedalForce": 1000.0}
     else:
         doors = [d for d, s in config["VehicleControlAPI"]["doorStatus"].items() if s != "locked"]
-        lock = BfclCall("lockDoors", {"unlock": False, "door": doors})
-        calls = [lock, BfclCall("pressBrakePedal", {"pedalPosition": 1.0}), *calls]
+        lock = _call("lockDoors", unlock=False, door=doors)
+        calls = [lock, _call("pressBrakePedal", pedalPosition=1.0), *calls]
     city = rng.choice(CITIES)
     text = "Start the engine, whatever that takes."
     draft = EntryDraft(config, [(text, calls)])
     if rng.random() < 0.5:
-        navigate = BfclCall("set_navigation", {"destination": city})
+        navigate = _call("set_navigation", destination=city)
         draft.turns.append((f"Now navigate to '{city}'.", [navigate]))
     return draft
 
@@ -179,10 +179,9 @@ def _posts(rng: Random, contrast: bool) -> EntryDraft:
     config = {"username": user, "password": password, "authenticated": contrast, "tweets": {},
               "tweet_counter": rng.randint(3, 50)}  # fmt: skip
     asked = f"Post '{text}' on Twitter. My user name is '{user}' and my password '{password}'."
-    calls = [BfclCall("post_tweet", {"content": text})]
+    calls = [_call("post_tweet", content=text)]
     if not contrast:
-        login = {"username": user, "password": password}
-        calls = [BfclCall("authenticate_twitter", login), *calls]
+        calls = [_call("authenticate_twitter", username=user, password=password), *calls]
     return EntryDraft({"TwitterAPI": config}, [(asked, calls)])
 
 
@@ -193,7 +192,7 @@ def _opens_a_ticket(rng: Random, contrast: bool) -> EntryDraft:
     title, priority = rng.choice(TITLES), rng.randint(2, 5)
     config = {"ticket_queue": [], "ticket_counter": rng.randint(1, 90),
               "current_user": rng.choice(PEOPLE)}  # fmt: skip
-    create = BfclCall("create_ticket", {"title": title, "priority": priority})
+    create = _call("create_ticket", title=title, priority=priority)
     draft = EntryDraft({"TicketAPI": config}, asks=True)
     full = f"Open a ticket of priority {priority} without a description, titled '{title}'."
     parts = (f"Open a ticket of priority {priority} without a description.", f"Title it '{title}'.")
@@ -202,7 +201,7 @@ def _opens_a_ticket(rng: Random, contrast: bool) -> EntryDraft:
 
 def _sends_a_text(rng: Random, contrast: bool) -> EntryDraft:
     ids, (name, *_), text = _users(rng)
-    send = BfclCall("send_message", {"receiver_id": ids[name], "message": text})
+    send = _call("send_message", receiver_id=ids[name], message=text)
     draft = EntryDraft(_messages(ids), asks=True)
     full = f"Send the user {ids[name]} a message that says '{text}'."
     parts = (f"Send the user {ids[name]} a message.", f"'{text}'")
@@ -211,7 +210,7 @@ def _sends_a_text(rng: Random, contrast: bool) -> EntryDraft:
 
 def _makes_a_folder(rng: Random, contrast: bool) -> EntryDraft:
     name, *others = rng.sample(NOUNS, 3)
-    make = BfclCall("mkdir", {"dir_name": name})
+    make = _call("mkdir", dir_name=name)
     draft = EntryDraft(_folder({f"{n}.txt": "" for n in others}), asks=True)
     parts = ("Make a new folder here.", f"Call it '{name}'.")
     return _told_in(draft, contrast, f"Make a new folder '{name}' here.", parts, make)

@@ -2,28 +2,35 @@
 
 The agent's calls are passed on one by one. An episode ends when the world says so, after `steps`
 calls, and with a message without a call, since no user answers in between. What a world sends is
-checked here before it is used: a value that is no JSON or too large, a reward that is no number, a
-tool without a schema are failures of the environment, never of the agent. Runs in a worker with the
+checked here before it is used: what is no JSON or too large, a reward that is no number, a tool
+without a schema are failures of the environment, never of the agent. Runs in a worker with the
 standard's own packages, so it needs nothing but the standard library.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn, TypeVar
 
-from trace_bench.core.chat import answer_call, read_call
+from trace_bench.core.chat import answer_call, read_call, tool_json
 from trace_bench.core.checked import PLACE, number
-from trace_bench.core.errors import EpisodeError
+from trace_bench.core.decode import MESSAGES, shown
+from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.limits import fault_of, fits
 from trace_bench.core.protocols import Env
-from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
+from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs import SplitsByNumber
 from trace_bench.envs.check import repeats
-from trace_bench.envs.outside.values import Answer, refuse
 
+T = TypeVar("T")
 SUCCESS = 1.0 - 1e-6
+MOST_TOOLS = 500  # of a world
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +51,21 @@ class Outside:
     the same actions give the same bytes. 0: nothing is measured."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What came back for a call. `reward`: None if none came with it; `over`: the world has ended
+    the episode."""
+
+    text: str
+    reward: float | None = None
+    over: bool = False
+
+
 class OutsideEnv(Env):
     """An episode; a standard says how it begins, what a call is there, and how it ends."""
 
-    def __init__(self, settings: Outside) -> None:
-        self._settings = settings
+    def __init__(self, settings: Any) -> None:
+        self._settings = settings  # the standard's own
         self._tools: dict[str, Tool] | None = None
 
     @abstractmethod
@@ -143,12 +160,8 @@ def _allow(name: str, arguments: Mapping[str, Any], tools: Mapping[str, Tool]) -
 class OutsideSuite(SplitsByNumber):
     """Numbered tasks, and what was measured with the first of them."""
 
-    def __init__(self, settings: Outside) -> None:
-        self._settings = settings
-
-    @abstractmethod
-    def data_of(self, split: str, number: int) -> Mapping[str, Any]:
-        """What the environment needs to begin that task."""
+    def __init__(self, settings: Any) -> None:
+        self._settings = settings  # the standard's own
 
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
@@ -163,5 +176,65 @@ class OutsideSuite(SplitsByNumber):
         measured = {name: fault or "yes" for name, fault in found.items()}
         return {**self.facts(), "reward": self._settings.reward, **measured}
 
-    def numbered(self, split: str, number: int, task_id: str) -> Task:
-        return Task(task_id, self.name, split, number, self.data_of(split, number))
+
+# -- what a world sends, checked where it arrives ------------------------------------------------
+
+
+def refuse(what: str) -> NoReturn:
+    """Raises the failure of the environment."""
+    raise EpisodeError(Boundary.ENVIRONMENT.value, what)
+
+
+def answer_of(value: Any, reward: Any = None, over: Any = False) -> Answer:
+    """An answer from outside, checked. What is no text is shown as JSON. Raises EpisodeError."""
+    if fault := fault_of([value], MESSAGES):
+        refuse(f"the world's answer cannot be used: {fault}")
+    if not isinstance(over, bool):
+        refuse(f"the world says {shown(over)} where true or false is due (is the episode over?)")
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return Answer(text, reward_of(reward), over)
+
+
+def reward_of(reward: Any) -> float | None:
+    """A reward from outside. Raises EpisodeError unless it is a finite number."""
+    if reward is None:
+        return None
+    if not isinstance(reward, bool | int | float) or not fits(reward):
+        refuse(f"the world's reward is {shown(reward)}; allowed: a finite number")
+    return float(reward)
+
+
+def tool_of(name: Any, description: Any, schema: Any) -> Tool:
+    """A tool from outside, checked. Raises EpisodeError."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        refuse(f"a tool is called {shown(name)}; allowed: up to 64 letters, digits, _, . and -")
+    if fault := fault_of([description, schema], MESSAGES):
+        refuse(f"the tool {name} cannot be used: {fault}")
+    given = dict(schema) if isinstance(schema, dict) else {"type": shown(schema)}
+    kind = given.setdefault("type", "object")
+    properties = given.setdefault("properties", {})
+    if kind != "object" or not isinstance(properties, dict):
+        refuse(f"the arguments of the tool {name} are of type {kind}; allowed: an object")
+    needed = given.setdefault("required", [])
+    if not isinstance(needed, list) or any(one not in properties for one in needed):
+        refuse(f"the tool {name} requires {shown(needed)}, which it does not describe")
+    return tool_json(name, description if isinstance(description, str) else "", given)
+
+
+def digest(value: Any) -> str:
+    """A name for plain data, by which a change is noticed."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def plain_name(text: Any, otherwise: str) -> str:
+    """A world's name of itself, as a part of a suite's name."""
+    found = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:60] if type(text) is str else ""
+    return found or otherwise
+
+
+def asked(what: str, ask: Callable[[], T], setting: str) -> T:
+    """What a world says before there are episodes. Raises UserError that names the setting."""
+    try:
+        return ask()
+    except EpisodeError as error:
+        raise UserError(f"{what}: {error}. Change `{setting}`.") from error

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.text import described
-from trace_bench.envs.outside.values import refuse
+from trace_bench.envs.outside import refuse
 
 T = TypeVar("T")
 

@@ -7,7 +7,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.client import HTTPException
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +16,7 @@ from trace_bench.core.decode import shown
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, read
 from trace_bench.core.text import described
-from trace_bench.envs.outside.values import digest, plain_name, refuse
+from trace_bench.envs.outside import digest, plain_name, refuse
 
 LONGEST = Limits(4 * 2**20)
 MOST_TASKS = 100_000
@@ -26,14 +25,6 @@ MOST_TASKS = 100_000
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-@dataclass(frozen=True)
-class Streamed:
-    """A value, and the name of what it came from."""
-
-    name: str
-    value: Any
 
 
 class Web:
@@ -64,8 +55,11 @@ class Web:
         except (OSError, HTTPException, ValueError) as error:
             refuse(f"{path}: {described(error)}")
 
-    def stream(self, path: str, data: Mapping[str, Any], headers: Mapping[str, str]) -> Streamed:
-        """What a route says in server-sent events, to their end. Raises EpisodeError."""
+    def stream(
+        self, path: str, data: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> tuple[str, Any]:
+        """What a route says in server-sent events, to their end: the name of what it came from, and
+        the value. Raises EpisodeError."""
         end, size, name, event, parts = time.monotonic() + self._deadline, 0, "", "", list[str]()
         try:
             with self._open(path, data, headers) as answer:
@@ -83,7 +77,7 @@ class Web:
                     parts += [text.strip()] if event in ("chunk", "end") else []
                     if event == "end":
                         said = "".join(parts)
-                        return Streamed(name, read(said, LONGEST) if said else None)
+                        return name, read(said, LONGEST) if said else None
         except (OSError, HTTPException, ValueError) as error:
             refuse(f"{path}: {described(error)}")
         refuse(f"{path} ended in the middle")

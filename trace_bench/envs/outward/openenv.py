@@ -22,7 +22,7 @@ from trace_bench.core.protocols import Suite
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool, to_json
 from trace_bench.core.version import VERSION
-from trace_bench.envs.outside.values import digest
+from trace_bench.envs.outside import digest
 from trace_bench.envs.outward import USER, OutwardEpisode
 
 LONGEST = Limits(2**20)

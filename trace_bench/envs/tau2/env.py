@@ -12,8 +12,7 @@ from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs import LiveEnv
 from trace_bench.envs.tau2.data import policy_text
-from trace_bench.envs.tau2.judge import judge
-from trace_bench.envs.tau2.score import assertions, score
+from trace_bench.envs.tau2.score import assertions, judge, score
 from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedCustomer
 from trace_bench.envs.tau2.world import AGENT, USER, DomainTools, Tau2World, ToolAnswer, failed
 

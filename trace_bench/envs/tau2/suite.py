@@ -1,9 +1,9 @@
-"""τ²-bench's tasks in splits. Variant: the domain."""
+"""τ²-bench's tasks in splits. Variant: the domain, or several of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Literal
 
@@ -14,11 +14,10 @@ from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import HasChecklist, HasReference, RunContext, Typical
 from trace_bench.core.types import Message, Task
-from trace_bench.envs import task_named
+from trace_bench.envs import EitherEnv, task_named
 from trace_bench.envs.tau2.data import SHIPPED, Tasks, load
 from trace_bench.envs.tau2.env import Tau2Env
-from trace_bench.envs.tau2.judge import PROMPT_VERSION as JUDGE_VERSION
-from trace_bench.envs.tau2.score import SCORING, assertions, gold_changes
+from trace_bench.envs.tau2.score import JUDGE_VERSION, SCORING, assertions, gold_changes
 from trace_bench.envs.tau2.user import PROMPT_VERSION
 from trace_bench.envs.tau2.world import DomainTools
 
@@ -154,3 +153,65 @@ class Tau2Suite(HasReference, HasChecklist):
     def _task(self, split: str, number: int, name: str) -> Task:
         data = {"record": self._data.records[name]}
         return Task(f"tau2/{self.variant}/{split}/{number:04d}", "tau2", split, number, data)
+
+
+class Tau2Domains(HasReference, HasChecklist):
+    """The domains that `env.domain` lists as one training world: their tasks one domain after the
+    other, each episode in the domain of its task, adapters and analysis over all. Raises UserError
+    as `Tau2Suite` does."""
+
+    name = "tau2"
+    image = Tau2Suite.image
+    typical = Tau2Suite.typical
+    world_key = "domain"
+
+    def __init__(self, run: RunContext, settings: Tau2Settings) -> None:
+        self._suites: dict[str, Tau2Suite] = {
+            domain: Tau2Suite(run, replace(settings, domain=domain)) for domain in settings.domains
+        }
+        self.variant = "+".join(self._suites)
+
+    def about(self) -> dict[str, Any]:
+        """The facts of each domain; those that all share, once."""
+        facts = {domain: suite.about() for domain, suite in self._suites.items()}
+        first = next(iter(facts.values()))
+        return {
+            key: value
+            if all(one[key] == value for one in facts.values())
+            else "; ".join(f"{domain}: {one[key]}" for domain, one in facts.items())
+            for key, value in first.items()
+        }
+
+    def asks_user(self) -> bool:
+        return any(suite.asks_user() for suite in self._suites.values())
+
+    def splits(self) -> Sequence[str]:
+        """Those that every domain has."""
+        first, *others = (suite.splits() for suite in self._suites.values())
+        return [split for split in first if all(split in other for other in others)]
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [
+            _marked(task, domain)
+            for domain, suite in self._suites.items()
+            for task in suite.tasks(split)
+        ]
+
+    def task(self, task_id: str) -> Task:
+        for domain, suite in self._suites.items():
+            if task_id.startswith(f"{self.name}/{domain}/"):
+                return _marked(suite.task(task_id), domain)
+        raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
+
+    def make(self) -> EitherEnv:
+        return EitherEnv(lambda task: self._suites[task.data["domain"]].make())
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        return self._suites[task.data["domain"]].reference(task)
+
+    def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
+        return self._suites[task.data["domain"]].checklist(task)
+
+
+def _marked(task: Task, domain: str) -> Task:
+    return replace(task, data={**task.data, "domain": domain})

@@ -51,7 +51,7 @@ class DomainTools:
         self.schemas: dict[str, tuple[Tool, ...]] = {
             side: tuple(map(_schema, found.values())) for side, found in self._definitions.items()
         }
-        self._fresh = _databases(data)
+        self._databases = _databases(data)
         self._started: dict[str, bytes] = {}  # telecom: the databases as a task begins
 
     def names(self, side: str) -> Sequence[str]:
@@ -73,8 +73,8 @@ class DomainTools:
             for key, value in values.items():
                 store.set(key, value)
             return Tau2World(self, store, context)
-        for make in self._fresh:
-            make(store)
+        for toolkit, name, fresh in self._databases:
+            toolkit(store=store, instance=name, db=fresh(), initialized=True)
         actions = (record.get("initial_state") or {}).get("initialization_actions") or ()
         for action in actions:
             context.run(_initialize, action)
@@ -137,9 +137,7 @@ def kit(domain: str) -> Any:
 
 def environment() -> Any:
     """Telecom's environment in the current context, with its two sides synchronized."""
-    from inspect_evals.tau2.telecom.environment import get_environment
-
-    return get_environment()
+    return _port("telecom.environment:get_environment")()
 
 
 def _initialize(action: Mapping[str, Any]) -> None:
@@ -163,39 +161,29 @@ def _makers(data: DomainData) -> dict[str, list[Any]]:
     }
 
 
-def _databases(data: DomainData) -> list[Callable[[Any], Any]]:
-    """Functions that put a fresh database into a store."""
-    if data.domain not in DATABASES:
-        return _telecom(data)
-    name = data.domain.title()
-    toolkit = _port(f"{data.domain}.{name}AgentTools:{name}AgentTools")
-    model = _port(f"{data.domain}.data_model:{DATABASES[data.domain]}")
-    base = model.model_validate(json.loads(_read(data.folder / "db.json.gz")))
-    tables = {name: getattr(base, name) for name in type(base).model_fields}
+def _databases(data: DomainData) -> list[tuple[Any, str, Callable[[], Any]]]:
+    """For each toolkit that has a database: its class, its name in a store, and what makes a fresh
+    database. Telecom's are small enough to copy whole."""
+    if data.domain in DATABASES:
+        name = data.domain.title()
+        toolkit = _port(f"{data.domain}.{name}AgentTools:{name}AgentTools")
+        model = _port(f"{data.domain}.data_model:{DATABASES[data.domain]}")
+        base = model.model_validate(json.loads(_read(data.folder / "db.json.gz")))
+        tables = {table: getattr(base, table) for table in type(base).model_fields}
 
-    def fresh(store: Any) -> None:
-        own = {name: Shared(records) for name, records in tables.items()}
-        db = type(base).model_construct(**own)
-        toolkit(store=store, instance=f"{name}Tools", db=db, initialized=True)
+        def shared() -> Any:
+            return model.model_construct(**{t: Shared(own) for t, own in tables.items()})
 
-    return [fresh]
-
-
-def _telecom(data: DomainData) -> list[Callable[[Any], Any]]:
-    """Telecom's databases, which are small enough to copy whole."""
-    made: list[Callable[[Any], Any]] = []
-    for side, file, model in (
+        return [(toolkit, f"{name}Tools", shared)]
+    found: list[tuple[Any, str, Callable[[], Any]]] = []
+    for side, file, place in (
         ("TelecomAgentTools", "db.toml", "data_model:TelecomDB"),
         ("TelecomUserTools", "user_db.toml", "user_data_model:TelecomUserDB"),
     ):
         text = (data.folder / file).read_text(encoding="utf-8")
-        base = _port(f"telecom.{model}").model_validate(tomllib.loads(text))
-        made.append(partial(_copied, base, _port(f"telecom.{side}:{side}"), side))
-    return made
-
-
-def _copied(base: Any, toolkit: Any, instance: str, store: Any) -> None:
-    toolkit(store=store, instance=instance, db=base.model_copy(deep=True), initialized=True)
+        base = _port(f"telecom.{place}").model_validate(tomllib.loads(text))
+        found.append((_port(f"telecom.{side}:{side}"), side, partial(base.model_copy, deep=True)))
+    return found
 
 
 class _Ids:

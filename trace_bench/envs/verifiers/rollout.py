@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from trace_bench.core.types import Message, Tool
+from trace_bench.envs.outside import Answer, answer_of, refuse, tool_of
 from trace_bench.envs.outside.loop import Loop
-from trace_bench.envs.outside.values import Answer, answer_of, refuse, tool_of
 
 _ROLES = {"system", "user"}
 Tools = dict[str, tuple[Any, str]]  # by the agent's name for it: its server, its name there

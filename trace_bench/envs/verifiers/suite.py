@@ -10,7 +10,7 @@ refused when the suite is made, in words.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import islice
@@ -21,9 +21,17 @@ from trace_bench.core.errors import UserError, attempt
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Task, Tool
 from trace_bench.envs import package_folder
-from trace_bench.envs.outside import Outside, OutsideEnv, OutsideSuite
+from trace_bench.envs.outside import (
+    Answer,
+    Outside,
+    OutsideEnv,
+    OutsideSuite,
+    digest,
+    plain_name,
+    refuse,
+    reward_of,
+)
 from trace_bench.envs.outside.loop import Loop
-from trace_bench.envs.outside.values import Answer, digest, plain_name, refuse, reward_of
 from trace_bench.envs.verifiers.rollout import Rollout, Shared
 
 VERSION = "0.4.0"
@@ -52,33 +60,33 @@ class VerifiersSettings(Outside):
 class VerifiersEnv(OutsideEnv):
     """A rollout; the sum of the task's rewards is the one that comes at the end."""
 
-    def __init__(self, suite: VerifiersSuite) -> None:
-        super().__init__(suite.own)
-        self._suite, self._deadline = suite, suite.own.deadline
-        self._rollout: Rollout | None = None
+    def __init__(self, settings: VerifiersSettings, suite: VerifiersSuite) -> None:
+        super().__init__(settings)
+        self._suite = suite
+        self._rollout: Any = None  # from `begin` to `close`
 
     def begin(self, task: Task) -> tuple[Sequence[Message], Sequence[Tool]]:
         found = self._suite.found(task)
         self._loop, shared = self._suite.shared()
         self._rollout = Rollout(found, shared)
-        return self._rollout.opening(), self._loop.run(self._rollout.open(), self._deadline)
+        return self._rollout.opening(), self._run(self._rollout.open())
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
-        assert self._rollout is not None
-        return self._loop.run(self._rollout.call(name, arguments), self._deadline)
+        return self._run(self._rollout.call(name, arguments))
 
     def stopped(self) -> bool:
-        assert self._rollout is not None
-        return self._loop.run(self._rollout.stopped(self.said), self._deadline)
+        return self._run(self._rollout.stopped(self.said))
 
     def ended(self) -> float | None:
-        assert self._rollout is not None
-        return reward_of(self._loop.run(self._rollout.reward(self.said), self._deadline))
+        return reward_of(self._run(self._rollout.reward(self.said)))
 
     def close(self) -> None:
         if self._rollout is not None:
             rollout, self._rollout = self._rollout, None
-            attempt(lambda: self._loop.run(rollout.close(), self._deadline))
+            attempt(lambda: self._run(rollout.close()))
+
+    def _run(self, work: Awaitable[Any]) -> Any:
+        return self._loop.run(work, self._settings.deadline)
 
 
 class VerifiersSuite(OutsideSuite):
@@ -90,7 +98,6 @@ class VerifiersSuite(OutsideSuite):
         install = f"pip install verifiers=={VERSION}"
         package_folder(self.name, "verifiers", VERSION, install, "verifiers.v1")
         super().__init__(settings)
-        self.own = settings
         self.variant = plain_name(settings.taskset.rpartition("/")[2].partition("@")[0], "taskset")
         made = attempt(self._load)
         if isinstance(made, UserError):
@@ -107,15 +114,15 @@ class VerifiersSuite(OutsideSuite):
         """The tasks by split. Raises UserError for one in two of them, or that cannot be played."""
         from verifiers.v1.utils import loaders
 
-        name, given = self.own.taskset, self.own.splits
+        name, given = self._settings.taskset, self._settings.splits
         self._refuse(_package_needs(name))
         kind = loaders.taskset_config_type(name)
         self._tasks: dict[str, list[Any]] = {split: [] for split in given or sorted(EIGHTHS)}
         seen: dict[str, str] = {}
         for chosen, own in (given or {"": {}}).items():
-            config = kind.model_validate({**self.own.args, **own, "id": name})
+            config = kind.model_validate({**self._settings.args, **own, "id": name})
             self._taskset = loaders.load_taskset(config)
-            for task in islice(self._taskset, self.own.most):
+            for task in islice(self._taskset, self._settings.most):
                 self._refuse(_data_needs(task) or (None if seen else _class_needs(task)))
                 known = _known(task)
                 split = chosen or _bucket(known)
@@ -134,8 +141,8 @@ class VerifiersSuite(OutsideSuite):
     def _refuse(self, need: str | None) -> None:
         if need is not None:
             raise UserError(
-                f"env.taskset={self.own.taskset} cannot be played in process: it needs {need}, "
-                "which only verifiers' own runner has. Change `env.taskset`."
+                f"env.taskset={self._settings.taskset} cannot be played in process: it needs "
+                f"{need}, which only verifiers' own runner has. Change `env.taskset`."
             )
 
     def shared(self) -> tuple[Loop, Shared]:
@@ -161,7 +168,7 @@ class VerifiersSuite(OutsideSuite):
         return {"split": split, "index": number, "spec": self._specs[split][number]}
 
     def make(self) -> VerifiersEnv:
-        return VerifiersEnv(self)
+        return VerifiersEnv(self._settings, self)
 
 
 def _known(task: Any) -> str:

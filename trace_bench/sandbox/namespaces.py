@@ -1,0 +1,134 @@
+"""Namespaces on the files of an image, without a daemon or any right on the machine: bubblewrap,
+and Apptainer, as clusters have it (also on a .sif file). Neither sets a cgroup for a user without
+rights: the worker limits itself (`rlimits`), and what that leaves open is said at the start."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.errors import EngineError, UserError
+from trace_bench.sandbox.engine import COMMAND, IN_WORKER, Engine, Sandbox, answer, program, rlimits
+from trace_bench.sandbox.protocol import encode
+from trace_bench.sandbox.workers import ProcessTransport, Transport
+from trace_bench.settings.schema import SandboxSettings
+
+OLDEST = (0, 8)  # bubblewrap with --disable-userns
+IN_IMAGE = {
+    "PYTHONPATH": "/opt/project:/opt/site",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+}
+"""The variables of the project's images, for engines that take a root folder without them."""
+
+
+class Namespaces(Engine):
+    """`command`: what makes the sandbox, before what runs in it; `how`: arguments of Popen."""
+
+    images = True
+
+    def _begin(self, sandbox: Sandbox, command: Sequence[str], **how: Any) -> None:
+        self._command, self._how, self._limits = command, how, rlimits(sandbox)
+        answer([*command, "true"], sandbox, **how)
+
+    def start(self, arguments: Mapping[str, Any]) -> Transport:
+        worker = encode({**arguments, "rlimits": self._limits}).decode().strip()
+        how: dict[str, Any] = {"env": {}, **self._how}
+        return ProcessTransport([*self._command, *COMMAND, worker], hint="change `sandbox`", **how)
+
+
+class Bubblewrap(Namespaces):
+    contains = True
+    unlimited = (
+        "memory in total (each process has `sandbox.memory`; memory that is shared, or in files in "
+        "memory, is counted nowhere)",
+        "CPU time (`sandbox.cpus` is not used)",
+        "which system calls are made (no filter)",
+        "programs in /tmp (they run, with no more rights than the environment)",
+    )
+
+    def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
+        bwrap = program("bwrap", "apt-get install bubblewrap, or the site's own package", sandbox)
+        found = answer([bwrap, "--version"], sandbox)
+        if tuple(int(n) for n in re.findall(r"\d+", found)[:2]) < OLDEST:
+            raise EngineError(
+                f"sandbox={sandbox.name} needs bubblewrap {'.'.join(map(str, OLDEST))} or later; "
+                f"this is {found.strip()}. Change `sandbox`."
+            )
+        root = str(root_of(image, sandbox).resolve())
+        self._begin(sandbox, [bwrap, *bubblewrap_walls(root, sandbox)], **nobody())
+
+
+def bubblewrap_walls(root: str, sandbox: Sandbox) -> Sequence[str]:
+    """The arguments that make the sandbox: new namespaces, no capabilities, nothing writable but
+    /tmp. The worker's keeper is process 1, as in a container; all ends with the parent."""
+    variables = [("--setenv", *pair) for pair in {**IN_IMAGE, **IN_WORKER}.items()]
+    small = ("--size", str(2**20), "--perms", "1777", "--tmpfs", "/dev/shm")
+    return [
+        *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
+        *("--unshare-cgroup-try", "--disable-userns", "--die-with-parent"),
+        *("--new-session", "--as-pid-1"),
+        *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox", "--cap-drop", "ALL"),
+        *("--clearenv", *(word for pair in variables for word in pair)),
+        *("--ro-bind", root, "/", "--proc", "/proc", "--dev", "/dev", *small),
+        *("--remount-ro", "/dev"),
+        *("--size", str(sandbox.scratch * 2**20), "--perms", "1777", "--tmpfs", "/tmp"),
+        *("--chdir", "/tmp"),
+    ]
+
+
+class Apptainer(Namespaces):
+    """Containers by Apptainer 1.1 or later, or SingularityCE by that name. Its command line is made
+    as its documentation says and tested with a stand-in: no real one has run it, so it is not known
+    to keep in code of others. Only PATH of this program's variables reaches it, so that none
+    (APPTAINER_BIND) can open the sandbox."""
+
+    unlimited = (
+        "memory in total (each process has `sandbox.memory`)",
+        "CPU time (`sandbox.cpus` is not used)",
+        "/tmp by `sandbox.scratch` (it is as large as the site allows, `sessiondir max size`)",
+        "which system calls are made (no filter of this project's)",
+        "and its command line was tested with a stand-in only",
+    )
+
+    def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
+        found = program("apptainer", "apptainer.org, or the site's own module", sandbox)
+        command = [found, "exec", *apptainer_walls(), str(root_of(image, sandbox).resolve())]
+        variables = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/tmp"}
+        self._begin(sandbox, command, env=variables)
+
+
+def apptainer_walls() -> list[str]:
+    """The arguments that make the sandbox: namespaces of its own, no network or privileges, none of
+    the host's folders, nothing writable but /tmp."""
+    return [
+        *("--userns", "--containall", "--cleanenv", "--no-eval", "--no-privs"),
+        *("--net", "--network=none", "--hostname=sandbox"),
+        *("--no-home", "--no-mount=hostfs,bind-paths,cwd", "--pwd=/tmp"),
+        *(f"--env={key}={value}" for key, value in {**IN_IMAGE, **IN_WORKER}.items()),
+    ]
+
+
+def root_of(image: str, sandbox: SandboxSettings) -> Path:
+    """The folder that holds the image's files. Raises UserError if it is not there."""
+    place = Path(sandbox.roots).expanduser() / image.replace(":", "/")
+    if not (place / "opt/project/trace_bench").is_dir() and not place.is_file():
+        raise UserError(
+            f"sandbox={sandbox.name} runs environments on the files of the image {image}, and "
+            f"{place} does not hold them. docs/sandbox.md says how to export an image; "
+            "`sandbox.roots` names the folder of all of them, `env.image` another one."
+        )
+    return place
+
+
+def nobody() -> dict[str, Any]:
+    """Arguments of subprocess.Popen: root starts a sandbox as a user without rights, since a
+    process of root owns files of the machine, and Linux does not limit how many it starts."""
+    if os.geteuid() != 0:
+        return {}
+    return {"user": 65534, "group": 65534, "extra_groups": []}
