@@ -26,7 +26,9 @@ from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.registry import Offered, names
 from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Episodes, divergence, total
-from trace_bench.trainers.algorithms.published import Dapo, Gigpo, means
+from trace_bench.trainers.algorithms.dapo import Dapo
+from trace_bench.trainers.algorithms.gigpo import Gigpo
+from trace_bench.trainers.algorithms.gspo import means
 from trace_bench.trainers.record import DRAWN
 from trace_bench.trainers.settings import Recipe, TrainerSettings, VerlSettings
 

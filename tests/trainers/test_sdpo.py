@@ -27,7 +27,7 @@ from trace_bench.policies.loading import load_model
 from trace_bench.runner.plan import plan_of
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
-from trace_bench.trainers.algorithms.published import Opsd, Sdpo, lesson
+from trace_bench.trainers.algorithms.sdpo import Opsd, Sdpo, lesson
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.settings import Recipe
 

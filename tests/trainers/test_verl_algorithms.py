@@ -14,7 +14,11 @@ from models import save_mixture
 
 from trace_bench.methods.making import Mix, draw
 from trace_bench.trainers.algorithms import Algorithm, Batch, Episodes, divergence, importance
-from trace_bench.trainers.algorithms.published import Cispo, DrGrpo, Gspo, ReinforcePlusPlus, Rloo
+from trace_bench.trainers.algorithms.cispo import Cispo
+from trace_bench.trainers.algorithms.dr_grpo import DrGrpo
+from trace_bench.trainers.algorithms.gspo import Gspo
+from trace_bench.trainers.algorithms.reinforce_pp import ReinforcePlusPlus
+from trace_bench.trainers.algorithms.rloo import Rloo
 from trace_bench.trainers.grpo import policy_loss, token_weights
 from trace_bench.trainers.settings import Recipe
 

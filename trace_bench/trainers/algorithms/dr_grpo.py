@@ -1,0 +1,36 @@
+"""Dr. GRPO (Liu et al. 2025, arXiv 2503.20783, section 3.2): GRPO without the two divisions that
+favour some answers: by the deviation of a group's rewards, and by an answer's own length. The
+constant in its place is the longest answer allowed (`generate_max_length` in the authors'
+sail-sg/understand-r1-zero, train_zero_math.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from trace_bench.core.checked import number
+from trace_bench.trainers.algorithms import Algorithm
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trace_bench.trainers.settings import Recipe
+
+
+@dataclass(frozen=True)
+class DrGrpo(Algorithm):
+    """GRPO without division by the deviation or by a trajectory's own length."""
+
+    name: str = "dr_grpo"
+    length: int = field(default=1024, metadata=number(1))
+    """What the sum over a trajectory's tokens is divided by: the most tokens it may have."""
+
+    source: ClassVar[str] = "Liu et al. 2025, arXiv 2503.20783"
+    heeds: ClassVar[frozenset[str]] = frozenset({"clip_low", "clip_high", "dual_clip"})
+    checklists: ClassVar[bool] = False
+
+    def of_group(self, rewards: Tensor, recipe: Recipe) -> Tensor:
+        return rewards - rewards.mean()
+
+    def aggregation(self, recipe: Recipe) -> tuple[str, int | None]:
+        return "constant", self.length

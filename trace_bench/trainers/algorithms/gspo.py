@@ -1,0 +1,46 @@
+"""GSPO in its token form (Zheng et al. 2025, arXiv 2507.18071, section 4.3): one ratio for a whole
+trajectory, s = exp(mean over its tokens of log r), which is clipped; with the value of s and the
+gradient of the token, so that the advantages of tokens may differ. The paper takes four minibatches
+of each batch of rollouts, one pass, no divergence (section 5.1): `trainer=gspo`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from trace_bench.core.checked import number
+from trace_bench.trainers.algorithms import Algorithm, Batch, Each, clipped
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trace_bench.trainers.settings import Recipe
+
+_LARGEST = 10.0  # of the ratio's logarithm, as in verl
+
+
+@dataclass(frozen=True)
+class Gspo(Algorithm):
+    """GRPO with one probability ratio for a whole trajectory, of which the clips are narrow."""
+
+    name: str = "gspo"
+    clip_low: float = field(default=3e-4, metadata=number(0, 1))
+    """Lower clip of the trajectory's ratio (section 5.1)."""
+    clip_high: float = field(default=4e-4, metadata=number(0))
+    """Upper clip of the trajectory's ratio."""
+
+    source: ClassVar[str] = "Zheng et al. 2025, arXiv 2507.18071"
+    heeds: ClassVar[frozenset[str]] = frozenset({"aggregate", "normalize_std"})
+
+    def loss(self, batch: Batch, recipe: Recipe) -> Each:
+        whole = means((batch.new - batch.old).detach(), batch.lengths)
+        log_ratio = batch.new - batch.new.detach() + whole
+        ratio = log_ratio.clamp(max=_LARGEST).exp()
+        return clipped(ratio, batch.advantages, self.clip_low, self.clip_high)
+
+
+def means(values: Tensor, lengths: Tensor) -> Tensor:
+    """For each token the mean of its trajectory's `values` [tokens]."""
+    which = lengths.new_tensor(range(len(lengths))).repeat_interleave(lengths)
+    sums = values.new_zeros(len(lengths)).index_add(0, which, values)
+    return (sums / lengths.clamp(min=1)).index_select(0, which)

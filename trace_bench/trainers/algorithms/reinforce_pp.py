@@ -1,0 +1,52 @@
+"""REINFORCE++ (Hu et al. 2025, arXiv 2501.03262, section 3): rewards are normalized over the whole
+batch, not within a group; each rollout counts by its sampled tokens (as in verl)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from trace_bench.core.errors import UserError
+from trace_bench.trainers.algorithms import LOSS, Algorithm, Episodes
+
+if TYPE_CHECKING:
+    from trace_bench.trainers.grpo import Advantages
+    from trace_bench.trainers.settings import Recipe
+
+_EPS = 1e-8  # added to the variance
+
+
+@dataclass(frozen=True)
+class ReinforcePlusPlus(Algorithm):
+    """Rewards less the mean of the whole batch, by its deviation."""
+
+    name: str = "reinforce_pp"
+
+    source: ClassVar[str] = "Hu et al. 2025, arXiv 2501.03262"
+    heeds: ClassVar[frozenset[str]] = LOSS - {"normalize_std"}
+    checklists: ClassVar[bool] = False
+
+    def check(self, recipe: Recipe) -> None:
+        super().check(recipe)
+        if recipe.resample:
+            raise UserError(
+                f"trainer.resample={recipe.resample} replaces groups of equal rewards, from which "
+                f"trainer.algorithm={self.name} learns as well; allowed there: resample=0. Change "
+                "`trainer.resample` or `trainer.algorithm`."
+            )
+
+    def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
+        """A batch in which all rewards are equal has no learning signal."""
+        from trace_bench.trainers.course import SAME
+
+        found, rewards = super().advantages(episodes, recipe), episodes.rewards.double()
+        lengths = rewards.new_tensor([sum(turns) for turns in episodes.turns])
+        valid = ~rewards.isnan() & (lengths > 0)
+        r, n = rewards[valid], lengths[valid]
+        if len(r) < 2 or float(r.max() - r.min()) <= SAME:
+            return replace(found, values=found.values * 0.0, trained=valid & False)
+        centred = r - (n * r).sum() / n.sum()
+        variance = (n * centred**2).sum() / (n.sum() - 1.0)
+        values = rewards.new_zeros(len(rewards))
+        values[valid] = centred / (variance + _EPS).sqrt()
+        return replace(found, values=values.float(), trained=valid)

@@ -1,0 +1,30 @@
+"""RLOO (Ahmadian et al. 2024, arXiv 2402.14740, section 2.2): the baseline of a rollout is the mean
+reward of the others of its group. The loss is the clipped ratio, which is the paper's plain policy
+gradient in the first step after the rollouts (as in verl)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from trace_bench.trainers.algorithms import LOSS, Algorithm
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trace_bench.trainers.settings import Recipe
+
+
+@dataclass(frozen=True)
+class Rloo(Algorithm):
+    """Rewards less the mean of the others of the group, without division by a deviation."""
+
+    name: str = "rloo"
+
+    source: ClassVar[str] = "Ahmadian et al. 2024, arXiv 2402.14740"
+    heeds: ClassVar[frozenset[str]] = LOSS - {"normalize_std"}
+    checklists: ClassVar[bool] = False
+
+    def of_group(self, rewards: Tensor, recipe: Recipe) -> Tensor:
+        count = len(rewards)
+        return (rewards - rewards.mean()) * (count / (count - 1))
