@@ -34,7 +34,7 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.record.folder import Folder
 from trace_bench.report.page import Talks
-from trace_bench.results.card import export
+from trace_bench.results.formats import export
 from trace_bench.results.places import find
 from trace_bench.results.records import read_records
 from trace_bench.results.rules import same_agents
@@ -150,7 +150,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda f: StepFiles(f).of(1), "metrics-0.jsonl"),
     ],
     "results/records.py": [(lambda f: read_records(f / "records.jsonl"), "records.jsonl")],
-    "results/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],
+    "results/formats/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],
     "report/page/__init__.py": [
         (lambda f: Talks().add(f / "trajectories.jsonl", 10**6), "trajectories.jsonl"),
     ],

@@ -14,7 +14,7 @@ from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.store import file_hash, read_lines
 from trace_bench.core.types import StopReason
 from trace_bench.results.__main__ import main
-from trace_bench.results.card import export
+from trace_bench.results.formats import export
 from trace_bench.results.places import find
 from trace_bench.results.rules import RULES, check, counted, drops
 from trace_bench.results.runs import read_run

@@ -102,10 +102,9 @@ def summary_of(folder: Path) -> Summary:
     return summary
 
 
-def of_run(folder: Path) -> Iterator[tuple[str, Record | None]]:
+def of_run(folder: Path, summary: Summary) -> Iterator[tuple[str, Record | None]]:
     """(uuid, the dialogue) of each rollout that was spent; None for one without success, or with a
     call that could not be read."""
-    summary = summary_of(folder)
     for episode in FinishedRun(folder, summary).episodes():
         if episode.held_out or episode.purpose == "evaluation":
             continue

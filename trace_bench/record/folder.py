@@ -39,14 +39,19 @@ class Folder:
             write_json(path / META, {"made_by": self._made_by})
         self._lines = {split: Lines(path / f"{split}.jsonl", dict) for split in SHARES}
         self._known: set[str] = set()
-        self.counts: Counter[str] = Counter()
+        self.sizes = dict.fromkeys(SHARES, 0)
+        self.turns = 0
+        self.counts: Counter[str] = Counter()  # of what was left out, by reason
         for split, lines in self._lines.items():
             for number, line in enumerate(lines.existing, start=1):
                 record = read_record(line, f"{path / split}.jsonl, line {number}")
-                self._known.add(record["uuid"])
-                self.counts["taken"] += 1
-                self.counts["turns"] += len(record["checklists"][0])
+                self._count(record, split, len(record["checklists"][0]))
             lines.existing.clear()
+
+    def _count(self, record: Record, split: str, turns: int) -> None:
+        self._known.add(record["uuid"])
+        self.sizes[split] += 1
+        self.turns += turns
 
     def has(self, uuid: str) -> bool:
         return uuid in self._known
@@ -64,10 +69,9 @@ class Folder:
         elif not satisfies_itself(record, opening, turns):
             self.counts["does not satisfy its checklist"] += 1
         else:
-            self._lines[split_of(scenario)].append(record)
-            self._known.add(record["uuid"])
-            self.counts["taken"] += 1
-            self.counts["turns"] += len(turns)
+            split = split_of(scenario)
+            self._lines[split].append(record)
+            self._count(record, split, len(turns))
             return True
         return False
 
@@ -75,15 +79,11 @@ class Folder:
         """Writes what was counted and returns it."""
         for lines in self._lines.values():
             lines.close()
-        sizes = {}
-        for split in SHARES:
-            path = self.path / f"{split}.jsonl"
-            sizes[split] = path.read_bytes().count(b"\n") if path.exists() else 0
         facts = {
             "made_by": self._made_by,
-            "dialogues": sizes,
-            "left out": {k: v for k, v in self.counts.items() if k not in ("taken", "turns")},
-            "turns": self.counts["turns"],
+            "dialogues": self.sizes,
+            "left out": dict(self.counts),
+            "turns": self.turns,
             "held-out scenarios checked": len(self._held_out),
         }
         write_json(self.path / META, facts)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from html import escape
@@ -22,7 +21,9 @@ from trace_bench.core.limits import Unreadable
 from trace_bench.core.lines import Entry, Outcome, Stored
 from trace_bench.core.run_files import CONFIG, SUMMARY
 from trace_bench.core.store import each_line, plain_file, write_text
+from trace_bench.core.types import grouped
 from trace_bench.core.yaml_file import read_settings
+from trace_bench.results.statistics import mean
 
 T = TypeVar("T")
 LATEST = 3  # conversations
@@ -109,8 +110,8 @@ def _read(path: Path, kind: type[T], said: list[str]) -> list[T]:
 def _phase(folder: Path) -> str:
     """What the file that was written last tells: the call or the agent of its last line."""
     names = ("ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "routing.jsonl")
-    found = [p for place in (folder, *folder.glob("*/")) for name in names if (p := place / name)]
-    there = [(p.stat().st_mtime_ns, p) for p in found if p.is_file()]
+    paths = [place / name for place in (folder, *folder.glob("*/")) for name in names]
+    there = [(p.stat().st_mtime_ns, p) for p in paths if p.is_file()]
     if not there:
         return "It starts."
     changed, path = max(there)
@@ -143,16 +144,16 @@ def _latest(path: Path, kind: type[T], count: int) -> list[T]:
 
 def _by(lines: Iterable[Any], key: Any) -> list[tuple[str, int, float | None, float | None]]:
     """(group, episodes, mean success, mean similarity) in order; lost episodes are in no mean."""
-    groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    counts: dict[str, int] = defaultdict(int)
-    for line in lines:
-        counts[key(line)] += 1
-        score = line.score if isinstance(line, Outcome) else line
-        if score is not None and score.similarity is not None:
-            groups[key(line)].append((float(score.success), score.similarity))
-    columns = {name: list(zip(*groups[name], strict=True)) for name in counts}
-    means = {n: [sum(c) / len(c) for c in columns[n]] or [None, None] for n in counts}
-    return [(name, counts[name], means[name][0], means[name][1]) for name in counts]
+    rows = []
+    for name, some in grouped(lines, key).items():
+        scores = [o.score if isinstance(o, Outcome) else o for o in some]
+        known = [s for s in scores if s is not None and s.similarity is not None]
+        means = [
+            mean([getattr(s, what) for s in known]) if known else None
+            for what in ("success", "similarity")
+        ]
+        rows.append((name, len(some), *means))
+    return rows
 
 
 def _section(title: str, what: str, rows: Sequence[Sequence[Any]]) -> Iterator[str]:

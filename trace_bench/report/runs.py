@@ -4,8 +4,8 @@ difference, task by task, with the statistics of the tables."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,9 @@ class Run:
     settings: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Runs:
-    runs: tuple[Run, ...]
-    skipped: tuple[str, ...]
-
-
-def find(places: Sequence[Path]) -> Runs:
-    """The finished runs at or below `places`, each once. UserError when there is none."""
+def find(places: Sequence[Path]) -> tuple[list[Run], tuple[str, ...]]:
+    """The finished runs at or below `places`, each once and with names of which no two are equal,
+    and what was skipped. UserError when there is none."""
     for place in places:
         if not place.is_dir():
             raise UserError(f"{place} is not a folder. Name folders of finished runs.")
@@ -55,25 +50,17 @@ def find(places: Sequence[Path]) -> Runs:
     if not found.records:
         shown = "; ".join(found.skipped[:3]) or "no folder with a config.yaml"
         raise UserError(f"no finished run in {', '.join(map(str, places))} ({shown}).")
-    runs = [_run(found.folders[record.fingerprint], record) for record in found.records]
-    return Runs(tuple(_told_apart(runs)), found.skipped)
-
-
-def _run(folder: Path, record: Record) -> Run:
-    name = f"{captions.name(record)}, budget {record.budget}, seed {record.seed}"
-    own = {"method": record.label, "budget": record.budget, "seed": record.seed}
-    if began := captions.began_with(record):
-        own["begins with"] = began
-    settings = {**own, **flat_settings(record)}
-    return Run(folder, name, record, finished(folder), settings)
-
-
-def _told_apart(runs: Sequence[Run]) -> Iterator[Run]:
-    """The runs with names of which no two are equal."""
-    often = Counter(run.name for run in runs)
-    for run in runs:
-        suffix = f" ({run.record.fingerprint})" if often[run.name] > 1 else ""
-        yield replace(run, name=run.name + suffix)
+    names = [f"{captions.name(r)}, budget {r.budget}, seed {r.seed}" for r in found.records]
+    runs = []
+    for name, record in zip(names, found.records, strict=True):
+        if names.count(name) > 1:
+            name += f" ({record.fingerprint})"
+        own = {"method": record.label, "budget": record.budget, "seed": record.seed}
+        if began := captions.began_with(record):
+            own["begins with"] = began
+        folder, settings = found.folders[record.fingerprint], {**own, **flat_settings(record)}
+        runs.append(Run(folder, name, record, finished(folder), settings))
+    return runs, found.skipped
 
 
 def tasks(run: Run) -> dict[str, Any]:

@@ -67,12 +67,18 @@ from trace_bench.results.prices import read_prices
 from trace_bench.results.records import as_line, training_tasks
 from trace_bench.results.statistics import many
 
-ONLY = {
-    "format": ("export",), "csv": ("compare",), "prices": ("tables", "regrade"), "port": ("view",),
-    "across": ("tables", "map", "over", "regrade", "search"), "setting": ("over",),
-    "comparisons": ("plan",), "looks": ("plan",),
+ONLY: Mapping[str, tuple[tuple[str, ...], type, str]] = {
+    "format": (("export",), str, "of export (default: card)"),
+    "csv": (("compare",), Path, "of compare: a file for the differences by task"),
+    "prices": (("tables", "regrade"), Path, "of tables: a YAML file of prices"),
+    "across": (("tables", "map", "over", "regrade", "search"), str,
+               "of tables, map, over, search: SETTING,... of rows"),
+    "setting": (("over",), str, "of over: the setting of the axis"),
+    "port": (("view",), int, "of view (default: 7575)"),
+    "comparisons": (("plan",), int, "of plan: in one table (default: 1)"),
+    "looks": (("plan",), int, "of plan: how often the table is made (default: 1)"),
 }  # fmt: skip
-"""Options that belong to some of the commands."""
+"""Options that belong to some of the commands: these, their type, and what they are."""
 
 
 def collect(found: Found, out: Path) -> list[Path]:
@@ -107,23 +113,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("command", choices=[*COMMANDS, *more])
     parser.add_argument("places", nargs="*", metavar="PLACE|FILTER")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--format", help="of export (default: card)")
-    parser.add_argument("--csv", type=Path, help="of compare: a file for the differences by task")
-    parser.add_argument("--prices", type=Path, help="of tables: a YAML file of prices")
-    parser.add_argument("--across", help="of tables, map, over, search: SETTING,... of rows")
-    parser.add_argument("--setting", help="of over: the setting of the axis")
-    parser.add_argument("--port", type=int, help="of view (default: 7575)")
-    parser.add_argument("--comparisons", type=int, help="of plan: in one table (default: 1)")
-    parser.add_argument(
-        "--looks", type=int, help="of plan: how often the table is made (default: 1)"
-    )
+    for name, (_, kind, text) in ONLY.items():
+        parser.add_argument(f"--{name}", type=kind, help=text)
     parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
     given = parser.parse_intermixed_args(arguments)
     if given.out is None and given.command not in ("compare", "view", "plan"):
         parser.error("the following arguments are required: --out")
     if given.setting is None and given.command == "over":
         parser.error("over needs --setting, such as method.breadth")
-    for name, commands in ONLY.items():
+    for name, (commands, *_) in ONLY.items():
         if getattr(given, name) is not None and given.command not in commands:
             parser.error(f"--{name} is an option of {' and '.join(commands)}")
     if given.out is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
@@ -206,15 +206,11 @@ def varied(records: Sequence[Record]) -> tuple[str, ...]:
 def search(records: Sequence[Record], caption: str) -> Table:
     """A row for each method, budget and choice, the best of a method and budget first."""
     rows: list[tuple[str, ...]] = []
-    for method, some in _methods(records).items():
+    for some in _methods(records).values():
         keys = varied(some)
         for budget in sorted({r.budget for r in some}):
-            groups: dict[tuple[str, ...], list[Record]] = {}
-            for record in sorted((r for r in some if r.budget == budget), key=lambda r: r.seed):
-                given = flat_settings(record)
-                groups.setdefault(tuple(str(given.get(k)) for k in keys), []).append(record)
-            found = {own: Cell(method, budget, tuple(runs)) for own, runs in groups.items()}
-            rows += [(method, f"{budget}", *row) for row in _ranked(keys, found)]
+            runs = sorted((r for r in some if r.budget == budget), key=lambda r: r.seed)
+            rows += _ranked(runs, keys)
     text = (
         "Settings by success, means over tasks and seeds; behind: the best of the same method "
         "and budget less this one, on the same tasks, with a 95 % interval over tasks and seeds. "
@@ -225,9 +221,11 @@ def search(records: Sequence[Record], caption: str) -> Table:
     return Table("search", text, header, tuple(rows))
 
 
-def _ranked(
-    keys: Sequence[str], found: Mapping[tuple[str, ...], Cell]
-) -> Iterator[tuple[str, ...]]:
+def _ranked(runs: Sequence[Record], keys: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The rows of one method and budget."""
+    tried = grouped(runs, lambda r: tuple(str(flat_settings(r).get(k)) for k in keys))
+    method, budget = runs[0].label, runs[0].budget
+    found = {own: Cell(method, budget, tuple(some)) for own, some in tried.items()}
     order = sorted(found, key=lambda values: (-found[values].value, values))
     for values in order:
         cell, best = found[values], found[order[0]]
@@ -235,7 +233,7 @@ def _ranked(
         gap = difference(best, cell).interval
         behind = "best" if cell is best else f"{gap.value:.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
         shown = ", ".join(named) or "one choice only"
-        yield shown, f"{len(cell.records)}", f"{cell.value:.3f}", behind
+        yield method, f"{budget}", shown, f"{len(cell.records)}", f"{cell.value:.3f}", behind
 
 
 def _methods(records: Sequence[Record]) -> dict[str, list[Record]]:

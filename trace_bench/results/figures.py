@@ -120,14 +120,6 @@ def chart(
         line(axes, looks[method], [(x * shift, interval) for x, interval in points])
 
 
-def curve(
-    axes: Any, x: Sequence[float], low: Sequence[float], middle: Sequence[float],
-    high: Sequence[float], colour: str, dashes: str = "-", label: str | None = None,
-) -> None:  # fmt: skip
-    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(x, middle, color=colour, linestyle=dashes, linewidth=1.4, label=label)
-
-
 def bounds(axes: Any, floors: Mapping[str, float], named: bool = True) -> None:
     """Floor and ceiling of the held-out tasks, named on the line; the lowest one below it, so that
     two close ones can both be read; names in one place are written as one."""
@@ -298,8 +290,10 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
     for column, method in zip(grid.T, methods, strict=True):
         curves = [p for r in trained if r.label == method for p in _per_adapter(r)]
         for axes, value in zip(column, (2, 4), strict=True):
-            curve(axes, *_bundle([[(p[0], p[value]) for p in c] for c in curves]),
-                  looks[method].colour)  # fmt: skip
+            x, low, middle, high = _bundle([[(p[0], p[value]) for p in c] for c in curves])
+            colour = looks[method].colour
+            axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(x, middle, color=colour, linewidth=1.4)
         column[0].set_title(plain(f"{looks[method].label}\n{many(len(curves), 'curve')}"))
         column[1].set_xlabel("rollouts of its training")
         column[0].set_ylim(0, 1.05)
@@ -315,9 +309,7 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
     return finish(figure, "Reward during training", caption, path)
 
 
-def _bundle(
-    curves: Sequence[Sequence[tuple[float, float]]],
-) -> tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]:
+def _bundle(curves: Sequence[Sequence[tuple[float, float]]]) -> tuple[np.ndarray, ...]:
     """Rollouts since each training began; 10th percentile, mean and 90th of the curves there."""
     starts = [[x - c[0][0] for x, _ in c] for c in curves]
     x = np.linspace(0, float(np.median([s[-1] for s in starts])), 120)
@@ -326,7 +318,7 @@ def _bundle(
          for s, c in zip(starts, curves, strict=True)]
     )  # fmt: skip
     low, high = np.nanpercentile(values, (10, 90), axis=0)
-    return x.tolist(), low.tolist(), np.nanmean(values, axis=0).tolist(), high.tolist()
+    return x, low, np.nanmean(values, axis=0), high
 
 
 def running(values: Sequence[float]) -> list[float]:

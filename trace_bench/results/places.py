@@ -122,20 +122,15 @@ def say(what: str, lines: Iterable[str]) -> None:
 # -- filters --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Filter:
-    key: str
-    values: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.key}={','.join(self.values)}"
+Filters = Mapping[str, tuple[str, ...]]
+"""The allowed values by key."""
 
 
-def split(arguments: Sequence[str]) -> tuple[list[Path], list[Filter]]:
+def split(arguments: Sequence[str]) -> tuple[list[Path], Filters]:
     """The places and the filters among arguments: `name=value`, unless there is such a file. Raises
     UserError for a filter without a value and for two of one key."""
     places: list[Path] = []
-    filters: dict[str, Filter] = {}
+    filters: dict[str, tuple[str, ...]] = {}
     for argument in arguments:
         key, mark, given = argument.partition("=")
         if not mark or not _KEY.fullmatch(key) or Path(argument).exists():
@@ -147,45 +142,50 @@ def split(arguments: Sequence[str]) -> tuple[list[Path], list[Filter]]:
         if key in filters:
             raise UserError(
                 f"the filter {key} is given twice; name its values together: "
-                f"{key}={','.join((*filters[key].values, *values))}."
+                f"{_written(key, (*filters[key], *values))}."
             )
-        filters[key] = Filter(key, values)
-    return places, list(filters.values())
+        filters[key] = values
+    return places, filters
 
 
-def choose(found: Sequence[Found], filters: Sequence[Filter]) -> list[Found]:
+def _written(key: str, values: Sequence[str]) -> str:
+    return f"{key}={','.join(values)}"
+
+
+def choose(found: Sequence[Found], filters: Filters) -> list[Found]:
     """What was found without the records that a filter leaves out. Raises UserError for a key or a
     value that no run has: they are typing errors."""
     records = [r for f in found for r in f.records]
-    for each in filters if records else ():
-        _check(each, records)
-    kept = {id(r) for r in records if all({*f.values} & {*names(r, f.key)} for f in filters)}
+    kept = {id(r): r for r in records}
+    for key, values in filters.items() if records else ():
+        _check(key, values, records)
+        kept = {i: r for i, r in kept.items() if {*values} & {*names(r, key)}}
+    shown = [_written(key, values) for key, values in filters.items()]
     if records and not kept:
         raise UserError(
-            f"none of the {len(records)} runs has {' and '.join(map(str, filters))} together. "
+            f"none of the {len(records)} runs has {' and '.join(shown)} together. "
             "Leave out one of the filters."
         )
     if gone := len(records) - len(kept):
-        shown = " ".join(map(str, filters))
-        say("left out", [f"{gone} of {len(records)} runs, by the filters {shown}"])
+        say("left out", [f"{gone} of {len(records)} runs, by the filters {' '.join(shown)}"])
     return [replace(f, records=tuple(r for r in f.records if id(r) in kept)) for f in found]
 
 
-def _check(given: Filter, records: Sequence[Record]) -> None:
-    known = [found for r in records if (found := names(r, given.key))]
+def _check(key: str, values: Sequence[str], records: Sequence[Record]) -> None:
+    known, given = [found for r in records if (found := names(r, key))], _written(key, values)
     if not known:
-        own = sorted({key for r in records for key in flat_settings(r)})
+        own = sorted({name for r in records for name in flat_settings(r)})
         raise UserError(
-            f"no run has {given.key!r} to filter by; allowed: {', '.join(SHORT)}, and any setting "
+            f"no run has {key!r} to filter by; allowed: {', '.join(SHORT)}, and any setting "
             f"of the runs, such as {', '.join(own[:3])}. Change the filter {given}."
         )
     every = {name for found in known for name in found}
-    if wrong := [v for v in given.values if v not in every]:
+    if wrong := [v for v in values if v not in every]:
         there = {found[0] for found in known}
         shown = sorted(there, key=lambda v: (len(v), v) if v.isdigit() else (0, v))
         more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
         raise UserError(
-            f"no run has {given.key}={','.join(wrong)}; there are: "
+            f"no run has {_written(key, wrong)}; there are: "
             f"{', '.join(shown[:_MOST_SHOWN])}{more}. Change the filter {given}."
         )
 

@@ -240,12 +240,8 @@ def record_of(data: Mapping[str, Any]) -> Record:
     own, tasks = record.settings, len(record.success)
     captions = [own.get(n) for n in CAPTION if n != "env.suite" or own.get(n) is not None]
     free = [[*data.get(name, ())] for name in FREE_TEXT]
-    names: list[Any] = [
-        *_texts([v for k, v in data.items() if k not in FREE_TEXT]),
-        *_texts(free),
-        *captions,
-        record.label,
-    ]
+    listed = [v for k, v in data.items() if k not in FREE_TEXT]
+    names: list[Any] = [*_texts([listed, free]), *captions, record.label]
     names += [record.source.get("training.suite")] if record.source else []
     pairs = [*record.votes.values(), *record.passes]
     counts = [own.get("evaluation.trials", 1), own.get("env.train_tasks") or 0]
@@ -276,10 +272,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
-        for part in value:
+        for part in (*value, *value.values()) if isinstance(value, Mapping) else value:
             yield from _texts(part)
-        if isinstance(value, Mapping):
-            yield from _texts(list(value.values()))
 
 
 _Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
