@@ -32,7 +32,7 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.record.folder import Folder
+from trace_bench.record.dialogues import Folder
 from trace_bench.report.page import Talks
 from trace_bench.results.formats import export
 from trace_bench.results.places import find
@@ -155,7 +155,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda f: Talks().add(f / "trajectories.jsonl", 10**6), "trajectories.jsonl"),
     ],
     "results/places.py": [(lambda f: find([f]), "evaluation.jsonl")],
-    "record/folder.py": [(recordings, "train.jsonl")],
+    "record/dialogues.py": [(recordings, "train.jsonl")],
     "show.py": [(listing, "trajectories.jsonl")],
     "sweep.py": [(swept, "sweep.jsonl")],
 }

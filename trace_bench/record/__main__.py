@@ -30,7 +30,7 @@ from trace_bench.llm.roles import cost_per_item
 from trace_bench.play.suites import chosen_of, splits_of, tasks_of
 from trace_bench.record import dialogues
 from trace_bench.record.annotate import annotate
-from trace_bench.record.folder import Folder
+from trace_bench.record.dialogues import Folder
 from trace_bench.runner.build import log_line, make_roles, make_suite, run_context
 from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import parts_of

@@ -48,23 +48,13 @@ from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import remove_leftovers, write_text
-from trace_bench.results import (
-    details,
-    figures,
-    over,
-    paper,
-    places,
-    plan,
-    rules,
-    sizes,
-    tables,
-    two,
-)
+from trace_bench.results import details, figures, over, paper, places, plan, sizes, tables, two
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import with_own
 from trace_bench.results.places import Found
 from trace_bench.results.prices import read_prices
 from trace_bench.results.records import as_line, training_tasks
+from trace_bench.results.rules import COVERAGE, RULES, check
 from trace_bench.results.statistics import many
 
 ONLY: Mapping[str, tuple[tuple[str, ...], type, str]] = {
@@ -115,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path)
     for name, (_, kind, text) in ONLY.items():
         parser.add_argument(f"--{name}", type=kind, help=text)
-    parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
+    parser.add_argument("--coverage", type=float, default=COVERAGE)
     given = parser.parse_intermixed_args(arguments)
     if given.out is None and given.command not in ("compare", "view", "plan"):
         parser.error("the following arguments are required: --out")
@@ -196,8 +186,8 @@ def _make(given: argparse.Namespace) -> list[Path]:
     if command == "regrade":
         named = [p.removeprefix("rule=") for p in arguments if p.startswith("rule=")]
         if len(named) != 1:
-            raise UserError(f"regrade needs one rule=...; allowed: {', '.join(rules.RULES)}.")
-        rule, arguments = rules.check(named[0]), [p for p in arguments if p != f"rule={named[0]}"]
+            raise UserError(f"regrade needs one rule=...; allowed: {', '.join(RULES)}.")
+        rule, arguments = check(named[0]), [p for p in arguments if p != f"rule={named[0]}"]
         command = "tables"
     found = _found(arguments, rule)
     if not found.records and command != "paper":

@@ -10,6 +10,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.summary import SHOWN, facts
+from trace_bench.core.types import grouped
 from trace_bench.results.compare import repeats_of
 from trace_bench.results.records import BY_KIND, Record, training_tasks
 from trace_bench.results.rules import RULES
@@ -36,22 +37,18 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
     trials, (low, _) = int(first.get("evaluation.trials", 1)), _seed_counts(records)
     bounds = [f"{own.floors[n]:.3f}" if n in own.floors else "not defined" for n in _BOUNDS]
     about = facts(own.about, models(first))
-    return " ".join(
-        filter(
-            None,
-            [
-                f"{own.suite_name}, split {first['evaluation.split']}, protocol "
-                f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
-                f"{len(own.success)} tasks, {_seeds(records)}, {many(trials, 'trial')}.",
-                f"Floor (idle) {bounds[0]}, ceiling (reference) {bounds[1]}. {_drops(records)}",
-                _code(records),
-                f"About the suite: {about}." if about else "",
-                _beginnings(records),
-                can_show(len(own.success), low, trials, repeats_of(records)),
-                f"Run folders that could not be used: {len(skipped)}." if skipped else "",
-            ],
-        )
+    sentences = (
+        f"{own.suite_name}, split {first['evaluation.split']}, protocol {first['protocol']}, "
+        f"accounting {first.get('accounting', 'strict')}, {len(own.success)} tasks, "
+        f"{_seeds(records)}, {many(trials, 'trial')}.",
+        f"Floor (idle) {bounds[0]}, ceiling (reference) {bounds[1]}. {_drops(records)}",
+        _code(records),
+        f"About the suite: {about}." if about else "",
+        _beginnings(records),
+        can_show(len(own.success), low, trials, repeats_of(records)),
+        f"Run folders that could not be used: {len(skipped)}." if skipped else "",
     )
+    return " ".join(filter(None, sentences))
 
 
 def readable(records: Sequence[Record]) -> str:
@@ -73,10 +70,8 @@ def _seeds(records: Sequence[Record]) -> str:
 
 def _seed_counts(records: Sequence[Record]) -> tuple[int, int]:
     """The fewest and the most seeds of a cell."""
-    seeds: dict[object, set[int]] = {}
-    for r in records:
-        seeds.setdefault((r.label, r.budget, training_tasks(r)), set()).add(r.seed)
-    counts = [len(own) for own in seeds.values()]
+    of_cell = grouped(records, lambda r: (r.label, r.budget, training_tasks(r)))
+    counts = [len({r.seed for r in own}) for own in of_cell.values()]
     return min(counts), max(counts)
 
 

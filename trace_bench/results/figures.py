@@ -250,8 +250,13 @@ def composition(found: Cells, about: str, path: Path) -> list[Path]:
     figure, (row,) = panels(1, len(budgets), size, sharey=True)
     for axes, budget in zip(row, budgets, strict=True):
         for x, method in enumerate(methods):
-            if cell := routed.get((method, budget)):
-                _composed(axes, looks[method], x, cell)
+            if not (cell := routed.get((method, budget))):
+                continue
+            for name in ("single_score", "oracle_score"):
+                scores = [f[name]["success"] for r in cell.records if (f := r.routing)]
+                if known := [s for s in scores if s is not None]:  # None: all were lost
+                    axes.plot([x], [np.mean(known)], color=_BOUND, marker="_", markersize=11)
+            line(axes, looks[method], [(x, cell.interval())])
         axes.set_xticks(range(len(methods)), [plain(looks[m].label) for m in methods],
                         rotation=40, ha="right", fontsize=7)  # fmt: skip
         axes.set_xlim(-0.6, len(methods) - 0.4)
@@ -263,15 +268,6 @@ def composition(found: Cells, about: str, path: Path) -> list[Path]:
         f"of adapters; lower tick: the best adapter alone; both means over seeds. {about}."
     )
     return finish(figure, "What composing the adapters brings", caption, path)
-
-
-def _composed(axes: Any, look: Look, x: int, cell: Cell) -> None:
-    figures = [r.routing for r in cell.records if r.routing]
-    for name in ("single_score", "oracle_score"):
-        known = [s for f in figures if (s := f[name]["success"]) is not None]  # None: all were lost
-        if known:
-            axes.plot([x], [np.mean(known)], color="#555555", marker="_", markersize=11)
-    line(axes, look, [(x, cell.interval())])
 
 
 def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:

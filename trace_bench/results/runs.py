@@ -213,12 +213,9 @@ def _training(folder: Path) -> list[list[Any]]:
     step = -(-len(found) // _FEW) or 1
     # At once: faster than each.
     lines = decode(b"[" + b",".join(found[::step]) + b"]", list[dict[str, Any]])
+    shares = [[m[name] for name in ("reward", "zero_share", "constant_share")] for m in lines]
     return [
-        [m["rollouts"], m["adapter"].partition("@")[0], _round(m["reward"]),
-         _round(m["zero_share"]), _round(m["constant_share"])]
-        for m in lines
+        [m["rollouts"], m["adapter"].partition("@")[0],
+         *(None if value is None else round(value, 4) for value in own)]
+        for m, own in zip(lines, shares, strict=True)
     ]  # fmt: skip
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -98,19 +99,15 @@ def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
 
 def _sides(records: Sequence[Record]) -> list[Side]:
     """The runs in groups that differ in the seed only. A second run of a seed is another side."""
-    groups: dict[tuple[object, ...], list[list[Record]]] = {}
+    sides: dict[tuple[object, ...], list[Record]] = defaultdict(list)
+    before: Counter[tuple[object, ...]] = Counter()
     for r in records:
         settings = json.dumps(flat_settings(r), sort_keys=True)
         about = json.dumps(r.about, sort_keys=True)
         alike = (r.label, r.budget, r.rule, r.tasks, began_with(r), settings, about)
-        some = groups.setdefault(alike, [])
-        free = next((side for side in some if all(o.seed != r.seed for o in side)), None)
-        if free is None:
-            some.append([r])
-        else:
-            free.append(r)
-    sides = [side for some in groups.values() for side in some]
-    return [Side(tuple(sorted(side, key=lambda r: r.seed))) for side in sides]
+        sides[alike, before[alike, r.seed]].append(r)
+        before[alike, r.seed] += 1
+    return [Side(tuple(sorted(side, key=lambda r: r.seed))) for side in sides.values()]
 
 
 def _named(side: Side) -> str:
@@ -127,14 +124,10 @@ def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
     if twice:
         raise UserError(f"run {', '.join(sorted(twice))} is named twice; name two runs.")
     one, two = a.first, b.first
-    differ = {
-        key: (one.settings.get(key), two.settings.get(key))
-        for key in _SAME_TASKS
-        if one.settings.get(key) != two.settings.get(key)
-    }
+    values = {key: (one.settings.get(key), two.settings.get(key)) for key in _SAME_TASKS}
+    shown = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in values.items() if x != y)
     limits = one.settings.get(_LIMIT), two.settings.get(_LIMIT)
-    if differ or (one.tasks != two.tasks and limits[0] == limits[1]):
-        shown = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in differ.items())
+    if shown or (one.tasks != two.tasks and limits[0] == limits[1]):
         raise UserError(
             f"runs {one.fingerprint} and {two.fingerprint} were evaluated on other held-out tasks"
             f"{f' ({shown})' if shown else ''}, so they cannot be paired. Run one of them again "
@@ -172,7 +165,7 @@ def _task_ids(side: Side, folders: Mapping[str, Path]) -> list[str]:
 
 def compare_two(a: Side, b: Side) -> str:
     table = _table(a, b)
-    lines = [table.markdown(), *_what_it_can_show(a, b)]
+    lines = [table.markdown(), _what_it_can_show(a, b)]
     if data := compare.other_data(a.first, b.first):
         shown = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
         lines.append(f"Other data ({shown}): one task id may stand for two tasks.")
@@ -222,7 +215,7 @@ def _shown(found: Difference) -> tuple[str, str]:
     return gap(found.interval), p_value(found.p)
 
 
-def _what_it_can_show(a: Side, b: Side) -> list[str]:
+def _what_it_can_show(a: Side, b: Side) -> str:
     """From seeds or trials, or two bases that are repeats of one agent, else assumed."""
     trials = int(a.first.settings.get("evaluation.trials", 1))
     found = compare.repeats_of([*a.records, *b.records])
@@ -235,7 +228,7 @@ def _what_it_can_show(a: Side, b: Side) -> list[str]:
         two = replace(two, settings=one.settings, method_settings=own, budget=one.budget)
         found = compare.repeats_of([one, two])
     seeds = min(len(a.records), len(b.records))
-    return [can_show(len(a.first.success), seeds, trials, found)]
+    return can_show(len(a.first.success), seeds, trials, found)
 
 
 def chosen(arguments: Sequence[str]) -> tuple[Side, Side, Mapping[str, Path]]:

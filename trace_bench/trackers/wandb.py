@@ -78,30 +78,30 @@ class WandbTracker(TakesReport):
         for group in ("score", "base_score"):
             for name in ("success", "similarity"):
                 run.summary[f"{group}.{name}"] = summary[group][name]
-        columns: list[str | int] = ["name", "success", "low", "high", "similarity", "n", "failures"]
-        rows = [[row[c] for c in columns] for row in summary["table"]]
-        logged = {"table": self._wandb.Table(columns=columns, data=rows)}
-        if summary["curve"]:
-            columns = ["checkpoint", "rollouts", "success", "similarity"]
-            rows = [[point[c] for c in columns] for point in summary["curve"]]
-            logged["curve"] = self._wandb.Table(columns=columns, data=rows)
+        names = ("name", "success", "low", "high", "similarity", "n", "failures")
+        logged = {"table": self._table(names, summary["table"])}
+        if curve := summary["curve"]:
+            names = ("checkpoint", "rollouts", "success", "similarity")
+            logged["curve"] = self._table(names, curve)
         run.log(logged)
-        agent = self._wandb.Artifact(f"agent-{summary['fingerprint']}", type="agent")
-        agent.add_file(str(self._context.folder / "agent.json"))
-        run.log_artifact(agent)
+        self._add("agent", self._context.folder / "agent.json")
 
     def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
         """The table `episodes` and the artifact `report-...`. What exceeds
         the rows of a W&B table is left out, and counted in the summary."""
         most = self._wandb.Table.MAX_ROWS
-        names = list(episodes[0])
-        columns: list[str | int] = [*names]
-        rows = [[episode[name] for name in names] for episode in episodes[:most]]
-        self._run.log({"episodes": self._wandb.Table(columns=columns, data=rows)})
+        self._run.log({"episodes": self._table(list(episodes[0]), episodes[:most])})
         self._run.summary["episodes_left_out"] = max(0, len(episodes) - most)
-        report = self._wandb.Artifact(f"report-{self._context.fingerprint}", type="report")
-        report.add_file(str(page), name="report.html")
-        self._run.log_artifact(report)
+        self._add("report", page)
+
+    def _table(self, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Any:
+        columns: list[str | int] = [*names]
+        return self._wandb.Table(columns=columns, data=[[row[n] for n in names] for row in rows])
+
+    def _add(self, kind: str, file: Path) -> None:
+        artifact = self._wandb.Artifact(f"{kind}-{self._context.fingerprint}", type=kind)
+        artifact.add_file(str(file))
+        self._run.log_artifact(artifact)
 
     def close(self) -> None:
         if self._started is not None:
