@@ -58,7 +58,8 @@ def find(places: Sequence[Path]) -> tuple[list[Run], tuple[str, ...]]:
         own = {"method": record.label, "budget": record.budget, "seed": record.seed}
         if began := captions.began_with(record):
             own["begins with"] = began
-        folder, settings = found.folders[record.fingerprint], {**own, **flat_settings(record)}
+        settings, folder = {**own, **flat_settings(record)}, record.folder
+        assert folder is not None  # as no place is a file
         runs.append(Run(folder, name, record, finished(folder), settings))
     return runs, found.skipped
 

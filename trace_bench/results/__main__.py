@@ -126,11 +126,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _compare(given: argparse.Namespace) -> list[Path]:
-    a, b, folders = two.chosen(given.places)
+    a, b = two.chosen(given.places)
     places.check_coverage((*a.records, *b.records), given.coverage)
     text = two.compare_two(a, b)
     if given.csv is not None:
-        write_text(given.csv, two.per_task(a, b, folders))
+        write_text(given.csv, two.per_task(a, b))
     print(text)
     if given.out is not None:
         write_text(given.out / "compare.md", text + "\n")
@@ -159,10 +159,7 @@ def _view(given: argparse.Namespace) -> list[Path]:
     from trace_bench.results import view
 
     view.check_installed(given.places)
-    found = _found(given.places)
-    folders = [
-        found.folders[r.fingerprint] for r in found.records if r.fingerprint in found.folders
-    ]
+    folders = [r.folder for r in _found(given.places).records if r.folder]
     if not folders:
         raise UserError("view needs folders of finished runs; name at least one.")
     if given.out is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
@@ -23,11 +23,10 @@ _MOST_SHOWN = 12
 
 @dataclass(frozen=True)
 class Found:
-    """The records, what could not be used, and run folders by fingerprint."""
+    """The records, and what could not be used."""
 
     records: tuple[Record, ...]
     skipped: tuple[str, ...]
-    folders: Mapping[str, Path] = field(default_factory=dict)
 
 
 def find(places: Sequence[Path], rule: str | None = None) -> Found:
@@ -38,21 +37,19 @@ def find(places: Sequence[Path], rule: str | None = None) -> Found:
     there before. UserError for a place that does not exist, and for a record file of another
     rule."""
     found: dict[str, Record] = {}
-    folders: dict[str, Path] = {}
     skipped: list[str] = []
     for place in places:
-        for folder, record in _at(place, rule, skipped):
+        for record in _at(place, rule, skipped):
             key = record.fingerprint or f"unnamed {len(found)}"
             if found.setdefault(key, record) is not record:
-                skipped.append(f"{folder}: run {record.fingerprint} is there already, counted once")
-            elif folder.is_dir():
-                folders[key] = folder
-    return Found(tuple(found.values()), tuple(skipped), folders)
+                where = record.folder or place
+                skipped.append(f"{where}: run {record.fingerprint} is there already, counted once")
+    return Found(tuple(found.values()), tuple(skipped))
 
 
-def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[tuple[Path, Record]]:
-    """Every record of a file, with the file, and every finished run at or below a folder, with its
-    own; the others are named in `skipped`."""
+def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[Record]:
+    """Every record of a file, and every finished run at or below a folder; the others are named in
+    `skipped`."""
     try:
         there, file = place.exists(), place.is_file()
     except OSError as error:
@@ -66,17 +63,15 @@ def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[tuple[Pat
                 f"{place} holds records by the rule {', '.join(sorted(other))}; another rule needs "
                 "the attempts themselves. Name the run folders."
             )
-        yield from ((place, record) for record in records)
+        yield from records
         return
     for folder in _folders(place, skipped):
         try:
-            record = read_run(folder, rule or DEFAULT)
+            yield read_run(folder, rule or DEFAULT)
         except UserError as error:
             skipped.append(str(error))
         except DAMAGE as error:
             skipped.append(f"{folder}: damaged ({type(error).__name__}: {str(error)[:200]})")
-        else:
-            yield folder, record
 
 
 def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:

@@ -87,6 +87,7 @@ class Record:
     parameters: Amount | None = None  # of the base model, where the run says so
     marks: tuple[Name, ...] = ()  # what every table must say about the method
     row: Name = ""  # what tells its row from others of its method; only in a table, in no file
+    folder: Path | None = field(default=None, compare=False)  # it was read from; in no file
     format: int = FORMAT
 
     @property
@@ -282,7 +283,7 @@ _Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = {f.name: getattr(record, f.name) for f in fields(record)}
-    del line["row"]
+    del line["row"], line["folder"]
     for name in LATER:
         if not line[name]:
             del line[name]

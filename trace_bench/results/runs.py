@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         "suite": summary.suite_name,
         "worlds": _worlds(summary, tasks),
     }
-    return record_of(data)
+    return replace(record_of(data), folder=folder)
 
 
 def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:

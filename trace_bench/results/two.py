@@ -8,7 +8,7 @@ import csv
 import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +51,10 @@ class Side:
     def name(self) -> str:
         return ", ".join(r.fingerprint for r in self.records)
 
+    @property
+    def folder(self) -> Path | None:
+        return next((r.folder for r in self.records if r.folder), None)
+
     @cached_property
     def cell(self) -> Cell:
         return Cell(self.first.label, self.first.budget, self.records)
@@ -75,13 +79,16 @@ class Side:
 
 def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
     """The sides: what lies at two places, or all found at one. UserError for another number."""
-    folders = {fingerprint: folder for f in found for fingerprint, folder in f.folders.items()}
     if len(found) == 2:
         a, b = (_sides(f.records) for f in found)
         if len(a) == len(b) == 1:
-            return _two(a[0], b[0], folders)
-    records = [r for f in found for r in f.records]
-    sides = _sides(list({r.fingerprint or id(r): r for r in records}.values()))
+            return _two(a[0], b[0])
+    records: dict[object, Record] = {}
+    for r in (r for f in found for r in f.records):
+        key = r.fingerprint or id(r)
+        if key not in records or not records[key].folder:
+            records[key] = r
+    sides = _sides(list(records.values()))
     if len(sides) == 1 and len(sides[0].records) == 2:  # two seeds of one agent
         sides = [Side((r,)) for r in sides[0].records]
     if len(sides) != 2:
@@ -94,7 +101,7 @@ def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
             f"{len(sides)}{why}: {named}{more}. Name two folders, or filter by what they differ "
             "in, such as method=, budget=, or any setting."
         )
-    return _two(sides[0], sides[1], folders)
+    return _two(sides[0], sides[1])
 
 
 def _sides(records: Sequence[Record]) -> list[Side]:
@@ -118,7 +125,7 @@ def _named(side: Side) -> str:
     )
 
 
-def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
+def _two(a: Side, b: Side) -> tuple[Side, Side]:
     """The sides on the tasks that they share. Raises UserError where they cannot be paired."""
     twice = {r.fingerprint for r in a.records} & {r.fingerprint for r in b.records} - {""}
     if twice:
@@ -141,7 +148,7 @@ def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
         )
     if one.tasks == two.tasks:
         return a, b
-    named = [_task_ids(side, folders) for side in (a, b)]
+    named = [_task_ids(side) for side in (a, b)]
     shared = sorted(set(named[0]) & set(named[1]))
     if not shared:
         raise UserError(
@@ -151,15 +158,14 @@ def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
     return a.on(shared, named[0]), b.on(shared, named[1])
 
 
-def _task_ids(side: Side, folders: Mapping[str, Path]) -> list[str]:
+def _task_ids(side: Side) -> list[str]:
     """The names of the side's held-out tasks, in the records' order, from one of its folders."""
-    folder = next((folders[r.fingerprint] for r in side.records if r.fingerprint in folders), None)
-    if folder is None:
+    if side.folder is None:
         raise UserError(
             f"the names of the tasks of run {side.first.fingerprint} are needed here, which a file "
             "of records does not hold. Name the folder of one of its runs."
         )
-    outcomes = read_lines(folder / "evaluation.jsonl", Outcome)
+    outcomes = read_lines(side.folder / "evaluation.jsonl", Outcome)
     return sorted({o.task for o in outcomes if o.agent == "final"})
 
 
@@ -231,23 +237,21 @@ def _what_it_can_show(a: Side, b: Side) -> str:
     return can_show(len(a.first.success), seeds, trials, found)
 
 
-def chosen(arguments: Sequence[str]) -> tuple[Side, Side, Mapping[str, Path]]:
-    """The two sides that places and filters leave, and their folders. Raises UserError."""
+def chosen(arguments: Sequence[str]) -> tuple[Side, Side]:
+    """The two sides that places and filters leave. Raises UserError."""
     places, filters = split(arguments)
     found = [find([place]) for place in places]
     say("skipped", [text for each in found for text in each.skipped])
-    folders = {fingerprint: folder for f in found for fingerprint, folder in f.folders.items()}
-    return (*sides_of(choose(found, filters)), folders)
+    return sides_of(choose(found, filters))
 
 
-def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
+def per_task(a: Side, b: Side) -> str:
     """CSV with a line a task: needs, success of both sides and their base agents (means, empty
     where every one was lost), A less B, and what A is: better, worse, same, or dropped without a
     score. Raises UserError where no run folder names the tasks."""
-    side = a if any(r.fingerprint in folders for r in a.records) else b
-    ids = a.shared or _task_ids(side, folders)
-    own = next(folders[r.fingerprint] for r in side.records if r.fingerprint in folders)
-    tags = read_if_there(own / TASKS)
+    side = a if a.folder else b
+    ids = a.shared or _task_ids(side)
+    tags = read_if_there(side.folder / TASKS) if side.folder else {}
     needs = {task: words for task, words in tags.items() if isinstance(words, list)}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
