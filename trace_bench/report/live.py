@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,7 +60,9 @@ def follow(folder: Path, out: Path, every: float) -> None:
 def page(folder: Path, every: float | None) -> str:
     """The run as it is now. `every`: seconds after which a browser loads the page again."""
     said: list[str] = []
-    config = _settings(folder, said)
+    config: Mapping[str, Any] = {}
+    with _saying(said):
+        config = read_settings(folder / CONFIG)
     ledger = _read(folder / "ledger.jsonl", Entry, said)
     held_out = _read(folder / "evaluation.jsonl", Outcome, said)
     points = _read(folder / "curve.jsonl", Outcome, said)
@@ -89,21 +91,20 @@ def page(folder: Path, every: float | None) -> str:
     return "\n".join(parts)
 
 
-def _settings(folder: Path, said: list[str]) -> Mapping[str, Any]:
+@contextmanager
+def _saying(said: list[str]) -> Iterator[None]:
+    """What cannot be read in the block is said."""
     try:
-        return read_settings(folder / CONFIG)
+        yield
     except (UserError, OSError) as error:
         said.append(str(error))
-        return {}
 
 
 def _read(path: Path, kind: type[T], said: list[str]) -> list[T]:
-    """The lines before a damaged one, which is said."""
+    """The lines before a damaged one."""
     found: list[T] = []
-    try:
+    with _saying(said):
         found.extend(each_line(path, kind))
-    except (UserError, OSError) as error:
-        said.append(str(error))
     return found
 
 
@@ -125,34 +126,25 @@ def _phase(folder: Path) -> str:
 def _latest(path: Path, kind: type[T], count: int) -> list[T]:
     """The last lines at the end of a file that are whole and can be read, the last one first."""
     found: list[T] = []
-    try:
-        with plain_file(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            lines = file.read().split(b"\n")[:-1]
-    except (UserError, OSError):
-        return found
-    for line in reversed(lines):
-        try:
-            found.append(decode(line, kind))
-        except Unreadable:
-            continue
-        if len(found) == count:
-            break
+    with suppress(UserError, OSError), plain_file(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL))
+        for line in reversed(file.read().split(b"\n")[:-1]):
+            with suppress(Unreadable):
+                found.append(decode(line, kind))
+            if len(found) == count:
+                break
     return found
 
 
-def _by(lines: Iterable[Any], key: Any) -> list[tuple[str, int, float | None, float | None]]:
+def _by(lines: Iterable[Any], key: Any) -> list[tuple[Any, ...]]:
     """(group, episodes, mean success, mean similarity) in order; lost episodes are in no mean."""
     rows = []
     for name, some in grouped(lines, key).items():
         scores = [o.score if isinstance(o, Outcome) else o for o in some]
         known = [s for s in scores if s is not None and s.similarity is not None]
-        means = [
-            mean([getattr(s, what) for s in known]) if known else None
-            for what in ("success", "similarity")
-        ]
-        rows.append((name, len(some), *means))
+        columns = [[s.success for s in known], [s.similarity for s in known]]
+        rows.append((name, len(some), *(mean(own) if own else None for own in columns)))
     return rows
 
 

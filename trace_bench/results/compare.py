@@ -91,8 +91,8 @@ def shared(record: Record, facts: Iterable[str]) -> dict[str, Any]:
 
 def environment_code(record: Record) -> dict[str, str]:
     """What is recorded of the code of a run's environment, by setting; {} for the package's own."""
-    own = {k: v for k, v in record.settings.items() if k.startswith(("env.factory", "env.origin."))}
-    return {k: str(v) for k, v in own.items()}
+    own = ("env.factory", "env.origin.")
+    return {k: str(v) for k, v in record.settings.items() if k.startswith(own)}
 
 
 def other_environment(one: Record, other: Record) -> str:
@@ -125,9 +125,7 @@ class Cell:
 
     @cached_property
     def matrix(self) -> np.ndarray:
-        return np.array(
-            [[np.nan if s is None else s for s in r.success] for r in self.records], dtype=float
-        )
+        return np.array([r.success for r in self.records], dtype=float)  # None becomes NaN
 
     @property
     def value(self) -> float:
@@ -145,8 +143,7 @@ class Cell:
         """Success of each seed; on tasks that a seed lost it counts as the mean over the seeds."""
         gaps = self.matrix - self.per_task
         known = (~np.isnan(gaps)).sum(1)
-        means: list[float] = (self.value + np.nansum(gaps, 1) / np.maximum(known, 1)).tolist()
-        return means
+        return [*map(float, self.value + np.nansum(gaps, 1) / np.maximum(known, 1))]
 
     def mean(self, figure: Callable[[Record], float]) -> float:
         """Of a figure, over the seeds."""
@@ -184,17 +181,9 @@ def by_cell(
 
 def at(record: Record, places: Sequence[int]) -> Record:
     """The record with the tasks at these places alone."""
-
-    def some(values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(values[i] for i in places) if values else ()
-
-    return replace(
-        record,
-        success=some(record.success),
-        base=some(record.base),
-        passes=some(record.passes),
-        needs=some(record.needs),
-    )
+    known = {n: v for n in ("success", "base", "passes", "needs") if (v := getattr(record, n))}
+    some: dict[str, Any] = {n: tuple(v[i] for i in places) for n, v in known.items()}
+    return replace(record, **some)
 
 
 def only(cell: Cell, places: Sequence[int]) -> Cell:
@@ -232,11 +221,10 @@ def difference(treated: Cell, control: Cell) -> Difference:
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Holm's correction for the number of comparisons (S. Holm, Scand. J. Statist. 6, 1979)."""
-    ordered = sorted(p_values, key=lambda name: p_values[name])
     out: dict[str, float] = {}
     worst = 0.0
-    for rank, name in enumerate(ordered):
-        worst = max(worst, min(1.0, (len(ordered) - rank) * p_values[name]))
+    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p))
         out[name] = worst
     return out
 
@@ -252,9 +240,8 @@ def repeats_of(records: Sequence[Record]) -> Repeats:
         settings = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
         return str((r.label, r.budget, settings, own_settings(r)))
 
-    found = [_between_seeds(some) for some in grouped(records, apart).values() if len(some) > 1]
-    found = [each for each in found if each[0]]
-    if found:
+    several = [some for some in grouped(records, apart).values() if len(some) > 1]
+    if found := [each for each in map(_between_seeds, several) if each[0]]:
         flips, excess, freedom = (mean([each[i] for each in found]) for i in range(3))
         source = f"between the seeds of these runs, mean over {many(len(found), 'setting')}"
         return Repeats(flips, source, math.sqrt(excess), 2 * freedom)

@@ -119,10 +119,8 @@ class Record:
     @property
     def before(self) -> int | None:
         """Rollouts that were spent on the agent with which the run began; None if unknown."""
-        if self.beginning is None:
-            return 0
-        found: int | None = self.beginning["rollouts"]
-        return found
+        rollouts: int | None = 0 if self.beginning is None else self.beginning["rollouts"]
+        return rollouts
 
     @property
     def total(self) -> int:
