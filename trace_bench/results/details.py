@@ -190,23 +190,21 @@ def check_search(records: Sequence[Record]) -> None:
                 f"run {record.fingerprint} was evaluated on the split {split}: settings are chosen "
                 "on the development split only. Run the search with evaluation.split=dev."
             )
-    differing = {key for some in _methods(records).values() for key in varied(some)}
+    differing = {key for some in _methods(records) for key in varied(some)}
     check_comparable(records, free=sorted(differing))
 
 
 def varied(records: Sequence[Record]) -> tuple[str, ...]:
     """The settings, as in `flat_settings`, in which the runs of one method differ."""
-    values: dict[str, set[str]] = {}
-    for record in records:
-        for key, value in flat_settings(record).items():
-            values.setdefault(key, set()).add(str(value))
-    return tuple(sorted(key for key, seen in values.items() if len(seen) > 1))
+    given = [item for record in records for item in flat_settings(record).items()]
+    values = grouped(given, lambda item: item[0])
+    return tuple(sorted(key for key, own in values.items() if len({str(v) for _, v in own}) > 1))
 
 
 def search(records: Sequence[Record], caption: str) -> Table:
     """A row for each method, budget and choice, the best of a method and budget first."""
     rows: list[tuple[str, ...]] = []
-    for some in _methods(records).values():
+    for some in _methods(records):
         keys = varied(some)
         for budget in sorted({r.budget for r in some}):
             runs = sorted((r for r in some if r.budget == budget), key=lambda r: r.seed)
@@ -236,6 +234,6 @@ def _ranked(runs: Sequence[Record], keys: Sequence[str]) -> Iterator[tuple[str, 
         yield method, f"{budget}", shown, f"{len(cell.records)}", f"{cell.value:.3f}", behind
 
 
-def _methods(records: Sequence[Record]) -> dict[str, list[Record]]:
-    names = sorted({r.label for r in records}, key=style().place)
-    return {name: [r for r in records if r.label == name] for name in names}
+def _methods(records: Sequence[Record]) -> list[list[Record]]:
+    found = grouped(records, lambda r: r.label)
+    return [found[name] for name in sorted(found, key=style().place)]

@@ -108,12 +108,8 @@ READ: Mapping[str, tuple[Callable[[Run], Any], Any]] = {
 
 def _run(run: Run, talks: Talks) -> tuple[dict[str, Any], list[str]]:
     """What the page shows of a run, and what was left out of it."""
-    shown = {
-        "summary": to_json(run.summary),
-        "settings": dict(run.settings),
-        "talks": talks.places,
-        "tools": talks.tools,
-    }
+    shown: dict[str, Any] = {"summary": to_json(run.summary), "settings": dict(run.settings)}
+    shown |= {"talks": talks.places, "tools": talks.tools}
     left_out = []
     for name, (read, without) in READ.items():
         try:
@@ -240,7 +236,7 @@ class Talks:
             "tools": [self._tool(t["function"]) for t in played.tools],
             "messages": list(_messages(played)),
             "stop": played.stop.value,
-            "failure": None if played.failure is None else to_json(played.failure),
+            "failure": to_json(played.failure),
             "score": _score(played.score),
             "tokens": played.tokens,
         }

@@ -83,14 +83,9 @@ class FinishedRun:
         ranks = {key: sorted({line.index for line in own}) for key, own in of_task.items()}
         for line in lines:
             group, attempt = _group(line.call)
-            yield Exported(
-                group,
-                purposes.get((line.call, line.index), "evaluation"),
-                line.index,
-                ranks[group, line.trajectory.task].index(line.index),
-                attempt,
-                line.trajectory,
-            )
+            trial = ranks[group, line.trajectory.task].index(line.index)
+            purpose = purposes.get((line.call, line.index), "evaluation")
+            yield Exported(group, purpose, line.index, trial, attempt, line.trajectory)
 
 
 def _group(call: str) -> tuple[str, int]:

@@ -30,8 +30,7 @@ def write(source: FinishedRun, out: Path) -> None:
     for line in source.outcomes():
         group = f"{HELD_OUT}{line.agent}"
         if group not in groups:
-            key = (line.task, line.trial)
-            logs.setdefault(group, {})[key] = _bare(line)
+            logs.setdefault(group, {})[line.task, line.trial] = _bare(line)
     for group, samples in logs.items():
         log = _log(source, group, list(samples.values()), made)
         # Inspect lists JSON files whose names begin with a time.
@@ -147,12 +146,8 @@ def _result(t: Trajectory) -> dict[str, Any]:
         f"{'hit' if m.hit else 'missed'}: {m.name} ({m.similarity:.2f})" for m in t.score.milestones
     ]
     parts += [f"{'stepped on' if m.hit else 'avoided'}: {m.name}" for m in t.score.minefields]
-    return {
-        "scores": {
-            "success": {"value": int(t.score.success), "explanation": "\n".join(parts)},
-            "similarity": {"value": t.score.similarity},
-        }
-    }
+    success = {"value": int(t.score.success), "explanation": "\n".join(parts)}
+    return {"scores": {"success": success, "similarity": {"value": t.score.similarity}}}
 
 
 def _bare(line: Outcome) -> dict[str, Any]:
@@ -167,12 +162,8 @@ def _bare(line: Outcome) -> dict[str, Any]:
     }
     if line.lost:
         return sample | _error(str(line.error))
-    return sample | {
-        "scores": {
-            "success": {"value": int(line.success)},
-            "similarity": {"value": line.similarity},
-        }
-    }
+    scores = {"success": {"value": int(line.success)}, "similarity": {"value": line.similarity}}
+    return sample | {"scores": scores}
 
 
 def _error(text: str) -> dict[str, Any]:
