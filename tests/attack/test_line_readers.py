@@ -37,7 +37,7 @@ from trace_bench.report.page import Talks
 from trace_bench.results.formats import export
 from trace_bench.results.places import find
 from trace_bench.results.records import read_records
-from trace_bench.results.rules import same_agents
+from trace_bench.results.runs import same_agents
 from trace_bench.runner.api import Result
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.lab import RunLab
@@ -131,7 +131,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda f: Ledger(f / "ledger.jsonl", 9), "ledger.jsonl"),
     ],
     "runner/episodes.py": [(lab, "trajectories.jsonl"), (lab, "ledger.jsonl")],
-    "results/rules.py": [(same_agents, "evaluation.jsonl")],
+    "results/runs.py": [(same_agents, "evaluation.jsonl")],
     "runner/evaluate.py": [
         (evaluator, "evaluation.jsonl"),
         (evaluator, "evaluation_trajectories.jsonl"),

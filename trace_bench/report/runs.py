@@ -19,9 +19,8 @@ from trace_bench.core.types import grouped, to_json
 from trace_bench.results import captions
 from trace_bench.results.compare import DEFAULTS, Cell, difference, other_data, other_environment
 from trace_bench.results.places import find as records_in
-from trace_bench.results.records import Record, flat_settings
-from trace_bench.results.rules import DEFAULT, counted
-from trace_bench.results.runs import finished
+from trace_bench.results.records import DEFAULT, Record, flat_settings
+from trace_bench.results.runs import counted, finished
 
 Row = Mapping[str, Any]
 MOST = 60

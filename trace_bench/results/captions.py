@@ -12,8 +12,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.summary import SHOWN, facts
 from trace_bench.core.types import grouped
 from trace_bench.results.compare import repeats_of
-from trace_bench.results.records import BY_KIND, Record, training_tasks
-from trace_bench.results.rules import RULES
+from trace_bench.results.records import BY_KIND, RULES, Record, training_tasks
 from trace_bench.results.statistics import can_show, many
 
 _BOUNDS = ("idle", "reference")

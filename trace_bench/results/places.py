@@ -12,8 +12,7 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import reason, shown
 from trace_bench.core.text import visible
-from trace_bench.results.records import DAMAGE, Record, flat_settings, read_records
-from trace_bench.results.rules import DEFAULT
+from trace_bench.results.records import DAMAGE, DEFAULT, Record, flat_settings, read_records
 from trace_bench.results.runs import read_run
 
 RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")

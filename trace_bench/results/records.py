@@ -16,9 +16,17 @@ from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import Began, Commit, Routing
 from trace_bench.core.types import CHARGED, Amount, Figure, Meta, Name, Share, charged
-from trace_bench.results.rules import RULES
 
 FORMAT = 1
+DEFAULT = "retry"
+RULES = {
+    "retry": "a lost episode is played again; what is lost again is left out of the score",
+    "exclude": "the first attempt counts; what was lost is left out of the score",
+    "zero": "the first attempt counts; what was lost is a failure of the agent",
+}
+"""Reporting rules: which attempts of an episode count, and how lost ones are treated. Every figure
+follows one of them and every table names it; an evaluation keeps all attempts, so that figures can
+be made again under another."""
 DAMAGE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
@@ -54,8 +62,8 @@ class Record:
     base: tuple[Share | None, ...]  # the same of the base agent
     similarity: Figure
     tokens: Amount  # of all charged rollouts
-    rule: str = "retry"  # the reporting rule, see rules.py
-    drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out, see rules.py
+    rule: str = "retry"  # the reporting rule
+    drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out
     passes: Sequence[Sequence[Trials]] = field(default_factory=list)
     """With several trials: [successes, scored] per task."""
     routing: Mapping[str, Any] | None = None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,13 @@ from typing import Any
 
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Outcome
+from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
-from trace_bench.core.store import fingerprint, read_bytes, read_if_there
+from trace_bench.core.store import fingerprint, read_bytes, read_if_there, read_lines
 from trace_bench.core.summary import Borrowed, Costs, Summary, read_summary
 from trace_bench.core.types import Boundary, Purpose, flat, to_json
 from trace_bench.core.yaml_file import read_settings
-from trace_bench.results.records import Record, record_of
-from trace_bench.results.rules import DEFAULT, counted, drops
+from trace_bench.results.records import DEFAULT, Record, record_of
 from trace_bench.results.statistics import mean, task_means
 
 # Settings in which runs of one table may differ without harm to the comparison.
@@ -220,3 +220,50 @@ def _training(folder: Path) -> list[list[Any]]:
          *(None if value is None else round(value, 4) for value in own)]
         for m, own in zip(lines, shares, strict=True)
     ]  # fmt: skip
+
+
+# -- the attempts that count, by a reporting rule --------------------------------------------------
+
+
+def counted(lines: Iterable[Outcome], rule: str) -> list[Outcome]:
+    """One line per task and trial: the attempt that counts, without a score if it was lost."""
+    chosen: dict[tuple[str, int], Outcome] = {}
+    for line in lines:
+        key = (line.task, line.trial)
+        if key not in chosen or (rule == "retry" and line.attempt > chosen[key].attempt):
+            chosen[key] = line
+    if rule == "zero":
+        failed = Figures(success=False, similarity=0.0)
+        return [replace(o, score=failed) if o.lost else o for o in chosen.values()]
+    return list(chosen.values())
+
+
+def drops(lines: Sequence[Outcome], rule: str) -> dict[str, Any]:
+    """What happened to the episodes: `lost` by boundary, `limits` by what ended them."""
+    chosen = counted(lines, "retry" if rule == "retry" else "exclude")
+    without = sum(1 for line in chosen if line.lost)
+    return {
+        "episodes": len(chosen),
+        "attempts": len(lines),
+        "lost": dict(Counter(o.error.partition(":")[0] for o in lines if o.error)),
+        "retried": sum(1 for line in lines if line.attempt) if rule == "retry" else 0,
+        "excluded": 0 if rule == "zero" else without,
+        "zeroed": without if rule == "zero" else 0,
+        "limits": dict(Counter(o.stop.value for o in chosen if o.stop.endswith("_limit"))),
+    }
+
+
+def same_agents(folder: Path) -> dict[str, str]:
+    """{agent: the one before it in evaluation.jsonl that has the same version, as the final one is
+    the base agent when nothing was trained}; {} without one. Outcomes of such agents are copied,
+    their conversations are kept once."""
+    path = folder / "evaluation.jsonl"
+    if not path.exists():
+        return {}
+    first: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for line in read_lines(path, Outcome):
+        known = first.setdefault(line.version, line.agent)
+        if known != line.agent:
+            found[line.agent] = known
+    return found

@@ -27,7 +27,7 @@ from trace_bench.report import runs
 from trace_bench.report.runs import Run
 from trace_bench.results.compare import environment_code
 from trace_bench.results.records import DAMAGE
-from trace_bench.results.rules import same_agents
+from trace_bench.results.runs import same_agents
 
 MODULES = (
     "dom", "data", "charts", "table", "curves", "overview", "run", "tasks", "conversation", "main",

@@ -18,7 +18,8 @@ from trace_bench.core.lines import Entry, Outcome
 from trace_bench.core.store import file_hash, read_lines, write_json, write_text
 from trace_bench.core.types import grouped, to_json
 from trace_bench.results.formats.episodes import FinishedRun
-from trace_bench.results.rules import DEFAULT, RULES, counted, drops
+from trace_bench.results.records import DEFAULT, RULES
+from trace_bench.results.runs import counted, drops
 from trace_bench.results.statistics import mean, task_means
 
 FORMAT = 1
