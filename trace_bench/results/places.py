@@ -30,11 +30,9 @@ class Found:
 
 def find(places: Sequence[Path], rule: str | None = None) -> Found:
     """Records of all run folders at or below `places`, and of record files (*.jsonl) named there.
-    `rule` None is the default rule for folders, for files the one that they were made by.
-
-    A folder that is unfinished, damaged or edited is skipped and named, and so is a run that was
-    there before. UserError for a place that does not exist, and for a record file of another
-    rule."""
+    `rule` None is the default rule for folders, for files the one that they were made by. Skipped
+    and named are folders that are unfinished, damaged or edited, and runs that were there before.
+    UserError for a place that does not exist, and for a record file of another rule."""
     found: dict[str, Record] = {}
     skipped: list[str] = []
     for place in places:
@@ -47,8 +45,7 @@ def find(places: Sequence[Path], rule: str | None = None) -> Found:
 
 
 def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[Record]:
-    """Every record of a file, and every finished run at or below a folder; the others are named in
-    `skipped`."""
+    """Records of a file, or of the finished runs at or below a folder; `skipped` names others."""
     try:
         there, file = place.exists(), place.is_file()
     except OSError as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
-from trace_bench.results import details
+from trace_bench.results import details, figures
 from trace_bench.results.captions import began_alike, describe, head, readable
 from trace_bench.results.compare import (
     Cell,
@@ -46,11 +46,8 @@ def usable(found: Found, least: float) -> Found:
 
 
 def _unusable(record: Record, least: float) -> str:
-    if record.coverage < least:
-        return (
-            f"a score for {record.coverage:.0%} of its held-out episodes, less than {least:.0%} "
-            "(--coverage)"
-        )
+    if (own := record.coverage) < least:
+        return f"a score for {own:.0%} of its held-out episodes, less than {least:.0%} (--coverage)"
     return "it began with an agent of unknown cost" if record.before is None else ""
 
 
@@ -60,23 +57,17 @@ def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[P
     groups = groups_of(found.records)
     if len(groups) == 1:
         return _tables(groups[0], found.skipped, out, prices)
-    left_out = "".join(f"\n- {visible(text)}" for text in found.skipped)
-    about = overview(groups).markdown()
-    write_text(
-        out / "groups.md", f"{about}\nCould not be used:\n{left_out}\n" if left_out else about
-    )
-    say(
-        f"{len(groups)} groups of runs that cannot stand in one table", [f"see {out / 'groups.md'}"]
-    )
+    page, about = out / "groups.md", overview(groups).markdown()
+    if left_out := "".join(f"\n- {visible(text)}" for text in found.skipped):
+        about += f"\nCould not be used:\n{left_out}\n"
+    write_text(page, about)
+    say(f"{len(groups)} groups of runs that cannot stand in one table", [f"see {page}"])
     written = [_tables(group, found.skipped, out / group.name, prices) for group in groups]
-    return [out / "groups.md", *(path for some in written for path in some)]
+    return [page, *(path for some in written for path in some)]
 
 
 def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | None) -> list[Path]:
-    from trace_bench.results import figures
-
     say("left out", group.left_out)
-
     records = group.records
     found, caption, shown = cells(records), head(records, ABOUT), readable(records)
     by = {b: [r for r in records if r.budget == b] for b in sorted({b for _, b in found})}
@@ -225,10 +216,7 @@ def by_world(found: Cells, caption: str) -> Table:
         for world, where in places.items():
             one, key = only(cell, where), (cell.method, cell.budget, world)
             columns.append(estimate(one.interval()) if _scored(one, one) else "")
-            shown = made.get(key)
-            columns += ["", ""] if shown is None else [
-                gap(shown.interval), p_value(corrected[str(key)])
-            ]  # fmt: skip
+            columns += _difference(made.get(key), corrected.get(str(key)))
         if places:
             yield columns
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,25 +45,21 @@ class WandbTracker(TakesReport):
             )
         self._wandb, self._context = wandb, run
         self._project, self._mode = project, mode
-        self._started: Any = None
 
-    @property
+    @cached_property
     def _run(self) -> Any:
         """The W&B run, created at the first log."""
-        if self._started is None:
-            folder = self._context.folder
-            folder.mkdir(parents=True, exist_ok=True)
-            self._started = self._wandb.init(
-                project=self._project,
-                mode=self._mode,
-                id=os.environ.get("WANDB_RUN_ID") or self._context.fingerprint,
-                # Offline files are joined by their id.
-                resume="allow" if self._mode == "online" else None,
-                dir=str(folder),
-                config=dict(self._context.identity),
-                settings=self._wandb.Settings(silent=True, console="off"),
-            )
-        return self._started
+        self._context.folder.mkdir(parents=True, exist_ok=True)
+        return self._wandb.init(
+            project=self._project,
+            mode=self._mode,
+            id=os.environ.get("WANDB_RUN_ID") or self._context.fingerprint,
+            # Offline files are joined by their id.
+            resume="allow" if self._mode == "online" else None,
+            dir=str(self._context.folder),
+            config=dict(self._context.identity),
+            settings=self._wandb.Settings(silent=True, console="off"),
+        )
 
     @classmethod
     def awaits_result(cls) -> bool:
@@ -104,8 +101,8 @@ class WandbTracker(TakesReport):
         self._run.log_artifact(artifact)
 
     def close(self) -> None:
-        if self._started is not None:
-            self._started.finish()
+        if "_run" in vars(self):
+            self._run.finish()
 
 
 def _has_key(wandb: Any) -> bool:
