@@ -17,7 +17,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_bytes
 from trace_bench.core.summary import Interval
 from trace_bench.results.captions import began_alike
-from trace_bench.results.compare import Cell, Cells, base_of
+from trace_bench.results.compare import Cell, Cells
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import many
 from trace_bench.results.table import Look, style
@@ -189,7 +189,7 @@ def rollout_scaling(found: Cells, about: str, path: Path) -> list[Path]:
     levels = [(m, cell.interval()) for m, cell in flat.items()]
     control, cell = style().control, next(iter(found.values()))
     if control not in own and began_alike([r for c in found.values() for r in c.records]):
-        levels = [(control, base_of(cell).interval()), *levels]
+        levels = [(control, cell.base.interval()), *levels]
     lines = [(m, [(b, c.interval()) for b, c in own[m].items()]) for m in methods if m not in flat]
     chart(axes, style().looks([*methods, *(m for m, _ in levels)]), levels, lines)
     bounds(axes, cell.records[0].floors)

@@ -9,7 +9,7 @@ from pathlib import Path
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.results import figures
 from trace_bench.results.captions import describe, head, readable
-from trace_bench.results.compare import Cell, Cells, base_of, cells, check_same_settings
+from trace_bench.results.compare import Cell, Cells, cells, check_same_settings
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Found, say
 from trace_bench.results.records import Record, flat_settings, training_tasks
@@ -74,7 +74,7 @@ class Over:
         figure, ((axes,),) = figures.panels(1, 1, (5.4, 4.0))
         control, every = style().control, cells(self.records)
         keys = [key for key in every if any(key in c for c in self.cells.values())]
-        levels = [(control, base_of(next(iter(every.values()))).interval())]
+        levels = [(control, next(iter(every.values())).base.interval())]
         levels += [(k[0], c.interval()) for k, c in self.flat.items() if k[0] != control]
         lines = [
             (key[0], [(v, c[key].interval()) for v, c in self.cells.items() if key in c])

@@ -118,6 +118,16 @@ def paired_difference(
     )
 
 
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's correction for the number of comparisons (S. Holm, Scand. J. Statist. 6, 1979)."""
+    out: dict[str, float] = {}
+    worst = 0.0
+    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p))
+        out[name] = worst
+    return out
+
+
 def pass_hat(passes: Iterable[Sequence[int]], k: int) -> float | None:
     """pass^k: the probability that k trials of a task all succeed, mean over tasks. `passes` holds
     [successes, trials] per task; those with fewer than k are left out, None without any. Unbiased

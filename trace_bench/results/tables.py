@@ -12,23 +12,13 @@ from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.results import details, figures
 from trace_bench.results.captions import began_alike, describe, head, readable
-from trace_bench.results.compare import (
-    Cell,
-    Cells,
-    Difference,
-    base_of,
-    by_cell,
-    cells,
-    difference,
-    holm,
-    only,
-)
+from trace_bench.results.compare import Cell, Cells, Difference, by_cell, cells, difference
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Found, check_coverage, say
 from trace_bench.results.prices import Prices
 from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record
-from trace_bench.results.statistics import many, p_value
+from trace_bench.results.statistics import holm, many, p_value
 from trace_bench.results.table import Table, estimate, gap, style, write
 
 ABOUT = "about_tables"
@@ -186,9 +176,7 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     if control not in at and not began_alike(runs):
         return {}  # the runs' own base agents are not one agent
     return {
-        m: difference(cell, at[control] if control in at else base_of(cell))
-        for m, cell in at.items()
-        if m != control
+        m: difference(cell, at.get(control, cell.base)) for m, cell in at.items() if m != control
     }
 
 
@@ -206,15 +194,15 @@ def by_world(found: Cells, caption: str) -> Table:
     made: dict[tuple[str, int, str], Difference] = {}
     for (method, budget), cell in found.items():
         for world, where in places.items():
-            one = only(cell, where)
-            if method != style().control and _scored(one, base_of(one)):
-                made[method, budget, world] = difference(one, base_of(one))
+            one = cell.on(where)
+            if method != style().control and _scored(one, one.base):
+                made[method, budget, world] = difference(one, one.base)
     corrected = holm({str(key): d.p for key, d in made.items()})
 
     def row(cell: Cell) -> Iterator[list[str]]:
         columns: list[str] = []
         for world, where in places.items():
-            one, key = only(cell, where), (cell.method, cell.budget, world)
+            one, key = cell.on(where), (cell.method, cell.budget, world)
             columns.append(estimate(one.interval()) if _scored(one, one) else "")
             columns += _difference(made.get(key), corrected.get(str(key)))
         if places:

@@ -21,9 +21,8 @@ from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.types import grouped
-from trace_bench.results import compare
-from trace_bench.results.captions import began_with
-from trace_bench.results.compare import Cell, Difference, base_of, difference
+from trace_bench.results.captions import began_with, repeats_of
+from trace_bench.results.compare import Cell, Difference, difference, other_data, other_environment
 from trace_bench.results.places import Found, choose, find, say, split
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.statistics import ASSUMED, can_show, many, p_value
@@ -61,13 +60,12 @@ class Side:
 
     @cached_property
     def base(self) -> Cell:
-        return base_of(self.cell)
+        return self.cell.base
 
     def on(self, shared: Sequence[str], ids: Sequence[str]) -> Side:
         """The side on these of its tasks; `ids` names all of them, in the records' order."""
-        places = [ids.index(task) for task in shared]
-        records = tuple(compare.at(record, places) for record in self.records)
-        return Side(records, tuple(shared), len(ids) - len(places))
+        records = self.cell.on([ids.index(task) for task in shared]).records
+        return Side(records, tuple(shared), len(ids) - len(shared))
 
     def settings(self) -> dict[str, Any]:
         seeds = ", ".join(str(r.seed) for r in self.records)
@@ -140,7 +138,7 @@ def _two(a: Side, b: Side) -> tuple[Side, Side]:
             f"{f' ({shown})' if shown else ''}, so they cannot be paired. Run one of them again "
             "with the suite and evaluation.split of the other."
         )
-    if code := compare.other_environment(one, two):
+    if code := other_environment(one, two):
         raise UserError(
             f"runs {one.fingerprint} and {two.fingerprint} were made with other code of the "
             f"environment ({code}): the same task ids may stand for other tasks, so they cannot be "
@@ -172,7 +170,7 @@ def _task_ids(side: Side) -> list[str]:
 def compare_two(a: Side, b: Side) -> str:
     table = _table(a, b)
     lines = [table.markdown(), _what_it_can_show(a, b)]
-    if data := compare.other_data(a.first, b.first):
+    if data := other_data(a.first, b.first):
         shown = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
         lines.append(f"Other data ({shown}): one task id may stand for two tasks.")
     if a.shared:
@@ -224,7 +222,7 @@ def _shown(found: Difference) -> tuple[str, str]:
 def _what_it_can_show(a: Side, b: Side) -> str:
     """From seeds or trials, or two bases that are repeats of one agent, else assumed."""
     trials = int(a.first.settings.get("evaluation.trials", 1))
-    found = compare.repeats_of([*a.records, *b.records])
+    found = repeats_of([*a.records, *b.records])
     keys = {**a.first.settings, **b.first.settings}
     agents = [k for k in keys if k.startswith(("model.", "policy."))]
     same_base = all(a.first.settings.get(k) == b.first.settings.get(k) for k in agents)
@@ -232,7 +230,7 @@ def _what_it_can_show(a: Side, b: Side) -> str:
         one, two = a.base.records[0], b.base.records[0]
         own = one.method_settings
         two = replace(two, settings=one.settings, method_settings=own, budget=one.budget)
-        found = compare.repeats_of([one, two])
+        found = repeats_of([one, two])
     seeds = min(len(a.records), len(b.records))
     return can_show(len(a.first.success), seeds, trials, found)
 
