@@ -140,7 +140,7 @@ class Cell:
     def base(self) -> Cell:
         """The base agents that its runs evaluated."""
         name = style().control
-        own = (replace(r.named(name), success=r.base, passes=[]) for r in self.records)
+        own = (replace(r.named(name), success=r.base, passes=()) for r in self.records)
         return Cell(name, self.budget, tuple(own))
 
     def on(self, places: Sequence[int]) -> Cell:

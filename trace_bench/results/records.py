@@ -4,7 +4,7 @@ from a file of such records that is small enough to commit."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,6 +44,8 @@ LATER = (
 )  # fmt: skip
 """The fields that older files of records do not have."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
+Pair = tuple[Trials, Trials]
+Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,13 @@ class Record:
     tokens: Amount  # of all charged rollouts
     rule: str = "retry"  # the reporting rule
     drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out
-    passes: Sequence[Sequence[Trials]] = field(default_factory=list)
-    """With several trials: [successes, scored] per task."""
+    passes: tuple[Pair, ...] = ()  # with several trials: [successes, scored] per task
     routing: Mapping[str, Any] | None = None
     capabilities: tuple[Name, ...] = ()
-    votes: Mapping[Name, Sequence[Trials]] = field(default_factory=dict)  # [for, labelling runs]
+    votes: Mapping[Name, Pair] = field(default_factory=dict)  # [for, labelling runs]
     adapters: tuple[Name, ...] = ()
-    curve: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    """Checkpoints on the development split."""
-    training: Sequence[Sequence[Any]] = field(default_factory=list)
-    """[rollouts, adapter, reward, zero, constant groups]."""
+    curve: tuple[Mapping[str, Any], ...] = ()  # checkpoints on the development split
+    training: tuple[Point, ...] = ()  # [rollouts, adapter, reward, zero, constant groups]
     floors: Mapping[Name, Figure] = field(default_factory=dict)
     wall_s: Mapping[Name, Figure] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
@@ -239,7 +238,6 @@ def record_of(data: Mapping[str, Any]) -> Record:
         data = {**data, "method": method, "marks": [marks.removesuffix(")")]}
     record = convert(data, Record)
     json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
-    shaped(record.training, _Point, "training")
     shaped([record.drops], dict[str, Amount | dict[Name, Amount]], "drops")
     for name, kind in (("beginning", Began), ("routing", Routing), ("git", Commit)):
         if (value := data.get(name)) is not None:
@@ -264,7 +262,7 @@ def record_of(data: Mapping[str, Any]) -> Record:
         ("needs", len(record.needs) in (0, tasks)),
         ("worlds", len(record.worlds) in (0, tasks)),
         ("passes", len(record.passes) in (0, tasks)),
-        ("passes or votes", all(len(p) == 2 and p[0] <= p[1] for p in pairs)),
+        ("passes or votes", all(p[0] <= p[1] for p in pairs)),
         ("training", all(p[2] is None or p[4] is not None for p in record.training)),
         ("drops", all(k in BY_KIND for k, v in record.drops.items() if isinstance(v, Mapping))),
         ("per_item", all(cost.keys() == set(PER_ITEM) for cost in record.per_item.values())),
@@ -281,9 +279,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping | list | tuple):
         for part in (*value, *value.values()) if isinstance(value, Mapping) else value:
             yield from _texts(part)
-
-
-_Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
 
 
 def as_line(record: Record) -> str:
