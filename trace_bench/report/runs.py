@@ -113,12 +113,9 @@ def capabilities(run: Run) -> dict[str, Any] | None:
 
 def curves(run: Run) -> list[Row]:
     """The iterations of training, one row each, as the trainer logged them."""
-    path = run.folder / "metrics.jsonl"
-    if not path.exists():
-        return []
     keep = ("rollouts", "adapter", "iteration", "reward", "success", "constant_share", "kl", "loss")
-    rows = [r for r in read_lines(path) if r.get("phase") == "training"]
-    return [{k: r.get(k) for k in keep} for r in rows]
+    rows = read_lines(run.folder / "metrics.jsonl")
+    return [{k: r.get(k) for k in keep} for r in rows if r.get("phase") == "training"]
 
 
 def differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], str]:

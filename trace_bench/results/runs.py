@@ -257,12 +257,9 @@ def same_agents(folder: Path) -> dict[str, str]:
     """{agent: the one before it in evaluation.jsonl that has the same version, as the final one is
     the base agent when nothing was trained}; {} without one. Outcomes of such agents are copied,
     their conversations are kept once."""
-    path = folder / "evaluation.jsonl"
-    if not path.exists():
-        return {}
     first: dict[str, str] = {}
     found: dict[str, str] = {}
-    for line in read_lines(path, Outcome):
+    for line in read_lines(folder / "evaluation.jsonl", Outcome):
         known = first.setdefault(line.version, line.agent)
         if known != line.agent:
             found[line.agent] = known

@@ -207,8 +207,6 @@ class Talks:
         """Adds the episodes of a file of trajectories, if there is such a file. UserError for a
         damaged one; what was read before the damage is kept. Full if the parts are larger than
         `room`."""
-        if not path.exists():
-            return
         most, part = self.size + room, list[dict[str, Any]]()
         try:
             for line in each_line(path, Stored):

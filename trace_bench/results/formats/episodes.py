@@ -71,10 +71,7 @@ class FinishedRun:
         return read_lines(self.folder / "evaluation.jsonl", Outcome)
 
     def _read(self, name: str) -> Iterator[Exported]:
-        path = self.folder / name
-        if not path.exists():
-            return
-        lines = read_lines(path, Stored)
+        lines = read_lines(self.folder / name, Stored)
         purposes = {}
         if name == "trajectories.jsonl":
             ledger = read_lines(self.folder / "ledger.jsonl", Entry)
