@@ -55,19 +55,13 @@ class Over:
         """A row a method and budget, a column a value. `note`: words behind a number."""
         rows = []
         for key in cells(self.records):
-            row = [
-                success(c, key) + (note(c[key], v) if key in c else "")
-                for v, c in self.cells.items()
-            ]
+            notes = [note(c[key], v) if key in c else "" for v, c in self.cells.items()]
+            row = [success(c, key) + n for c, n in zip(self.cells.values(), notes, strict=True)]
             row += [success(self.flat, key)] if self.flat else []
             rows.append((key[0], f"{key[1]}", *row))
         columns = [*(f"{v:g}" for v in self.cells), *(["not set"] if self.flat else [])]
-        return Table(
-            name,
-            f"{text} {head(self.records, f'about_{name}')}",
-            ("method", "budget", *columns),
-            tuple(rows),
-        )
+        caption = f"{text} {head(self.records, f'about_{name}')}"
+        return Table(name, caption, ("method", "budget", *columns), tuple(rows))
 
     def draw(self, title: str, label: str, path: Path) -> list[Path]:
         """A line a method and budget; a band for runs without the setting, and the base agent."""
@@ -133,28 +127,26 @@ AXIS = ("env.train_tasks", "env.train_split")
 
 def make_map(found: Found, out: Path) -> list[Path]:
     """Runs without env.train_tasks stand as level lines if their method looks at none."""
-    budgets = {r.budget for r in found.records if training_tasks(r)}
-    if not budgets:
+    sized = [r for r in found.records if training_tasks(r)]
+    if not sized:
         raise UserError("the map needs runs with env.train_tasks set; all have null.")
-    records = [
-        r for r in found.records
-        if training_tasks(r) or (r.budget in budgets and r.label in style().level)
-    ]  # fmt: skip
+    budgets, level = {r.budget for r in sized}, style().level
+    others = [r for r in found.records if not training_tasks(r)]
+    records = [*sized, *(r for r in others if r.budget in budgets and r.label in level)]
     if rest := len(found.records) - len(records):
         say("left out", [f"{rest} runs without env.train_tasks or of other budgets"])
-    records.sort(key=lambda r: not training_tasks(r))
     check_same_settings(records, AXIS)
     (group,) = groups_of(records, AXIS)
     say("left out", group.left_out)
     sized = [r for r in group.records if training_tasks(r)]
-    level = [r for r in group.records if not training_tasks(r)]
+    flat = [r for r in group.records if not training_tasks(r)]
     numbers = sorted({training_tasks(r) for r in sized})
     by = {n: cells([r for r in sized if training_tasks(r) == n]) for n in numbers}
-    seeds = f"{len({r.seed for r in level})} seeds" if level else ""
+    seeds = f"{len({r.seed for r in flat})} seeds"
     page = "about_training_tasks"
-    made = _map_table(by, cells(level), seeds, head(sized, page))
+    made = _map_table(by, cells(flat), seeds, head(sized, page))
     about = " ".join((describe(sized, found.skipped), *group.remarks))
-    drawn = _map_figure(by, cells(level), seeds, sized, out / "training_tasks")
+    drawn = _map_figure(by, cells(flat), seeds, sized, out / "training_tasks")
     return write([made], out, page, about) + drawn
 
 
