@@ -136,7 +136,7 @@ class Cell:
         known = (~np.isnan(gaps)).sum(1)
         return [*map(float, self.value + np.nansum(gaps, 1) / np.maximum(known, 1))]
 
-    @property
+    @cached_property
     def base(self) -> Cell:
         """The base agents that its runs evaluated."""
         name = style().control

@@ -58,10 +58,6 @@ class Side:
     def cell(self) -> Cell:
         return Cell(self.first.label, self.first.budget, self.records)
 
-    @cached_property
-    def base(self) -> Cell:
-        return self.cell.base
-
     def on(self, shared: Sequence[str], ids: Sequence[str]) -> Side:
         """The side on these of its tasks; `ids` names all of them, in the records' order."""
         records = self.cell.on([ids.index(task) for task in shared]).records
@@ -199,13 +195,12 @@ def _settings(a: Side, b: Side) -> list[str]:
 
 
 def _table(a: Side, b: Side) -> Table:
-    rows = [
-        (f"A: {a.first.label}", estimate(a.cell.interval()), *_shown(difference(a.cell, a.base))),
-        (f"B: {b.first.label}", estimate(b.cell.interval()), *_shown(difference(b.cell, b.base))),
-        ("base of A", estimate(a.base.interval()), "", ""),
-        ("base of B", estimate(b.base.interval()), "", ""),
-    ]
-    for name, one, two in (("", a.cell, b.cell), ("base of ", a.base, b.base)):
+    rows, sides = [], (("A", a.cell), ("B", b.cell))
+    for name, own in sides:
+        against = _shown(difference(own, own.base))
+        rows.append((f"{name}: {own.method}", estimate(own.interval()), *against))
+    rows += [(f"base of {name}", estimate(own.base.interval()), "", "") for name, own in sides]
+    for name, one, two in (("", a.cell, b.cell), ("base of ", a.cell.base, b.cell.base)):
         value, p = _shown(difference(one, two))
         rows.append((f"{name}A less {name}B", value, "", p))
     text = (
@@ -227,7 +222,7 @@ def _what_it_can_show(a: Side, b: Side) -> str:
     agents = [k for k in keys if k.startswith(("model.", "policy."))]
     same_base = all(a.first.settings.get(k) == b.first.settings.get(k) for k in agents)
     if found is ASSUMED and same_base:
-        one, two = a.base.records[0], b.base.records[0]
+        one, two = a.cell.base.records[0], b.cell.base.records[0]
         own = one.method_settings
         two = replace(two, settings=one.settings, method_settings=own, budget=one.budget)
         found = repeats_of([one, two])
@@ -254,7 +249,7 @@ def per_task(a: Side, b: Side) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("task", "needs", "A", "B", "A less B", "A is", "base of A", "base of B"))
-    columns = [cell.per_task.tolist() for cell in (a.cell, b.cell, a.base, b.base)]
+    columns = [cell.per_task.tolist() for cell in (a.cell, b.cell, a.cell.base, b.cell.base)]
     for task, one, two, *bases in zip(ids, *columns, strict=True):
         words, (less, made) = " ".join(map(str, needs.get(task, ()))), change(one, two)
         writer.writerow((task, words, *map(_figure, (one, two, less)), made, *map(_figure, bases)))
