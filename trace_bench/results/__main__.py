@@ -156,15 +156,15 @@ def _plan(given: argparse.Namespace) -> list[Path]:
 
 
 def _view(given: argparse.Namespace) -> list[Path]:
-    from trace_bench.results import view
+    from trace_bench.results.formats import inspect
 
-    view.check_installed(given.places)
+    inspect.check_installed(given.places)
     folders = [r.folder for r in _found(given.places).records if r.folder]
     if not folders:
         raise UserError("view needs folders of finished runs; name at least one.")
     if given.out is not None:
-        return view.bundle(folders, given.out)
-    view.serve(folders, view.PORT if given.port is None else given.port)
+        return inspect.bundle(folders, given.out)
+    inspect.serve(folders, inspect.PORT if given.port is None else given.port)
     return []
 
 
