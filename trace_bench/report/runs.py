@@ -13,7 +13,7 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
-from trace_bench.core.store import read_if_there, read_lines, read_object
+from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.summary import Summary
 from trace_bench.core.types import grouped, to_json
 from trace_bench.results import captions
@@ -92,9 +92,8 @@ def _mean(known: Sequence[float]) -> float | None:
 
 def capabilities(run: Run) -> dict[str, Any] | None:
     """What capabilities.json says, with its labels counted per capability; None without one."""
-    if not (path := run.folder / "capabilities.json").exists():
+    if not (found := read_if_there(run.folder / "capabilities.json")):
         return None
-    found = read_object(path)
     labels: dict[str, Counter[str]] = {}
     for row in found.get("labels", ()):
         kind = "passed" if row["passed"] else "failed"

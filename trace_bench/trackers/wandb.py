@@ -75,10 +75,10 @@ class WandbTracker(TakesReport):
         for group in ("score", "base_score"):
             for name in ("success", "similarity"):
                 run.summary[f"{group}.{name}"] = summary[group][name]
-        names = ("name", "success", "low", "high", "similarity", "n", "failures")
+        names = ["name", "success", "low", "high", "similarity", "n", "failures"]
         logged = {"table": self._table(names, summary["table"])}
         if curve := summary["curve"]:
-            names = ("checkpoint", "rollouts", "success", "similarity")
+            names = ["checkpoint", "rollouts", "success", "similarity"]
             logged["curve"] = self._table(names, curve)
         run.log(logged)
         self._add("agent", self._context.folder / "agent.json")

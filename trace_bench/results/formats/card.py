@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,11 @@ def _scores(lines: list[Outcome]) -> dict[str, float | None]:
 def _dropped(folder: Path, lines: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
     """Every episode or attempt without a score."""
     entries = read_lines(folder / "ledger.jsonl", Entry)
-    for name, some, keys in (
-        ("evaluation.jsonl", lines, ("agent", "task", "trial", "attempt", "error")),
-        ("ledger.jsonl", entries, ("call", "index", "purpose", "task", "error")),
-    ):
+    own: Mapping[str, tuple[Sequence[Outcome | Entry], Sequence[str]]] = {
+        "evaluation.jsonl": (lines, ("agent", "task", "trial", "attempt", "error")),
+        "ledger.jsonl": (entries, ("call", "index", "purpose", "task", "error")),
+    }
+    for name, (some, keys) in own.items():
         for line in some:
             if line.error:
                 yield {"file": f"record/{name}", **{k: getattr(line, k) for k in keys}}
