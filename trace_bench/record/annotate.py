@@ -125,7 +125,7 @@ def read_annotation(text: str, turns: int) -> Checklist:
 
 def _merged(turn: Any, number: int) -> list[dict[str, Any]]:
     """A turn's items with their weights and dependences, which come as maps of their own."""
-    told = turn if isinstance(turn, Mapping) else {}
+    told: Any = turn if isinstance(turn, Mapping) else {}
     items, maps = told.get("checklist"), {key: told.get(key) for key in ("weight", "dependence")}
     if not (isinstance(items, list) and items and all(isinstance(i, Mapping) for i in items)):
         raise Unusable(f"turn {number} has no list `checklist` of at least one object.")
