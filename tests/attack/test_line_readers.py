@@ -32,12 +32,12 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.record.folder import Folder
+from trace_bench.record.dialogues import Folder
 from trace_bench.report.page import Talks
-from trace_bench.results.card import export
+from trace_bench.results.formats import export
 from trace_bench.results.places import find
 from trace_bench.results.records import read_records
-from trace_bench.results.rules import same_agents
+from trace_bench.results.runs import same_agents
 from trace_bench.runner.api import Result
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.lab import RunLab
@@ -131,7 +131,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda f: Ledger(f / "ledger.jsonl", 9), "ledger.jsonl"),
     ],
     "runner/episodes.py": [(lab, "trajectories.jsonl"), (lab, "ledger.jsonl")],
-    "results/rules.py": [(same_agents, "evaluation.jsonl")],
+    "results/runs.py": [(same_agents, "evaluation.jsonl")],
     "runner/evaluate.py": [
         (evaluator, "evaluation.jsonl"),
         (evaluator, "evaluation_trajectories.jsonl"),
@@ -150,12 +150,12 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda f: StepFiles(f).of(1), "metrics-0.jsonl"),
     ],
     "results/records.py": [(lambda f: read_records(f / "records.jsonl"), "records.jsonl")],
-    "results/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],
+    "results/formats/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],
     "report/page/__init__.py": [
         (lambda f: Talks().add(f / "trajectories.jsonl", 10**6), "trajectories.jsonl"),
     ],
     "results/places.py": [(lambda f: find([f]), "evaluation.jsonl")],
-    "record/folder.py": [(recordings, "train.jsonl")],
+    "record/dialogues.py": [(recordings, "train.jsonl")],
     "show.py": [(listing, "trajectories.jsonl")],
     "sweep.py": [(swept, "sweep.jsonl")],
 }

@@ -35,10 +35,10 @@ def main() -> None:
     parser.add_argument("--plotly", type=Path, help="as for the report")
     given = parser.parse_args()
     began = time.perf_counter()
-    found = find(given.runs)
-    page = build(found, 60_000_000, given.plotly).html
+    found, skipped = find(given.runs)
+    page, _ = build(found, skipped, 60_000_000, given.plotly)
     seconds = time.perf_counter() - began
-    print(f"{len(found.runs)} runs: {len(page) / 1e6:.1f} MB in {seconds:.1f} s")
+    print(f"{len(found)} runs: {len(page) / 1e6:.1f} MB in {seconds:.1f} s")
     text, chart = [], []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as tool:
         path = Path(folder) / "report.html"

@@ -13,6 +13,7 @@ if the role's own reader takes it; `right` is given where a program knows the tr
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import tempfile
 import time
@@ -233,12 +234,7 @@ def annotators(count: int) -> Iterator[Question]:
         _, turns = turns_of(record["messages"])
 
         def ask(lab: Asking, record: Any = record, turns: Any = turns) -> dict[str, bool]:
-            def read(text: str) -> Any:
-                try:
-                    return read_annotation(text, len(turns))
-                except ValueError as error:
-                    raise Unusable(str(error)) from error
-
+            read = functools.partial(read_annotation, turns=len(turns))
             words, schema = question_of(turns, record["tools"]), annotation_schema(len(turns))
             try:
                 lab.ask("annotator", record["uuid"], words, read, schema)

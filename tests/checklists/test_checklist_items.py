@@ -10,6 +10,7 @@ import pytest
 
 from trace_bench.checklists.items import read_checklists, to_json
 from trace_bench.core.errors import UserError
+from trace_bench.llm.structured import Unusable
 from trace_bench.record.annotate import read_annotation
 
 
@@ -106,7 +107,7 @@ def test_an_annotators_maps_are_merged_into_its_items() -> None:
             r"item 0: id is \['C0'\]",
         ),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(Unusable, match=message):
             read_annotation(json.dumps({"turns": [{**turn, **changes}]}), 1)
-    with pytest.raises(ValueError, match="one entry for each of the 2 turns"):
+    with pytest.raises(Unusable, match="one entry for each of the 2 turns"):
         read_annotation(json.dumps({"turns": [turn]}), 2)

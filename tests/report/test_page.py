@@ -15,7 +15,7 @@ from reading import HOSTILE, played, poisoned, unpacked
 
 from trace_bench.report.__main__ import main
 from trace_bench.report.page import build
-from trace_bench.report.runs import Runs, differences, find
+from trace_bench.report.runs import differences, find
 from trace_bench.results.two import chosen, compare_two
 
 
@@ -87,12 +87,12 @@ def test_runs_on_different_tasks_are_not_compared(runs: Path, tmp_path: Path) ->
 
 
 def test_runs_of_environments_with_other_code_are_not_paired(runs: Path) -> None:
-    one, other = find([runs / "reference", runs / "random"]).runs
+    (one, other), _ = find([runs / "reference", runs / "random"])
     changed = {**other.record.settings, "env.origin.sha256": "66df"}
     other = replace(other, record=replace(other.record, settings=changed))
     [pair], _ = differences([one, other])
     assert "found" not in pair and "sha256 is none and 66df" in pair["why"]
-    heads = unpacked(build(Runs((one, other), ()), 10**8).html, "index")["runs"]
+    heads = unpacked(build([one, other], (), 10**8)[0], "index")["runs"]
     assert [head["code"] for head in heads] == [{}, {"env.origin.sha256": "66df"}]
 
 
@@ -174,8 +174,8 @@ def test_capabilities_of_another_form_leave_out_no_other_run(runs: Path, tmp_pat
 
 @pytest.mark.parametrize("name", ["{{data}}", "{{style}}", "{{unknown}}", "\\g<0>"])
 def test_a_name_that_looks_like_a_mark_is_a_name(name: str, runs: Path) -> None:
-    found = find([runs / "random"])
-    page = build(Runs((replace(found.runs[0], name=name),), ()), 10**8).html
+    (run,), _ = find([runs / "random"])
+    page, _ = build([replace(run, name=name)], (), 10**8)
     assert f"<title>trace_bench: {name.replace('<', '&lt;').replace('>', '&gt;')}</title>" in page
     assert unpacked(page, "index")["runs"][0]["name"] == name
 

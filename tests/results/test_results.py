@@ -17,19 +17,14 @@ from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
 from trace_bench.results import captions, details, figures, tables
 from trace_bench.results.__main__ import main
-from trace_bench.results.compare import (
-    Cell,
-    cells,
-    check_comparable,
-    difference,
-    holm,
-)
+from trace_bench.results.compare import Cell, cells, check_comparable, difference
 from trace_bench.results.figures import single_budget
 from trace_bench.results.groups import groups_of
 from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, as_line, own_settings, read_records
 from trace_bench.results.runs import read_run
+from trace_bench.results.statistics import holm
 from trace_bench.results.table import style
 from trace_bench.results.two import Side, compare_two, sides_of
 

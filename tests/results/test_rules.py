@@ -14,10 +14,10 @@ from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.store import file_hash, read_lines
 from trace_bench.core.types import StopReason
 from trace_bench.results.__main__ import main
-from trace_bench.results.card import export
+from trace_bench.results.formats import export
 from trace_bench.results.places import find
-from trace_bench.results.rules import RULES, check, counted, drops
-from trace_bench.results.runs import read_run
+from trace_bench.results.records import RULES
+from trace_bench.results.runs import counted, drops, read_run
 from trace_bench.results.statistics import pass_hat
 
 
@@ -66,9 +66,9 @@ def test_the_manifest_accounts_for_every_episode() -> None:
     assert drops(LINES, "zero")["zeroed"] == 2 and drops(LINES, "exclude")["excluded"] == 2
 
 
-def test_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(UserError, match="unknown rule 'best'; allowed: retry, exclude, zero"):
-        check("best")
+def test_an_unknown_rule_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["regrade", "rule=best", "--out", str(tmp_path)]) == 2
+    assert "unknown rule 'best'; allowed: retry, exclude, zero" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import pytest
 from bench.intervals import coverage, false_stars
 from results.test_results import record
 
-from trace_bench.results.compare import Cell, difference, repeats_of
+from trace_bench.results.captions import repeats_of
+from trace_bench.results.compare import Cell, difference
 from trace_bench.results.statistics import (
     ASSUMED,
     Repeats,

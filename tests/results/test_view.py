@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -15,8 +14,8 @@ import pytest
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
-from trace_bench.results import view
 from trace_bench.results.__main__ import main
+from trace_bench.results.formats import inspect
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def free_port() -> int:
     with socket.socket() as probe:
-        probe.bind((view.HOST, 0))
+        probe.bind((inspect.HOST, 0))
         return int(probe.getsockname()[1])
 
 
@@ -54,18 +53,18 @@ def test_the_viewer_lists_the_run_and_ends_with_the_command(folder: Path) -> Non
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
-        assert "<html" in answer(f"http://{view.HOST}:{port}/", process).text
-        listed = answer(f"http://{view.HOST}:{port}/api/logs", process).text
+        assert "<html" in answer(f"http://{inspect.HOST}:{port}/", process).text
+        listed = answer(f"http://{inspect.HOST}:{port}/api/logs", process).text
         assert listed.count(".json") >= 5 and "evaluation-final" in listed
         with pytest.raises(UserError, match=f"port {port} cannot be used"):
-            view.serve([folder], port)
+            inspect.serve([folder], port)
     finally:
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    assert f"http://{view.HOST}:{port}/ shows the runs" in said
+    assert f"http://{inspect.HOST}:{port}/ shows the runs" in said
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"http://{view.HOST}:{port}/", timeout=5)
+        httpx.get(f"http://{inspect.HOST}:{port}/", timeout=5)
 
 
 def test_the_viewer_is_written_as_a_site(folder: Path, tmp_path: Path) -> None:
@@ -92,18 +91,8 @@ def test_a_port_that_is_none_is_refused(
     assert f"--port {port} is not allowed; allowed: a whole number from 1 to 65535" in said
 
 
-def test_without_the_viewer_the_commands_are_named(folder: Path) -> None:
-    """In an interpreter whose packages do not have it."""
-    code = (
-        "import sys, importlib.abc\n"
-        "sys.path = [p for p in sys.path if 'site-packages' not in p] + sys.argv[1].split(':')\n"
-        "from trace_bench.results.view import check_installed\n"
-        "check_installed(['runs'])\n"
-    )
-    parts = [str(Path(__file__).resolve().parents[2])]
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code, ":".join(parts)],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": parts[0]},
-    )  # fmt: skip
-    assert "pip install '.[view]'" in done.stderr
-    assert "export runs --format inspect --out logs" in done.stderr
+def test_without_the_viewer_the_commands_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"pip install '\.\[view\]'") as caught:
+        inspect.check_installed(["runs"])
+    assert "export runs --format inspect --out logs" in str(caught.value)

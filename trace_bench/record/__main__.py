@@ -30,7 +30,7 @@ from trace_bench.llm.roles import cost_per_item
 from trace_bench.play.suites import chosen_of, splits_of, tasks_of
 from trace_bench.record import dialogues
 from trace_bench.record.annotate import annotate
-from trace_bench.record.folder import Folder
+from trace_bench.record.dialogues import Folder
 from trace_bench.runner.build import log_line, make_roles, make_suite, run_context
 from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import parts_of
@@ -66,8 +66,10 @@ def _carry_out(command: str, arguments: list[str]) -> dict[str, Any]:
 def _of_suite(arguments: list[str], out: Path, count: int | None, least: int) -> dict[str, Any]:
     split = take(arguments, "split")
     settings = compose(["method=base", *arguments])
-    with closing(_suite(settings)) as suite:
-        against = _against(settings, suite)
+    with _suite(settings) as suite:
+        # The splits that no recording may share a scenario with.
+        named = dict.fromkeys((settings.env.dev_split, settings.evaluation.split))
+        against = [split for split in named if split in splits_of(suite)]
         chosen = chosen_of(suite, split or settings.env.train_split)
         if chosen in against:
             raise UserError(
@@ -89,15 +91,14 @@ def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> d
         )
     source = Path(arguments[0])
     summary = dialogues.summary_of(source)
-    settings = compose(["method=base", *_environment(summary)])
-    with closing(_suite(settings)) as suite:
-        against = {summary.dev_split, summary.split}
+    with _suite(compose(["method=base", *_environment(summary)])) as suite:
         made_by = {
             "command": "run", "suite": f"{suite.name}/{suite.variant}",
             "run": summary.fingerprint, "count": count, "turns": least,
         }  # fmt: skip
-        folder = Folder(out, made_by, dialogues.held_out(suite, sorted(against)))
-        return _write(folder, dialogues.of_run(source), count, least)
+        against = sorted({summary.dev_split, summary.split})
+        folder = Folder(out, made_by, dialogues.held_out(suite, against))
+        return _write(folder, dialogues.of_run(source, summary), count, least)
 
 
 def _environment(summary: Summary) -> list[str]:
@@ -129,16 +130,14 @@ def _write(
     folder: Folder, found: Iterable[tuple[str, Record | None]], count: int | None, least: int
 ) -> dict[str, Any]:
     """Appends dialogues until there are `count`."""
-    left = None if count is None else max(0, count - folder.counts["taken"])
-    for identity, record in found if left != 0 else ():
+    full = count is not None and sum(folder.sizes.values()) >= count
+    for identity, record in () if full else found:
         if folder.has(identity):
             continue
         if record is None:
             folder.counts["without success"] += 1
-        elif folder.add(record, least) and left is not None:
-            left -= 1
-            if left == 0:
-                break
+        elif folder.add(record, least) and sum(folder.sizes.values()) == count:
+            break
     facts = folder.finish()
     if not sum(facts["dialogues"].values()):
         raise UserError(
@@ -147,15 +146,9 @@ def _write(
     return facts
 
 
-def _suite(settings: Settings) -> Suite:
+def _suite(settings: Settings) -> closing[Suite]:
     parts = parts_of(settings)
-    return make_suite(settings, parts, run_context(settings, parts))
-
-
-def _against(settings: Settings, suite: Suite) -> list[str]:
-    """The splits that no recording may share a scenario with."""
-    named = dict.fromkeys((settings.env.dev_split, settings.evaluation.split))
-    return [split for split in named if split in splits_of(suite)]
+    return closing(make_suite(settings, parts, run_context(settings, parts)))
 
 
 def _number(arguments: list[str], key: str) -> int | None:

@@ -6,6 +6,7 @@ result are accepted, failed attempts of the reference are no item.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -107,43 +108,39 @@ def _by_id(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_annotation(text: str, turns: int) -> Checklist:
-    """The checklist in an annotator's answer. Raises ValueError with what is wrong, for the model
+    """The checklist in an annotator's answer. Raises Unusable with what is wrong, for the model
     to read."""
     try:
         data = read(text[text.find("{") : text.rfind("}") + 1], _ANSWER)
     except Unreadable as error:
-        raise ValueError(f"it is not JSON ({error}).") from error
+        raise Unusable(f"it is not JSON ({error}).") from error
     found = data.get("turns") if isinstance(data, dict) else None
     if not isinstance(found, list) or len(found) != turns:
-        raise ValueError(f"it has no list `turns` with one entry for each of the {turns} turns.")
+        raise Unusable(f"it has no list `turns` with one entry for each of the {turns} turns.")
     try:
         return read_checklist([_merged(turn, n) for n, turn in enumerate(found)], "the answer")
     except UserError as error:
-        raise ValueError(str(error)) from error
+        raise Unusable(str(error)) from error
 
 
 def _merged(turn: Any, number: int) -> list[dict[str, Any]]:
     """A turn's items with their weights and dependences, which come as maps of their own."""
-    maps = {key: turn.get(key) for key in ("weight", "dependence")} if _is_object(turn) else {}
-    items = turn.get("checklist") if _is_object(turn) else None
-    if not isinstance(items, list) or not all(map(_is_object, items)) or not items:
-        raise ValueError(f"turn {number} has no list `checklist` of at least one object.")
-    if not all(_is_object(found) for found in maps.values()):
-        raise ValueError(f"turn {number}: weight and dependence must be objects by id.")
+    told: Any = turn if isinstance(turn, Mapping) else {}
+    items, maps = told.get("checklist"), {key: told.get(key) for key in ("weight", "dependence")}
+    if not (isinstance(items, list) and items and all(isinstance(i, Mapping) for i in items)):
+        raise Unusable(f"turn {number} has no list `checklist` of at least one object.")
+    if not all(isinstance(found, Mapping) for found in maps.values()):
+        raise Unusable(f"turn {number}: weight and dependence must be objects by id.")
     names = {str(item.get("id")) for item in items}
     for key, found in maps.items():
         if unknown := sorted(found.keys() - names):
-            raise ValueError(f"turn {number}: {key} names {unknown[0]!r}, which is no item of it.")
+            raise Unusable(f"turn {number}: {key} names {unknown[0]!r}, which is no item of it.")
     made = []
     for item in items:
         name = str(item.get("id"))
         weight, after = maps["weight"].get(name), maps["dependence"].get(name, [])
         made.append({**item, "weight": weight, "dependence": after})
     return made
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 def annotate(
@@ -168,18 +165,10 @@ def annotate(
                     continue
                 _, turns = turns_of(record["messages"])
                 question, schema = question_of(turns, record["tools"]), schema_of(len(turns))
-
-                def read(text: str, count: int = len(turns)) -> Checklist:
-                    try:
-                        return read_annotation(text, count)
-                    except ValueError as error:
-                        raise Unusable(str(error)) from error
-
+                read_own = functools.partial(read_annotation, turns=len(turns))
+                names = [f"{record['uuid']}/{variant}" for variant in range(variants)]
                 try:
-                    found = [
-                        roles.usable(ROLE, f"{record['uuid']}/{variant}", question, read, schema)
-                        for variant in range(variants)
-                    ]
+                    found = [roles.usable(ROLE, n, question, read_own, schema) for n in names]
                 except LLMError as error:
                     log(f"{record['uuid']} is left out: {error}")
                     counts["left out"] += 1

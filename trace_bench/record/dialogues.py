@@ -1,15 +1,20 @@
 """Dialogues from a suite's references, replayed in its environment, and from a finished run's own
-successful rollouts; held-out episodes are never taken."""
+successful rollouts; held-out episodes are never taken. The folder that they are written to, line by
+line, so that the same command goes on where it was stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from trace_bench.checklists.items import Checklist, read_checklist, to_json
+from trace_bench.checklists.items import Checklist, read_checklist, read_checklists, to_json
+from trace_bench.checklists.judges import ChecklistProgress, ProgramJudge, Scene
 from trace_bench.checklists.sources import of_reference, rewarded_in, spread
-from trace_bench.checklists.talk import UserTurn, turns_of
+from trace_bench.checklists.talk import UserTurn, text_of, turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     HasChecklist,
@@ -21,10 +26,10 @@ from trace_bench.core.protocols import (
     performed,
 )
 from trace_bench.core.run_files import SUMMARY
+from trace_bench.core.store import Lines, canonical, read_object, stable_seed, write_json
 from trace_bench.core.summary import Summary, read_summary
-from trace_bench.core.types import Milestone, Task, Trajectory
-from trace_bench.envs.recorded.data import Record
-from trace_bench.record.folder import scenario_of
+from trace_bench.core.types import Message, Milestone, Task, Trajectory
+from trace_bench.envs.recorded.data import META, Record, read_record
 from trace_bench.results.formats.episodes import FinishedRun
 
 
@@ -102,10 +107,9 @@ def summary_of(folder: Path) -> Summary:
     return summary
 
 
-def of_run(folder: Path) -> Iterator[tuple[str, Record | None]]:
+def of_run(folder: Path, summary: Summary) -> Iterator[tuple[str, Record | None]]:
     """(uuid, the dialogue) of each rollout that was spent; None for one without success, or with a
     call that could not be read."""
-    summary = summary_of(folder)
     for episode in FinishedRun(folder, summary).episodes():
         if episode.held_out or episode.purpose == "evaluation":
             continue
@@ -128,3 +132,107 @@ def _of_rollout(identity: str, suite: str, t: Trajectory) -> Record | None:
         "checklists": to_json([by_milestones(turns, len(opening), t.score.milestones)]),
         "source": {"suite": suite, "task": t.task, "by": t.agent},
     }
+
+
+# -- the folder ------------------------------------------------------------------------------------
+
+SHARES = {"train": 0.9, "dev": 0.05, "test": 0.05}
+"""The shares of the scenarios that each split gets."""
+
+
+class Folder:
+    """The files of one command. `made_by`: what decides their content; a folder that was made by
+    anything else is refused."""
+
+    def __init__(self, path: Path, made_by: Mapping[str, Any], held_out: Collection[str]) -> None:
+        self.path, self._made_by, self._held_out = path, dict(made_by), frozenset(held_out)
+        there = read_object(path / META) if (path / META).exists() else None
+        if there is not None and there.get("made_by") != self._made_by:
+            raise UserError(
+                f"{path} holds recordings of another command: {canonical(there.get('made_by'))}. "
+                "Change `out`, or remove the folder."
+            )
+        if there is None:
+            if path.exists() and any(path.iterdir()):
+                raise UserError(f"{path} is not empty and no folder of recordings. Change `out`.")
+            write_json(path / META, {"made_by": self._made_by})
+        self._lines = {split: Lines(path / f"{split}.jsonl", dict) for split in SHARES}
+        self._known: set[str] = set()
+        self.sizes = dict.fromkeys(SHARES, 0)
+        self.turns = 0
+        self.counts: Counter[str] = Counter()  # of what was left out, by reason
+        for split, lines in self._lines.items():
+            for number, line in enumerate(lines.existing, start=1):
+                record = read_record(line, f"{path / split}.jsonl, line {number}")
+                self._count(record, split, len(record["checklists"][0]))
+            lines.existing.clear()
+
+    def _count(self, record: Record, split: str, turns: int) -> None:
+        self._known.add(record["uuid"])
+        self.sizes[split] += 1
+        self.turns += turns
+
+    def has(self, uuid: str) -> bool:
+        return uuid in self._known
+
+    def add(self, record: Record, least: int) -> bool:
+        """Appends a dialogue, in the split of its scenario; whether it was taken. Left out and
+        counted: fewer than `least` turns, a scenario of the held-out tasks, a checklist that the
+        dialogue itself does not satisfy."""
+        opening, turns = turns_of(record["messages"])
+        scenario = scenario_of(record["messages"])
+        if len(turns) < least:
+            self.counts["too short"] += 1
+        elif scenario in self._held_out:
+            self.counts["held out"] += 1
+        elif not satisfies_itself(record, opening, turns):
+            self.counts["does not satisfy its checklist"] += 1
+        else:
+            split = split_of(scenario)
+            self._lines[split].append(record)
+            self._count(record, split, len(turns))
+            return True
+        return False
+
+    def finish(self) -> dict[str, Any]:
+        """Writes what was counted and returns it."""
+        for lines in self._lines.values():
+            lines.close()
+        facts = {
+            "made_by": self._made_by,
+            "dialogues": self.sizes,
+            "left out": dict(self.counts),
+            "turns": self.turns,
+            "held-out scenarios checked": len(self._held_out),
+        }
+        write_json(self.path / META, facts)
+        return facts
+
+
+def scenario_of(messages: Sequence[Message]) -> str:
+    """What the user wants, as a digest of all that the user says: dialogues of the same scenario
+    are in the same split."""
+    said = [" ".join(text_of(m).lower().split()) for m in messages if m["role"] == "user"]
+    return hashlib.sha256(canonical(said).encode()).hexdigest()
+
+
+def split_of(scenario: str) -> str:
+    """The split of a scenario, the same on every machine."""
+    draw = stable_seed("recorded", scenario) / 2**63
+    for split, share in SHARES.items():
+        if draw < share:
+            return split
+        draw -= share
+    return next(iter(SHARES))
+
+
+def satisfies_itself(record: Record, opening: Sequence[Message], turns: Sequence[UserTurn]) -> bool:
+    """Whether the dialogue satisfies every item of its checklist by the judge by program."""
+    checklists = read_checklists(record["checklists"], record["uuid"])
+    progress, steps = ChecklistProgress(checklists, ProgramJudge()), 0
+    for number, turn in enumerate(turns):
+        for place in range(len(turn.steps)):
+            so_far = UserTurn(turn.user, turn.steps[: place + 1])
+            progress.judge(number, steps, Scene(record["uuid"], tuple(opening), so_far))
+            steps += 1
+    return all(check.step is not None for check in progress.checks())

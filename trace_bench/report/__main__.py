@@ -30,34 +30,30 @@ def main(arguments: Sequence[str]) -> int:
     parser = parser_of("report", __doc__)
     parser.add_argument("places", nargs="+", metavar="RUN", type=Path)
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="file to write")
-    parser.add_argument(
-        "--limit-mb",
-        type=float,
-        default=LIMIT_MB,
-        help=f"leave out conversations of training, the last runs' first, beyond this size "
-        f"({LIMIT_MB})",
+    text = (
+        f"leave out conversations of training, the last runs' first, beyond this size ({LIMIT_MB})"
     )
+    parser.add_argument("--limit-mb", type=float, default=LIMIT_MB, help=text)
     text = "another build of plotly.js, such as plotly-basic.min.js (that of the Python package)"
     parser.add_argument("--plotly", type=Path, metavar="FILE", help=text)
     text = "show a run that goes on, on a page that loads itself again, until it is finished"
     parser.add_argument("--follow", action="store_true", help=text)
-    parser.add_argument(
-        "--every", type=float, default=5.0, metavar="SECONDS", help="how often, with --follow (5)"
-    )
+    text = "how often, with --follow (5)"
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help=text)
     given = parser.parse_args(arguments)
     if given.follow:
         if len(given.places) > 1 or not 0.1 <= given.every <= 3600:
             raise UserError("--follow shows one RUN, every 0.1 to 3600 seconds.")
         print(f"{given.out} shows the run while it goes on; Ctrl-C ends that", flush=True)
         follow(given.places[0], given.out, given.every)
-    found = find(given.places)
-    for text in found.skipped:
+    found, skipped = find(given.places)
+    for text in skipped:
         print(visible(f"skipped: {text}"), file=sys.stderr)
-    made = build(found, int(given.limit_mb * 1e6), given.plotly)
-    write_text(given.out, made.html)
-    for text in made.left_out:
+    html, left_out = build(found, skipped, int(given.limit_mb * 1e6), given.plotly)
+    write_text(given.out, html)
+    for text in left_out:
         print(visible(f"left out: {text}"), file=sys.stderr)
-    print(f"{given.out} ({len(made.html) / 1e6:.1f} MB, {len(found.runs)} runs)")
+    print(f"{given.out} ({len(html) / 1e6:.1f} MB, {len(found)} runs)")
     return 0
 
 

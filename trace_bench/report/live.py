@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +21,9 @@ from trace_bench.core.limits import Unreadable
 from trace_bench.core.lines import Entry, Outcome, Stored
 from trace_bench.core.run_files import CONFIG, SUMMARY
 from trace_bench.core.store import each_line, plain_file, write_text
+from trace_bench.core.types import grouped
 from trace_bench.core.yaml_file import read_settings
+from trace_bench.results.statistics import mean
 
 T = TypeVar("T")
 LATEST = 3  # conversations
@@ -59,7 +60,9 @@ def follow(folder: Path, out: Path, every: float) -> None:
 def page(folder: Path, every: float | None) -> str:
     """The run as it is now. `every`: seconds after which a browser loads the page again."""
     said: list[str] = []
-    config = _settings(folder, said)
+    config: Mapping[str, Any] = {}
+    with _saying(said):
+        config = read_settings(folder / CONFIG)
     ledger = _read(folder / "ledger.jsonl", Entry, said)
     held_out = _read(folder / "evaluation.jsonl", Outcome, said)
     points = _read(folder / "curve.jsonl", Outcome, said)
@@ -88,29 +91,28 @@ def page(folder: Path, every: float | None) -> str:
     return "\n".join(parts)
 
 
-def _settings(folder: Path, said: list[str]) -> Mapping[str, Any]:
+@contextmanager
+def _saying(said: list[str]) -> Iterator[None]:
+    """What cannot be read in the block is said."""
     try:
-        return read_settings(folder / CONFIG)
+        yield
     except (UserError, OSError) as error:
         said.append(str(error))
-        return {}
 
 
 def _read(path: Path, kind: type[T], said: list[str]) -> list[T]:
-    """The lines before a damaged one, which is said."""
+    """The lines before a damaged one."""
     found: list[T] = []
-    try:
+    with _saying(said):
         found.extend(each_line(path, kind))
-    except (UserError, OSError) as error:
-        said.append(str(error))
     return found
 
 
 def _phase(folder: Path) -> str:
     """What the file that was written last tells: the call or the agent of its last line."""
     names = ("ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "routing.jsonl")
-    found = [p for place in (folder, *folder.glob("*/")) for name in names if (p := place / name)]
-    there = [(p.stat().st_mtime_ns, p) for p in found if p.is_file()]
+    paths = [place / name for place in (folder, *folder.glob("*/")) for name in names]
+    there = [(p.stat().st_mtime_ns, p) for p in paths if p.is_file()]
     if not there:
         return "It starts."
     changed, path = max(there)
@@ -124,35 +126,26 @@ def _phase(folder: Path) -> str:
 def _latest(path: Path, kind: type[T], count: int) -> list[T]:
     """The last lines at the end of a file that are whole and can be read, the last one first."""
     found: list[T] = []
-    try:
-        with plain_file(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            lines = file.read().split(b"\n")[:-1]
-    except (UserError, OSError):
-        return found
-    for line in reversed(lines):
-        try:
-            found.append(decode(line, kind))
-        except Unreadable:
-            continue
-        if len(found) == count:
-            break
+    with suppress(UserError, OSError), plain_file(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL))
+        for line in reversed(file.read().split(b"\n")[:-1]):
+            with suppress(Unreadable):
+                found.append(decode(line, kind))
+            if len(found) == count:
+                break
     return found
 
 
-def _by(lines: Iterable[Any], key: Any) -> list[tuple[str, int, float | None, float | None]]:
+def _by(lines: Iterable[Any], key: Any) -> list[tuple[Any, ...]]:
     """(group, episodes, mean success, mean similarity) in order; lost episodes are in no mean."""
-    groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    counts: dict[str, int] = defaultdict(int)
-    for line in lines:
-        counts[key(line)] += 1
-        score = line.score if isinstance(line, Outcome) else line
-        if score is not None and score.similarity is not None:
-            groups[key(line)].append((float(score.success), score.similarity))
-    columns = {name: list(zip(*groups[name], strict=True)) for name in counts}
-    means = {n: [sum(c) / len(c) for c in columns[n]] or [None, None] for n in counts}
-    return [(name, counts[name], means[name][0], means[name][1]) for name in counts]
+    rows = []
+    for name, some in grouped(lines, key).items():
+        scores = [o.score if isinstance(o, Outcome) else o for o in some]
+        known = [s for s in scores if s is not None and s.similarity is not None]
+        columns = [[s.success for s in known], [s.similarity for s in known]]
+        rows.append((name, len(some), *(mean(own) if own else None for own in columns)))
+    return rows
 
 
 def _section(title: str, what: str, rows: Sequence[Sequence[Any]]) -> Iterator[str]:

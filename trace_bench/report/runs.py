@@ -4,8 +4,8 @@ difference, task by task, with the statistics of the tables."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,14 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
-from trace_bench.core.store import read_if_there, read_lines, read_object
+from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.summary import Summary
 from trace_bench.core.types import grouped, to_json
 from trace_bench.results import captions
 from trace_bench.results.compare import DEFAULTS, Cell, difference, other_data, other_environment
 from trace_bench.results.places import find as records_in
-from trace_bench.results.records import Record, flat_settings
-from trace_bench.results.rules import DEFAULT, counted
-from trace_bench.results.runs import finished
+from trace_bench.results.records import DEFAULT, Record, flat_settings
+from trace_bench.results.runs import counted, finished
 
 Row = Mapping[str, Any]
 MOST = 60
@@ -40,14 +39,9 @@ class Run:
     settings: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Runs:
-    runs: tuple[Run, ...]
-    skipped: tuple[str, ...]
-
-
-def find(places: Sequence[Path]) -> Runs:
-    """The finished runs at or below `places`, each once. UserError when there is none."""
+def find(places: Sequence[Path]) -> tuple[list[Run], tuple[str, ...]]:
+    """The finished runs at or below `places`, each once and with names of which no two are equal,
+    and what was skipped. UserError when there is none."""
     for place in places:
         if not place.is_dir():
             raise UserError(f"{place} is not a folder. Name folders of finished runs.")
@@ -55,25 +49,18 @@ def find(places: Sequence[Path]) -> Runs:
     if not found.records:
         shown = "; ".join(found.skipped[:3]) or "no folder with a config.yaml"
         raise UserError(f"no finished run in {', '.join(map(str, places))} ({shown}).")
-    runs = [_run(found.folders[record.fingerprint], record) for record in found.records]
-    return Runs(tuple(_told_apart(runs)), found.skipped)
-
-
-def _run(folder: Path, record: Record) -> Run:
-    name = f"{captions.name(record)}, budget {record.budget}, seed {record.seed}"
-    own = {"method": record.label, "budget": record.budget, "seed": record.seed}
-    if began := captions.began_with(record):
-        own["begins with"] = began
-    settings = {**own, **flat_settings(record)}
-    return Run(folder, name, record, finished(folder), settings)
-
-
-def _told_apart(runs: Sequence[Run]) -> Iterator[Run]:
-    """The runs with names of which no two are equal."""
-    often = Counter(run.name for run in runs)
-    for run in runs:
-        suffix = f" ({run.record.fingerprint})" if often[run.name] > 1 else ""
-        yield replace(run, name=run.name + suffix)
+    names = [f"{captions.name(r)}, budget {r.budget}, seed {r.seed}" for r in found.records]
+    runs = []
+    for name, record in zip(names, found.records, strict=True):
+        if names.count(name) > 1:
+            name += f" ({record.fingerprint})"
+        own = {"method": record.label, "budget": record.budget, "seed": record.seed}
+        if began := captions.began_with(record):
+            own["begins with"] = began
+        settings, folder = {**own, **flat_settings(record)}, record.folder
+        assert folder is not None  # as no place is a file
+        runs.append(Run(folder, name, record, finished(folder), settings))
+    return runs, found.skipped
 
 
 def tasks(run: Run) -> dict[str, Any]:
@@ -105,9 +92,8 @@ def _mean(known: Sequence[float]) -> float | None:
 
 def capabilities(run: Run) -> dict[str, Any] | None:
     """What capabilities.json says, with its labels counted per capability; None without one."""
-    if not (path := run.folder / "capabilities.json").exists():
+    if not (found := read_if_there(run.folder / "capabilities.json")):
         return None
-    found = read_object(path)
     labels: dict[str, Counter[str]] = {}
     for row in found.get("labels", ()):
         kind = "passed" if row["passed"] else "failed"
@@ -126,12 +112,9 @@ def capabilities(run: Run) -> dict[str, Any] | None:
 
 def curves(run: Run) -> list[Row]:
     """The iterations of training, one row each, as the trainer logged them."""
-    path = run.folder / "metrics.jsonl"
-    if not path.exists():
-        return []
     keep = ("rollouts", "adapter", "iteration", "reward", "success", "constant_share", "kl", "loss")
-    rows = [r for r in read_lines(path) if r.get("phase") == "training"]
-    return [{k: r.get(k) for k in keep} for r in rows]
+    rows = read_lines(run.folder / "metrics.jsonl")
+    return [{k: r.get(k) for k in keep} for r in rows if r.get("phase") == "training"]
 
 
 def differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], str]:

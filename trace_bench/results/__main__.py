@@ -46,33 +46,29 @@ from pathlib import Path
 
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import remove_leftovers, write_text
-from trace_bench.results import (
-    details,
-    figures,
-    over,
-    paper,
-    places,
-    plan,
-    rules,
-    sizes,
-    tables,
-    two,
-)
+from trace_bench.results import details, figures, over, paper, places, plan, sizes, tables, two
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import with_own
 from trace_bench.results.places import Found
 from trace_bench.results.prices import read_prices
-from trace_bench.results.records import as_line, training_tasks
+from trace_bench.results.records import RULES, as_line, training_tasks
 from trace_bench.results.statistics import many
 
-ONLY = {
-    "format": ("export",), "csv": ("compare",), "prices": ("tables", "regrade"), "port": ("view",),
-    "across": ("tables", "map", "over", "regrade", "search"), "setting": ("over",),
-    "comparisons": ("plan",), "looks": ("plan",),
+COVERAGE = 0.9  # the share of held-out episodes that must have a score, unless another is given
+ONLY: Mapping[str, tuple[tuple[str, ...], type, str]] = {
+    "format": (("export",), str, "of export (default: card)"),
+    "csv": (("compare",), Path, "of compare: a file for the differences by task"),
+    "prices": (("tables", "regrade"), Path, "of tables: a YAML file of prices"),
+    "across": (("tables", "map", "over", "regrade", "search"), str,
+               "of tables, map, over, search: SETTING,... of rows"),
+    "setting": (("over",), str, "of over: the setting of the axis"),
+    "port": (("view",), int, "of view (default: 7575)"),
+    "comparisons": (("plan",), int, "of plan: in one table (default: 1)"),
+    "looks": (("plan",), int, "of plan: how often the table is made (default: 1)"),
 }  # fmt: skip
-"""Options that belong to some of the commands."""
+"""Options that belong to some of the commands: these, their type, and what they are."""
 
 
 def collect(found: Found, out: Path) -> list[Path]:
@@ -107,23 +103,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("command", choices=[*COMMANDS, *more])
     parser.add_argument("places", nargs="*", metavar="PLACE|FILTER")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--format", help="of export (default: card)")
-    parser.add_argument("--csv", type=Path, help="of compare: a file for the differences by task")
-    parser.add_argument("--prices", type=Path, help="of tables: a YAML file of prices")
-    parser.add_argument("--across", help="of tables, map, over, search: SETTING,... of rows")
-    parser.add_argument("--setting", help="of over: the setting of the axis")
-    parser.add_argument("--port", type=int, help="of view (default: 7575)")
-    parser.add_argument("--comparisons", type=int, help="of plan: in one table (default: 1)")
-    parser.add_argument(
-        "--looks", type=int, help="of plan: how often the table is made (default: 1)"
-    )
-    parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
+    for name, (_, kind, text) in ONLY.items():
+        parser.add_argument(f"--{name}", type=kind, help=text)
+    parser.add_argument("--coverage", type=float, default=COVERAGE)
     given = parser.parse_intermixed_args(arguments)
     if given.out is None and given.command not in ("compare", "view", "plan"):
         parser.error("the following arguments are required: --out")
     if given.setting is None and given.command == "over":
         parser.error("over needs --setting, such as method.breadth")
-    for name, commands in ONLY.items():
+    for name, (commands, *_) in ONLY.items():
         if getattr(given, name) is not None and given.command not in commands:
             parser.error(f"--{name} is an option of {' and '.join(commands)}")
     if given.out is not None:
@@ -138,11 +126,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _compare(given: argparse.Namespace) -> list[Path]:
-    a, b, folders = two.chosen(given.places)
+    a, b = two.chosen(given.places)
     places.check_coverage((*a.records, *b.records), given.coverage)
     text = two.compare_two(a, b)
     if given.csv is not None:
-        write_text(given.csv, two.per_task(a, b, folders))
+        write_text(given.csv, two.per_task(a, b))
     print(text)
     if given.out is not None:
         write_text(given.out / "compare.md", text + "\n")
@@ -168,18 +156,15 @@ def _plan(given: argparse.Namespace) -> list[Path]:
 
 
 def _view(given: argparse.Namespace) -> list[Path]:
-    from trace_bench.results import view
+    from trace_bench.results.formats import inspect
 
-    view.check_installed(given.places)
-    found = _found(given.places)
-    folders = [
-        found.folders[r.fingerprint] for r in found.records if r.fingerprint in found.folders
-    ]
+    inspect.check_installed(given.places)
+    folders = [r.folder for r in _found(given.places).records if r.folder]
     if not folders:
         raise UserError("view needs folders of finished runs; name at least one.")
     if given.out is not None:
-        return view.bundle(folders, given.out)
-    view.serve(folders, view.PORT if given.port is None else given.port)
+        return inspect.bundle(folders, given.out)
+    inspect.serve(folders, inspect.PORT if given.port is None else given.port)
     return []
 
 
@@ -198,8 +183,10 @@ def _make(given: argparse.Namespace) -> list[Path]:
     if command == "regrade":
         named = [p.removeprefix("rule=") for p in arguments if p.startswith("rule=")]
         if len(named) != 1:
-            raise UserError(f"regrade needs one rule=...; allowed: {', '.join(rules.RULES)}.")
-        rule, arguments = rules.check(named[0]), [p for p in arguments if p != f"rule={named[0]}"]
+            raise UserError(f"regrade needs one rule=...; allowed: {', '.join(RULES)}.")
+        rule, arguments = named[0], [p for p in arguments if p != f"rule={named[0]}"]
+        if rule not in RULES:
+            raise unknown("rule", rule, RULES, "rule")
         command = "tables"
     found = _found(arguments, rule)
     if not found.records and command != "paper":

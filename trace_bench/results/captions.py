@@ -1,19 +1,22 @@
 """What stands with every table and figure: what was run, by which rule, what it can show, what the
-suite says about itself, and with which agents the runs began."""
+suite says about itself, with which agents the runs began, and how far repeats differ."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from trace_bench.core.errors import UserError
 from trace_bench.core.summary import SHOWN, facts
-from trace_bench.results.compare import repeats_of
-from trace_bench.results.records import BY_KIND, Record, training_tasks
-from trace_bench.results.rules import RULES
-from trace_bench.results.statistics import can_show, many
+from trace_bench.core.types import grouped
+from trace_bench.results.compare import Cell
+from trace_bench.results.records import BY_KIND, RULES, Record, own_settings, training_tasks
+from trace_bench.results.statistics import ASSUMED, Repeats, can_show, many, mean
 
 _BOUNDS = ("idle", "reference")
 
@@ -36,22 +39,18 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
     trials, (low, _) = int(first.get("evaluation.trials", 1)), _seed_counts(records)
     bounds = [f"{own.floors[n]:.3f}" if n in own.floors else "not defined" for n in _BOUNDS]
     about = facts(own.about, models(first))
-    return " ".join(
-        filter(
-            None,
-            [
-                f"{own.suite_name}, split {first['evaluation.split']}, protocol "
-                f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
-                f"{len(own.success)} tasks, {_seeds(records)}, {many(trials, 'trial')}.",
-                f"Floor (idle) {bounds[0]}, ceiling (reference) {bounds[1]}. {_drops(records)}",
-                _code(records),
-                f"About the suite: {about}." if about else "",
-                _beginnings(records),
-                can_show(len(own.success), low, trials, repeats_of(records)),
-                f"Run folders that could not be used: {len(skipped)}." if skipped else "",
-            ],
-        )
+    sentences = (
+        f"{own.suite_name}, split {first['evaluation.split']}, protocol {first['protocol']}, "
+        f"accounting {first.get('accounting', 'strict')}, {len(own.success)} tasks, "
+        f"{_seeds(records)}, {many(trials, 'trial')}.",
+        f"Floor (idle) {bounds[0]}, ceiling (reference) {bounds[1]}. {_drops(records)}",
+        _code(records),
+        f"About the suite: {about}." if about else "",
+        _beginnings(records),
+        can_show(len(own.success), low, trials, repeats_of(records)),
+        f"Run folders that could not be used: {len(skipped)}." if skipped else "",
     )
+    return " ".join(filter(None, sentences))
 
 
 def readable(records: Sequence[Record]) -> str:
@@ -73,10 +72,8 @@ def _seeds(records: Sequence[Record]) -> str:
 
 def _seed_counts(records: Sequence[Record]) -> tuple[int, int]:
     """The fewest and the most seeds of a cell."""
-    seeds: dict[object, set[int]] = {}
-    for r in records:
-        seeds.setdefault((r.label, r.budget, training_tasks(r)), set()).add(r.seed)
-    counts = [len(own) for own in seeds.values()]
+    of_cell = grouped(records, lambda r: (r.label, r.budget, training_tasks(r)))
+    counts = [len({r.seed for r in own}) for own in of_cell.values()]
     return min(counts), max(counts)
 
 
@@ -186,3 +183,48 @@ def began_alike(records: Sequence[Record]) -> bool:
 
 def _mark(record: Record) -> str:
     return str(record.beginning["sha256"]) if record.beginning else ""
+
+
+# -- how repeats of one thing differ --------------------------------------------------------------
+
+
+def repeats_of(records: Sequence[Record]) -> Repeats:
+    """From runs that differ in the seed only, else from the trials of each run, else assumed. Runs
+    that never disagree, such as those without training, say nothing."""
+
+    def apart(r: Record) -> str:
+        settings = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
+        return str((r.label, r.budget, settings, own_settings(r)))
+
+    several = [some for some in grouped(records, apart).values() if len(some) > 1]
+    if found := [each for each in map(_between_seeds, several) if each[0]]:
+        flips, excess, freedom = (mean([each[i] for each in found]) for i in range(3))
+        source = f"between the seeds of these runs, mean over {many(len(found), 'setting')}"
+        return Repeats(flips, source, math.sqrt(excess), 2 * freedom)
+    tried = [2 * c * (n - c) / (n * (n - 1)) for r in records for c, n in r.passes if n > 1]
+    if any(tried):
+        return Repeats(mean(tried), "between the trials of these runs")
+    return ASSUMED
+
+
+def _between_seeds(records: Sequence[Record]) -> tuple[float, float, float]:
+    """(flips, variance of the seeds' means beyond them, its degrees of freedom)."""
+    trials = int(records[0].settings.get("evaluation.trials", 1))
+    values = Cell("", 0, tuple(records)).matrix
+    flips = _disagreement(values)
+    means = np.nanmean(values, axis=1)
+    excess = float(np.var(means, ddof=1)) - flips / (2 * values.shape[1] * trials)
+    return flips, max(0.0, excess), len(records) - 1
+
+
+def _disagreement(values: np.ndarray) -> float:
+    """How often episodes of two rows of [repeats, tasks] differ, a(1-b) + b(1-a): mean over the
+    tasks that both have, then over the pairs that have such tasks."""
+    known = (~np.isnan(values)).astype(float)
+    found = np.nan_to_num(values)
+    either = found @ known.T
+    both = known @ known.T
+    pair = np.tril_indices(len(values), -1)
+    some = both[pair] > 0
+    differ = (either + either.T - 2 * found @ found.T)[pair]
+    return float(np.mean(differ[some] / both[pair][some])) if some.any() else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,15 +13,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.summary import Interval
 from trace_bench.core.types import grouped
 from trace_bench.results.records import TRAINING, Record, own_settings
-from trace_bench.results.statistics import (
-    ASSUMED,
-    Repeats,
-    Uncertainty,
-    many,
-    mean,
-    uncertainty,
-    wilson_interval,
-)
+from trace_bench.results.statistics import Uncertainty, mean, uncertainty, wilson_interval
 from trace_bench.results.table import Table, style
 
 DEFAULTS = {
@@ -91,8 +82,8 @@ def shared(record: Record, facts: Iterable[str]) -> dict[str, Any]:
 
 def environment_code(record: Record) -> dict[str, str]:
     """What is recorded of the code of a run's environment, by setting; {} for the package's own."""
-    own = {k: v for k, v in record.settings.items() if k.startswith(("env.factory", "env.origin."))}
-    return {k: str(v) for k, v in own.items()}
+    own = ("env.factory", "env.origin.")
+    return {k: str(v) for k, v in record.settings.items() if k.startswith(own)}
 
 
 def other_environment(one: Record, other: Record) -> str:
@@ -125,9 +116,7 @@ class Cell:
 
     @cached_property
     def matrix(self) -> np.ndarray:
-        return np.array(
-            [[np.nan if s is None else s for s in r.success] for r in self.records], dtype=float
-        )
+        return np.array([r.success for r in self.records], dtype=float)  # None becomes NaN
 
     @property
     def value(self) -> float:
@@ -145,8 +134,24 @@ class Cell:
         """Success of each seed; on tasks that a seed lost it counts as the mean over the seeds."""
         gaps = self.matrix - self.per_task
         known = (~np.isnan(gaps)).sum(1)
-        means: list[float] = (self.value + np.nansum(gaps, 1) / np.maximum(known, 1)).tolist()
-        return means
+        return [*map(float, self.value + np.nansum(gaps, 1) / np.maximum(known, 1))]
+
+    @cached_property
+    def base(self) -> Cell:
+        """The base agents that its runs evaluated."""
+        name = style().control
+        own = (replace(r.named(name), success=r.base, passes=()) for r in self.records)
+        return Cell(name, self.budget, tuple(own))
+
+    def on(self, places: Sequence[int]) -> Cell:
+        """The cell on the tasks at these places alone, its base agents too."""
+        fields = ("success", "base", "passes", "needs")
+        records = []
+        for r in self.records:
+            known = {name: values for name in fields if (values := getattr(r, name))}
+            some: dict[str, Any] = {n: tuple(v[i] for i in places) for n, v in known.items()}
+            records.append(replace(r, **some))
+        return replace(self, records=tuple(records))
 
     def mean(self, figure: Callable[[Record], float]) -> float:
         """Of a figure, over the seeds."""
@@ -182,31 +187,6 @@ def by_cell(
     return Table(name, caption, ("method", "budget", *header), tuple(made))
 
 
-def at(record: Record, places: Sequence[int]) -> Record:
-    """The record with the tasks at these places alone."""
-
-    def some(values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(values[i] for i in places) if values else ()
-
-    return replace(
-        record,
-        success=some(record.success),
-        base=some(record.base),
-        passes=some(record.passes),
-        needs=some(record.needs),
-    )
-
-
-def only(cell: Cell, places: Sequence[int]) -> Cell:
-    """The cell with the tasks at these places alone, those of its base agents too."""
-    return replace(cell, records=tuple(at(r, places) for r in cell.records))
-
-
-def base_of(cell: Cell) -> Cell:
-    own = (replace(r.named(style().control), success=r.base, passes=[]) for r in cell.records)
-    return Cell(style().control, cell.budget, tuple(own))
-
-
 @dataclass(frozen=True)
 class Difference:
     """Treated less control on the same tasks, means over seeds (`uncertainty`)."""
@@ -228,60 +208,3 @@ def difference(treated: Cell, control: Cell) -> Difference:
     found = uncertainty(known, treated.seed_means, control.seed_means)
     value = sum(known) / len(known)
     return Difference(found.around(value, -1.0), found.p(value), found)
-
-
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Holm's correction for the number of comparisons (S. Holm, Scand. J. Statist. 6, 1979)."""
-    ordered = sorted(p_values, key=lambda name: p_values[name])
-    out: dict[str, float] = {}
-    worst = 0.0
-    for rank, name in enumerate(ordered):
-        worst = max(worst, min(1.0, (len(ordered) - rank) * p_values[name]))
-        out[name] = worst
-    return out
-
-
-# -- how repeats of one thing differ --------------------------------------------------------------
-
-
-def repeats_of(records: Sequence[Record]) -> Repeats:
-    """From runs that differ in the seed only, else from the trials of each run, else assumed. Runs
-    that never disagree, such as those without training, say nothing."""
-
-    def apart(r: Record) -> str:
-        settings = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
-        return str((r.label, r.budget, settings, own_settings(r)))
-
-    found = [_between_seeds(some) for some in grouped(records, apart).values() if len(some) > 1]
-    found = [each for each in found if each[0]]
-    if found:
-        flips, excess, freedom = (mean([each[i] for each in found]) for i in range(3))
-        source = f"between the seeds of these runs, mean over {many(len(found), 'setting')}"
-        return Repeats(flips, source, math.sqrt(excess), 2 * freedom)
-    tried = [2 * c * (n - c) / (n * (n - 1)) for r in records for c, n in r.passes if n > 1]
-    if any(tried):
-        return Repeats(mean(tried), "between the trials of these runs")
-    return ASSUMED
-
-
-def _between_seeds(records: Sequence[Record]) -> tuple[float, float, float]:
-    """(flips, variance of the seeds' means beyond them, its degrees of freedom)."""
-    trials = int(records[0].settings.get("evaluation.trials", 1))
-    values = Cell("", 0, tuple(records)).matrix
-    flips = _disagreement(values)
-    means = np.nanmean(values, axis=1)
-    excess = float(np.var(means, ddof=1)) - flips / (2 * values.shape[1] * trials)
-    return flips, max(0.0, excess), len(records) - 1
-
-
-def _disagreement(values: np.ndarray) -> float:
-    """How often episodes of two rows of [repeats, tasks] differ, a(1-b) + b(1-a): mean over the
-    tasks that both have, then over the pairs that have such tasks."""
-    known = (~np.isnan(values)).astype(float)
-    found = np.nan_to_num(values)
-    either = found @ known.T
-    both = known @ known.T
-    pair = np.tril_indices(len(values), -1)
-    some = both[pair] > 0
-    differ = (either + either.T - 2 * found @ found.T)[pair]
-    return float(np.mean(differ[some] / both[pair][some])) if some.any() else 0.0

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.types import grouped
 from trace_bench.results.captions import describe, head
-from trace_bench.results.compare import (
-    Cell,
-    Cells,
-    by_cell,
-    cells,
-    check_comparable,
-    difference,
-    only,
-)
+from trace_bench.results.compare import Cell, Cells, by_cell, cells, check_comparable, difference
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.statistics import mean, pass_hat
@@ -118,7 +110,7 @@ def by_needs(found: Cells, caption: str) -> Table:
 
     def row(cell: Cell) -> Iterator[list[str]]:
         if places:
-            yield [estimate(only(cell, where).interval()) for where in places.values()]
+            yield [estimate(cell.on(where).interval()) for where in places.values()]
 
     text = (
         "Success by how many capabilities a task needs, by its suite's own word, with 95 % "
@@ -190,31 +182,25 @@ def check_search(records: Sequence[Record]) -> None:
                 f"run {record.fingerprint} was evaluated on the split {split}: settings are chosen "
                 "on the development split only. Run the search with evaluation.split=dev."
             )
-    differing = {key for some in _methods(records).values() for key in varied(some)}
+    differing = {key for some in _methods(records) for key in varied(some)}
     check_comparable(records, free=sorted(differing))
 
 
 def varied(records: Sequence[Record]) -> tuple[str, ...]:
     """The settings, as in `flat_settings`, in which the runs of one method differ."""
-    values: dict[str, set[str]] = {}
-    for record in records:
-        for key, value in flat_settings(record).items():
-            values.setdefault(key, set()).add(str(value))
-    return tuple(sorted(key for key, seen in values.items() if len(seen) > 1))
+    given = [item for record in records for item in flat_settings(record).items()]
+    values = grouped(given, lambda item: item[0])
+    return tuple(sorted(key for key, own in values.items() if len({str(v) for _, v in own}) > 1))
 
 
 def search(records: Sequence[Record], caption: str) -> Table:
     """A row for each method, budget and choice, the best of a method and budget first."""
     rows: list[tuple[str, ...]] = []
-    for method, some in _methods(records).items():
+    for some in _methods(records):
         keys = varied(some)
         for budget in sorted({r.budget for r in some}):
-            groups: dict[tuple[str, ...], list[Record]] = {}
-            for record in sorted((r for r in some if r.budget == budget), key=lambda r: r.seed):
-                given = flat_settings(record)
-                groups.setdefault(tuple(str(given.get(k)) for k in keys), []).append(record)
-            found = {own: Cell(method, budget, tuple(runs)) for own, runs in groups.items()}
-            rows += [(method, f"{budget}", *row) for row in _ranked(keys, found)]
+            runs = sorted((r for r in some if r.budget == budget), key=lambda r: r.seed)
+            rows += _ranked(runs, keys)
     text = (
         "Settings by success, means over tasks and seeds; behind: the best of the same method "
         "and budget less this one, on the same tasks, with a 95 % interval over tasks and seeds. "
@@ -225,9 +211,11 @@ def search(records: Sequence[Record], caption: str) -> Table:
     return Table("search", text, header, tuple(rows))
 
 
-def _ranked(
-    keys: Sequence[str], found: Mapping[tuple[str, ...], Cell]
-) -> Iterator[tuple[str, ...]]:
+def _ranked(runs: Sequence[Record], keys: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The rows of one method and budget."""
+    tried = grouped(runs, lambda r: tuple(str(flat_settings(r).get(k)) for k in keys))
+    method, budget = runs[0].label, runs[0].budget
+    found = {own: Cell(method, budget, tuple(some)) for own, some in tried.items()}
     order = sorted(found, key=lambda values: (-found[values].value, values))
     for values in order:
         cell, best = found[values], found[order[0]]
@@ -235,9 +223,9 @@ def _ranked(
         gap = difference(best, cell).interval
         behind = "best" if cell is best else f"{gap.value:.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
         shown = ", ".join(named) or "one choice only"
-        yield shown, f"{len(cell.records)}", f"{cell.value:.3f}", behind
+        yield method, f"{budget}", shown, f"{len(cell.records)}", f"{cell.value:.3f}", behind
 
 
-def _methods(records: Sequence[Record]) -> dict[str, list[Record]]:
-    names = sorted({r.label for r in records}, key=style().place)
-    return {name: [r for r in records if r.label == name] for name in names}
+def _methods(records: Sequence[Record]) -> list[list[Record]]:
+    found = grouped(records, lambda r: r.label)
+    return [found[name] for name in sorted(found, key=style().place)]

@@ -17,7 +17,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_bytes
 from trace_bench.core.summary import Interval
 from trace_bench.results.captions import began_alike
-from trace_bench.results.compare import Cell, Cells, base_of
+from trace_bench.results.compare import Cell, Cells
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import many
 from trace_bench.results.table import Look, style
@@ -120,14 +120,6 @@ def chart(
         line(axes, looks[method], [(x * shift, interval) for x, interval in points])
 
 
-def curve(
-    axes: Any, x: Sequence[float], low: Sequence[float], middle: Sequence[float],
-    high: Sequence[float], colour: str, dashes: str = "-", label: str | None = None,
-) -> None:  # fmt: skip
-    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(x, middle, color=colour, linestyle=dashes, linewidth=1.4, label=label)
-
-
 def bounds(axes: Any, floors: Mapping[str, float], named: bool = True) -> None:
     """Floor and ceiling of the held-out tasks, named on the line; the lowest one below it, so that
     two close ones can both be read; names in one place are written as one."""
@@ -197,7 +189,7 @@ def rollout_scaling(found: Cells, about: str, path: Path) -> list[Path]:
     levels = [(m, cell.interval()) for m, cell in flat.items()]
     control, cell = style().control, next(iter(found.values()))
     if control not in own and began_alike([r for c in found.values() for r in c.records]):
-        levels = [(control, base_of(cell).interval()), *levels]
+        levels = [(control, cell.base.interval()), *levels]
     lines = [(m, [(b, c.interval()) for b, c in own[m].items()]) for m in methods if m not in flat]
     chart(axes, style().looks([*methods, *(m for m, _ in levels)]), levels, lines)
     bounds(axes, cell.records[0].floors)
@@ -258,8 +250,13 @@ def composition(found: Cells, about: str, path: Path) -> list[Path]:
     figure, (row,) = panels(1, len(budgets), size, sharey=True)
     for axes, budget in zip(row, budgets, strict=True):
         for x, method in enumerate(methods):
-            if cell := routed.get((method, budget)):
-                _composed(axes, looks[method], x, cell)
+            if not (cell := routed.get((method, budget))):
+                continue
+            for name in ("single_score", "oracle_score"):
+                scores = [f[name]["success"] for r in cell.records if (f := r.routing)]
+                if known := [s for s in scores if s is not None]:  # None: all were lost
+                    axes.plot([x], [np.mean(known)], color=_BOUND, marker="_", markersize=11)
+            line(axes, looks[method], [(x, cell.interval())])
         axes.set_xticks(range(len(methods)), [plain(looks[m].label) for m in methods],
                         rotation=40, ha="right", fontsize=7)  # fmt: skip
         axes.set_xlim(-0.6, len(methods) - 0.4)
@@ -271,15 +268,6 @@ def composition(found: Cells, about: str, path: Path) -> list[Path]:
         f"of adapters; lower tick: the best adapter alone; both means over seeds. {about}."
     )
     return finish(figure, "What composing the adapters brings", caption, path)
-
-
-def _composed(axes: Any, look: Look, x: int, cell: Cell) -> None:
-    figures = [r.routing for r in cell.records if r.routing]
-    for name in ("single_score", "oracle_score"):
-        known = [s for f in figures if (s := f[name]["success"]) is not None]  # None: all were lost
-        if known:
-            axes.plot([x], [np.mean(known)], color="#555555", marker="_", markersize=11)
-    line(axes, look, [(x, cell.interval())])
 
 
 def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
@@ -298,8 +286,10 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
     for column, method in zip(grid.T, methods, strict=True):
         curves = [p for r in trained if r.label == method for p in _per_adapter(r)]
         for axes, value in zip(column, (2, 4), strict=True):
-            curve(axes, *_bundle([[(p[0], p[value]) for p in c] for c in curves]),
-                  looks[method].colour)  # fmt: skip
+            x, low, middle, high = _bundle([[(p[0], p[value]) for p in c] for c in curves])
+            colour = looks[method].colour
+            axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(x, middle, color=colour, linewidth=1.4)
         column[0].set_title(plain(f"{looks[method].label}\n{many(len(curves), 'curve')}"))
         column[1].set_xlabel("rollouts of its training")
         column[0].set_ylim(0, 1.05)
@@ -315,9 +305,7 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
     return finish(figure, "Reward during training", caption, path)
 
 
-def _bundle(
-    curves: Sequence[Sequence[tuple[float, float]]],
-) -> tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]:
+def _bundle(curves: Sequence[Sequence[tuple[float, float]]]) -> tuple[np.ndarray, ...]:
     """Rollouts since each training began; 10th percentile, mean and 90th of the curves there."""
     starts = [[x - c[0][0] for x, _ in c] for c in curves]
     x = np.linspace(0, float(np.median([s[-1] for s in starts])), 120)
@@ -326,7 +314,7 @@ def _bundle(
          for s, c in zip(starts, curves, strict=True)]
     )  # fmt: skip
     low, high = np.nanpercentile(values, (10, 90), axis=0)
-    return x.tolist(), low.tolist(), np.nanmean(values, axis=0).tolist(), high.tolist()
+    return x, low, np.nanmean(values, axis=0), high
 
 
 def running(values: Sequence[float]) -> list[float]:

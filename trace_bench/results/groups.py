@@ -13,6 +13,7 @@ from typing import Any
 
 from trace_bench.core.errors import unknown
 from trace_bench.core.text import file_name
+from trace_bench.core.types import grouped
 from trace_bench.results.compare import DEFAULTS, shared
 from trace_bench.results.records import Record, own_settings
 from trace_bench.results.table import Table
@@ -151,12 +152,10 @@ def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]
 def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """The records with a method's name for each of its settings, the plain one for those that more
     runs have than any other; and remarks that say so."""
-    settings: dict[str, dict[str, list[Record]]] = {}
-    for r in members:
-        settings.setdefault(r.label, {}).setdefault(_own(r), []).append(r)
     names: dict[tuple[str, str], str] = {}
     remarks = []
-    for method, found in settings.items():
+    for method, some in grouped(members, lambda r: r.label).items():
+        found = grouped(some, _own)
         ordered = sorted(found, key=lambda own: (-len(found[own]), own))
         if len(ordered) == 1:
             continue
@@ -286,17 +285,10 @@ def overview(groups: Sequence[Group]) -> Table:
     """One row a group: its folder, its runs, and where its settings differ from the largest's."""
     rows = []
     for group in groups:
-        methods = dict.fromkeys(r.label for r in group.records)
-        budgets = sorted({r.budget for r in group.records})
-        rows.append(
-            (
-                group.name,
-                f"{len(group.records)}",
-                "; ".join(methods),
-                ", ".join(map(str, budgets)),
-                _against(group, groups[0]),
-            )
-        )
+        methods = "; ".join(dict.fromkeys(r.label for r in group.records))
+        budgets = ", ".join(map(str, sorted({r.budget for r in group.records})))
+        differ = _against(group, groups[0])
+        rows.append((group.name, f"{len(group.records)}", methods, budgets, differ))
     text = (
         "Runs that cannot stand in one table, in groups that can. A group's tables lie in the "
         "folder of its name. The last column says in what a group's runs differ from the first's, "

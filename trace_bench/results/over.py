@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.results import figures
 from trace_bench.results.captions import describe, head, readable
-from trace_bench.results.compare import Cell, base_of, cells, check_same_settings
+from trace_bench.results.compare import Cell, Cells, cells, check_same_settings
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Found, say
 from trace_bench.results.records import Record, flat_settings, training_tasks
@@ -55,26 +55,20 @@ class Over:
         """A row a method and budget, a column a value. `note`: words behind a number."""
         rows = []
         for key in cells(self.records):
-            row = [
-                success(c, key) + (note(c[key], v) if key in c else "")
-                for v, c in self.cells.items()
-            ]
+            notes = [note(c[key], v) if key in c else "" for v, c in self.cells.items()]
+            row = [success(c, key) + n for c, n in zip(self.cells.values(), notes, strict=True)]
             row += [success(self.flat, key)] if self.flat else []
             rows.append((key[0], f"{key[1]}", *row))
         columns = [*(f"{v:g}" for v in self.cells), *(["not set"] if self.flat else [])]
-        return Table(
-            name,
-            f"{text} {head(self.records, f'about_{name}')}",
-            ("method", "budget", *columns),
-            tuple(rows),
-        )
+        caption = f"{text} {head(self.records, f'about_{name}')}"
+        return Table(name, caption, ("method", "budget", *columns), tuple(rows))
 
     def draw(self, title: str, label: str, path: Path) -> list[Path]:
         """A line a method and budget; a band for runs without the setting, and the base agent."""
         figure, ((axes,),) = figures.panels(1, 1, (5.4, 4.0))
         control, every = style().control, cells(self.records)
         keys = [key for key in every if any(key in c for c in self.cells.values())]
-        levels = [(control, base_of(next(iter(every.values()))).interval())]
+        levels = [(control, next(iter(every.values())).base.interval())]
         levels += [(k[0], c.interval()) for k, c in self.flat.items() if k[0] != control]
         lines = [
             (key[0], [(v, c[key].interval()) for v, c in self.cells.items() if key in c])
@@ -133,77 +127,71 @@ AXIS = ("env.train_tasks", "env.train_split")
 
 def make_map(found: Found, out: Path) -> list[Path]:
     """Runs without env.train_tasks stand as level lines if their method looks at none."""
-    budgets = {r.budget for r in found.records if training_tasks(r)}
-    if not budgets:
+    sized = [r for r in found.records if training_tasks(r)]
+    if not sized:
         raise UserError("the map needs runs with env.train_tasks set; all have null.")
-    records = [
-        r for r in found.records
-        if training_tasks(r) or (r.budget in budgets and r.label in style().level)
-    ]  # fmt: skip
+    budgets, level = {r.budget for r in sized}, style().level
+    others = [r for r in found.records if not training_tasks(r)]
+    records = [*sized, *(r for r in others if r.budget in budgets and r.label in level)]
     if rest := len(found.records) - len(records):
         say("left out", [f"{rest} runs without env.train_tasks or of other budgets"])
-    records.sort(key=lambda r: not training_tasks(r))
     check_same_settings(records, AXIS)
     (group,) = groups_of(records, AXIS)
     say("left out", group.left_out)
     sized = [r for r in group.records if training_tasks(r)]
-    level = [r for r in group.records if not training_tasks(r)]
-    about = " ".join((describe(sized, found.skipped), *group.remarks))
+    flat = [r for r in group.records if not training_tasks(r)]
+    numbers = sorted({training_tasks(r) for r in sized})
+    by = {n: cells([r for r in sized if training_tasks(r) == n]) for n in numbers}
+    seeds = f"{len({r.seed for r in flat})} seeds"
     page = "about_training_tasks"
-    made = training_tasks_table(sized, level, head(sized, page))
-    written = write([made], out, page, about)
-    return written + training_tasks_figure(sized, level, readable(sized), out / "training_tasks")
+    made = _map_table(by, cells(flat), seeds, head(sized, page))
+    about = " ".join((describe(sized, found.skipped), *group.remarks))
+    drawn = _map_figure(by, cells(flat), seeds, sized, out / "training_tasks")
+    return write([made], out, page, about) + drawn
 
 
-def training_tasks_table(records: Sequence[Record], level: Sequence[Record], caption: str) -> Table:
+def _budgets(by: Mapping[int, Cells]) -> list[int]:
+    return sorted({budget for found in by.values() for _, budget in found})
+
+
+def _map_table(by: Mapping[int, Cells], level: Cells, seeds: str, caption: str) -> Table:
     """One row a number and method; at the end the `level` ones, which look at none."""
-    budgets = sorted({r.budget for r in records})
-    parts = {f"{n}": [r for r in records if training_tasks(r) == n] for n in _numbers(records)}
-    rows = []
-    for name, some in (parts | {"any": level}).items():
-        found = cells(some)
+    budgets, rows = _budgets(by), []
+    for number, found in (*by.items(), ("any", level)):
         for method in dict.fromkeys(m for m, _ in found):
-            rows.append((name, method, *(success(found, (method, b)) for b in budgets)))
+            rows.append((f"{number}", method, *(success(found, (method, b)) for b in budgets)))
     text = (
         "Success by number of training tasks and rollout budget, with 95 % intervals over tasks "
         f"and seeds. {caption}"
     )
     if level:
-        text += " The methods at `any` do not look at the training tasks"
-        text += f" ({len({r.seed for r in level})} seeds)."
+        text += f" The methods at `any` do not look at the training tasks ({seeds})."
     return Table("training_tasks", text, ("tasks", "method", *map(str, budgets)), tuple(rows))
 
 
-def _numbers(records: Sequence[Record]) -> list[int]:
-    return sorted({training_tasks(r) for r in records})
-
-
-def training_tasks_figure(
-    records: Sequence[Record], flat: Sequence[Record], about: str, path: Path
+def _map_figure(
+    by: Mapping[int, Cells], level: Cells, seeds: str, sized: Sequence[Record], path: Path
 ) -> list[Path]:
-    """One panel a budget, a line a method; `flat` runs see no training tasks: a band."""
-    budgets, numbers = sorted({r.budget for r in records}), _numbers(records)
+    """One panel a budget, a line a method; `level` ones see no training tasks: a band."""
+    budgets = _budgets(by)
     size = (max(2.3 * len(budgets) + 1.2, 6.6), 3.6)
     figure, (row,) = figures.panels(1, len(budgets), size, sharey=True)
-    looks = style().looks(r.label for r in (*records, *flat))
-    methods = sorted({r.label for r in records}, key=style().place)
-    by = {n: cells([r for r in records if training_tasks(r) == n]) for n in numbers}
+    methods = sorted({m for found in by.values() for m, _ in found}, key=style().place)
+    looks = style().looks([*methods, *(m for m, _ in level)])
     for n, (axes, budget) in enumerate(zip(row, budgets, strict=True)):
-        levels = [(m, cell.interval()) for (m, b), cell in cells(flat).items() if b == budget]
+        levels = [(m, cell.interval()) for (m, b), cell in level.items() if b == budget]
         lines = [
             (m, [(t, c[m, budget].interval()) for t, c in by.items() if (m, budget) in c])
             for m in methods
         ]
         figures.chart(axes, looks, levels, lines)
-        figures.bounds(axes, records[0].floors, named=n == 0)
-        figures.doubling(axes, numbers, "training tasks")
+        figures.bounds(axes, sized[0].floors, named=n == 0)
+        figures.doubling(axes, list(by), "training tasks")
         axes.set_title(f"{budget:,} rollouts")
     row[0].set_ylabel(figures.SUCCESS)
     row[-1].legend(**figures.BESIDE)
     title = "Success by number of training tasks and rollout budget"
-    caption = f"{about}; {figures.INTERVALS}."
-    if flat:
-        caption += (
-            f" Bands: methods that see no training task, {len({r.seed for r in flat})} seeds."
-        )
+    caption = f"{readable(sized)}; {figures.INTERVALS}."
+    if level:
+        caption += f" Bands: methods that see no training task, {seeds}."
     return figures.finish(figure, title, caption, path)

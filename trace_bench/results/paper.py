@@ -20,7 +20,8 @@ from trace_bench.results.figures import doubling, finish, level, line, panels
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import wilson_interval
-from trace_bench.results.table import OTHER, Table, estimate, style, write
+from trace_bench.results.table import OTHER, Table, style, write
+from trace_bench.results.tables import success
 
 OURS = {"adp": "sft", "awm": "untargeted"}  # the paper's names for what we call otherwise
 NOT_RUN = "not run"
@@ -68,8 +69,8 @@ def _implied(solved: float, n: int) -> str:
     return f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def _measured(found: Cells, key: tuple[str, int]) -> str:
-    return estimate(found[key].interval()) if key in found else NOT_RUN
+def _by_budget(data: Mapping[str, Any], name: str) -> list[tuple[int, float]]:
+    return [*zip(data["budget"], data[name], strict=True)]
 
 
 def _toolsandbox(main: Sequence[Mapping[str, Any]], found: Cells, budget: int, note: str) -> Table:
@@ -77,7 +78,7 @@ def _toolsandbox(main: Sequence[Mapping[str, Any]], found: Cells, budget: int, n
     for row in main:
         name, solved = row["method"], row["perfect"]
         share, similarity = f"{solved / 129:.3f}", f"{row['mean_similarity']:.3f}"
-        ours = _measured(found, (OURS.get(name, name), budget))
+        ours = success(found, (OURS.get(name, name), budget))
         rows.append((name, share, _implied(solved, 129), similarity, ours))
     caption = (
         "ToolSandbox. Reported: share of 129 official scenarios solved perfectly, trained and "
@@ -91,11 +92,10 @@ def _toolsandbox(main: Sequence[Mapping[str, Any]], found: Cells, budget: int, n
 def _scaling(data: Mapping[str, Any], found: Cells, note: str) -> Table:
     rows = []
     for name in _LINES:
-        for budget, value in zip(data["budget"], data[name], strict=True):
+        for budget, value in _by_budget(data, name):
             cell = found.get((name, budget))
             ours = NOT_RUN if cell is None else f"{cell.mean(lambda r: r.similarity):.3f}"
-            success = _measured(found, (name, budget))
-            rows.append((name, f"{budget}", f"{value:.3f}", ours, success))
+            rows.append((name, f"{budget}", f"{value:.3f}", ours, success(found, (name, budget))))
     caption = (
         "Rollout scaling on ToolSandbox. Reported: mean similarity on 129 official scenarios, with "
         "training rollouts counted only; a mean similarity implies no interval by itself. Ours: "
@@ -130,9 +130,7 @@ def _tau2(data: Mapping[str, Any]) -> list[Table]:
         [
             (name, f"{budget}", *share(value))
             for name in _LINES
-            for budget, value in zip(
-                data["rollouts"]["budget"], data["rollouts"][name], strict=True
-            )
+            for budget, value in _by_budget(data["rollouts"], name)
         ],
     )
     capabilities = _not_run(
@@ -206,8 +204,8 @@ def _draw_scaling(reported: Mapping[str, Any], path: Path) -> list[Path]:
     constant = reported["base"]
     level(axes, style().look("base"), Interval(constant, constant, constant))
     for method in _LINES:
-        points = zip(reported["budget"], reported[method], strict=True)
-        line(axes, style().look(method), [(b, Interval(v, v, v)) for b, v in points])
+        points = [(b, Interval(v, v, v)) for b, v in _by_budget(reported, method)]
+        line(axes, style().look(method), points)
     doubling(axes, reported["budget"], "training rollouts")
     axes.set_ylabel("mean similarity")
     axes.legend()
@@ -224,8 +222,8 @@ def _draw_tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
 
     scaling = data["rollouts"]
     for method in _LINES:
-        points = zip(scaling["budget"], scaling[method], strict=True)
-        line(left, style().look(method), [(b, implied(v)) for b, v in points])
+        points = [(b, implied(v)) for b, v in _by_budget(scaling, method)]
+        line(left, style().look(method), points)
     doubling(left, scaling["budget"], "training rollouts")
     for method in ("prompt_only", "trace"):
         by_number = data["capabilities"][method]
@@ -241,13 +239,14 @@ def _draw_tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
             label=label, linewidth=1.4, markersize=6,
         )  # fmt: skip
     doubling(right, routing["capabilities"], "capabilities")
-    right.set_ylim(0, None)
-    for axes, title in ((left, "Budget"), (middle, "Capabilities"), (right, "Routing")):
+    for axes, title, label, top in (
+        (left, "Budget", "pass rate", 0.75),
+        (middle, "Capabilities", "pass rate", 0.75),
+        (right, "Routing", f"tasks, of {tasks}", None),
+    ):
         axes.set_title(title)
         axes.legend()
-    for axes in (left, middle):
-        axes.set_ylabel("pass rate")
-        axes.set_ylim(0, 0.75)
-    right.set_ylabel(f"tasks, of {tasks}")
+        axes.set_ylabel(label)
+        axes.set_ylim(0, top)
     caption = f"{_SOURCE}. Bars are 95 % intervals that {tasks} tasks imply (Wilson)."
     return finish(figure, "τ²-bench, as reported", caption, path)

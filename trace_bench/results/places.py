@@ -6,14 +6,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import reason, shown
 from trace_bench.core.text import visible
-from trace_bench.results.records import DAMAGE, Record, flat_settings, read_records
-from trace_bench.results.rules import DEFAULT
+from trace_bench.results.records import DAMAGE, DEFAULT, Record, flat_settings, read_records
 from trace_bench.results.runs import read_run
 
 RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
@@ -23,36 +22,30 @@ _MOST_SHOWN = 12
 
 @dataclass(frozen=True)
 class Found:
-    """The records, what could not be used, and run folders by fingerprint."""
+    """The records, and what could not be used."""
 
     records: tuple[Record, ...]
     skipped: tuple[str, ...]
-    folders: Mapping[str, Path] = field(default_factory=dict)
 
 
 def find(places: Sequence[Path], rule: str | None = None) -> Found:
     """Records of all run folders at or below `places`, and of record files (*.jsonl) named there.
-    `rule` None is the default rule for folders, for files the one that they were made by.
-
-    A folder that is unfinished, damaged or edited is skipped and named, and so is a run that was
-    there before. UserError for a place that does not exist, and for a record file of another
-    rule."""
+    `rule` None is the default rule for folders, for files the one that they were made by. Skipped
+    and named are folders that are unfinished, damaged or edited, and runs that were there before.
+    UserError for a place that does not exist, and for a record file of another rule."""
     found: dict[str, Record] = {}
-    folders: dict[str, Path] = {}
     skipped: list[str] = []
     for place in places:
-        for folder, record in _at(place, rule, skipped):
+        for record in _at(place, rule, skipped):
             key = record.fingerprint or f"unnamed {len(found)}"
             if found.setdefault(key, record) is not record:
-                skipped.append(f"{folder}: run {record.fingerprint} is there already, counted once")
-            elif folder.is_dir():
-                folders[key] = folder
-    return Found(tuple(found.values()), tuple(skipped), folders)
+                where = record.folder or place
+                skipped.append(f"{where}: run {record.fingerprint} is there already, counted once")
+    return Found(tuple(found.values()), tuple(skipped))
 
 
-def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[tuple[Path, Record]]:
-    """Every record of a file, with the file, and every finished run at or below a folder, with its
-    own; the others are named in `skipped`."""
+def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[Record]:
+    """Records of a file, or of the finished runs at or below a folder; `skipped` names others."""
     try:
         there, file = place.exists(), place.is_file()
     except OSError as error:
@@ -66,17 +59,15 @@ def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[tuple[Pat
                 f"{place} holds records by the rule {', '.join(sorted(other))}; another rule needs "
                 "the attempts themselves. Name the run folders."
             )
-        yield from ((place, record) for record in records)
+        yield from records
         return
     for folder in _folders(place, skipped):
         try:
-            record = read_run(folder, rule or DEFAULT)
+            yield read_run(folder, rule or DEFAULT)
         except UserError as error:
             skipped.append(str(error))
         except DAMAGE as error:
             skipped.append(f"{folder}: damaged ({type(error).__name__}: {str(error)[:200]})")
-        else:
-            yield folder, record
 
 
 def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
@@ -122,20 +113,15 @@ def say(what: str, lines: Iterable[str]) -> None:
 # -- filters --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Filter:
-    key: str
-    values: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.key}={','.join(self.values)}"
+Filters = Mapping[str, tuple[str, ...]]
+"""The allowed values by key."""
 
 
-def split(arguments: Sequence[str]) -> tuple[list[Path], list[Filter]]:
+def split(arguments: Sequence[str]) -> tuple[list[Path], Filters]:
     """The places and the filters among arguments: `name=value`, unless there is such a file. Raises
     UserError for a filter without a value and for two of one key."""
     places: list[Path] = []
-    filters: dict[str, Filter] = {}
+    filters: dict[str, tuple[str, ...]] = {}
     for argument in arguments:
         key, mark, given = argument.partition("=")
         if not mark or not _KEY.fullmatch(key) or Path(argument).exists():
@@ -147,45 +133,50 @@ def split(arguments: Sequence[str]) -> tuple[list[Path], list[Filter]]:
         if key in filters:
             raise UserError(
                 f"the filter {key} is given twice; name its values together: "
-                f"{key}={','.join((*filters[key].values, *values))}."
+                f"{_written(key, (*filters[key], *values))}."
             )
-        filters[key] = Filter(key, values)
-    return places, list(filters.values())
+        filters[key] = values
+    return places, filters
 
 
-def choose(found: Sequence[Found], filters: Sequence[Filter]) -> list[Found]:
+def _written(key: str, values: Sequence[str]) -> str:
+    return f"{key}={','.join(values)}"
+
+
+def choose(found: Sequence[Found], filters: Filters) -> list[Found]:
     """What was found without the records that a filter leaves out. Raises UserError for a key or a
     value that no run has: they are typing errors."""
     records = [r for f in found for r in f.records]
-    for each in filters if records else ():
-        _check(each, records)
-    kept = {id(r) for r in records if all({*f.values} & {*names(r, f.key)} for f in filters)}
+    kept = {id(r): r for r in records}
+    for key, values in filters.items() if records else ():
+        _check(key, values, records)
+        kept = {i: r for i, r in kept.items() if {*values} & {*names(r, key)}}
+    shown = [_written(key, values) for key, values in filters.items()]
     if records and not kept:
         raise UserError(
-            f"none of the {len(records)} runs has {' and '.join(map(str, filters))} together. "
+            f"none of the {len(records)} runs has {' and '.join(shown)} together. "
             "Leave out one of the filters."
         )
     if gone := len(records) - len(kept):
-        shown = " ".join(map(str, filters))
-        say("left out", [f"{gone} of {len(records)} runs, by the filters {shown}"])
+        say("left out", [f"{gone} of {len(records)} runs, by the filters {' '.join(shown)}"])
     return [replace(f, records=tuple(r for r in f.records if id(r) in kept)) for f in found]
 
 
-def _check(given: Filter, records: Sequence[Record]) -> None:
-    known = [found for r in records if (found := names(r, given.key))]
+def _check(key: str, values: Sequence[str], records: Sequence[Record]) -> None:
+    known, given = [found for r in records if (found := names(r, key))], _written(key, values)
     if not known:
-        own = sorted({key for r in records for key in flat_settings(r)})
+        own = sorted({name for r in records for name in flat_settings(r)})
         raise UserError(
-            f"no run has {given.key!r} to filter by; allowed: {', '.join(SHORT)}, and any setting "
+            f"no run has {key!r} to filter by; allowed: {', '.join(SHORT)}, and any setting "
             f"of the runs, such as {', '.join(own[:3])}. Change the filter {given}."
         )
     every = {name for found in known for name in found}
-    if wrong := [v for v in given.values if v not in every]:
+    if wrong := [v for v in values if v not in every]:
         there = {found[0] for found in known}
         shown = sorted(there, key=lambda v: (len(v), v) if v.isdigit() else (0, v))
         more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
         raise UserError(
-            f"no run has {given.key}={','.join(wrong)}; there are: "
+            f"no run has {_written(key, wrong)}; there are: "
             f"{', '.join(shown[:_MOST_SHOWN])}{more}. Change the filter {given}."
         )
 

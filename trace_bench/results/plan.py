@@ -50,8 +50,7 @@ class Varied:
 
 
 def varied(records: Sequence[Record]) -> Varied:
-    """From the largest group of runs; UserError without two methods of two seeds each at one
-    budget."""
+    """From the largest group; UserError without two methods of two seeds each at one budget."""
     group, *others = groups_of(records)
     say("left out", [f"{many(len(g.records), 'run')} of another group" for g in others])
     found = [cell for cell in cells(group.records).values() if len(cell.records) > 1]
@@ -63,9 +62,8 @@ def varied(records: Sequence[Record]) -> Varied:
         )
     tasks, records = len(group.records[0].success), [r for c in found for r in c.records]
     flips = mean([2 * _within(cell) for cell in found])
-    seeds = mean(
-        [max(0.0, float(np.var(c.seed_means, ddof=1)) - _within(c) / tasks) for c in found]
-    )
+    excess = [float(np.var(c.seed_means, ddof=1)) - _within(c) / tasks for c in found]
+    seeds = mean([max(0.0, variance) for variance in excess])
     apart = mean([_apart(*pair, tasks) for pair in pairs])
     known = [r.wall_s["total"] / 60 for r in records if "total" in r.wall_s]
     where = f"{records[0].suite_name}, split {records[0].settings['evaluation.split']}"

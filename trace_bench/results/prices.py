@@ -20,7 +20,7 @@ from typing import Any
 from trace_bench.core.checked import build, number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.yaml_file import read_settings
-from trace_bench.results.compare import Cell, Cells, base_of, by_cell
+from trace_bench.results.compare import Cell, Cells, by_cell
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import mean
 from trace_bench.results.table import Table
@@ -113,7 +113,7 @@ def table(found: Cells, prices: Prices, caption: str) -> Table:
         bills = [bill(r, prices) for r in cell.records]
         least = "at least " if any(b.unpriced for b in bills) else ""
         total = mean([b.total for b in bills])
-        points = 100 * (cell.value - base_of(cell).value)
+        points = 100 * (cell.value - cell.base.value)
         yield (
             f"{len(bills)}",
             f"{cell.mean(lambda r: r.wall_s.get('total', 0.0)) / 3600:.3f}",

@@ -4,7 +4,7 @@ from a file of such records that is small enough to commit."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +16,17 @@ from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import Began, Commit, Routing
 from trace_bench.core.types import CHARGED, Amount, Figure, Meta, Name, Share, charged
-from trace_bench.results.rules import RULES
 
 FORMAT = 1
+DEFAULT = "retry"
+RULES = {
+    "retry": "a lost episode is played again; what is lost again is left out of the score",
+    "exclude": "the first attempt counts; what was lost is left out of the score",
+    "zero": "the first attempt counts; what was lost is a failure of the agent",
+}
+"""Reporting rules: which attempts of an episode count, and how lost ones are treated. Every figure
+follows one of them and every table names it; an evaluation keeps all attempts, so that figures can
+be made again under another."""
 DAMAGE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
@@ -36,6 +44,8 @@ LATER = (
 )  # fmt: skip
 """The fields that older files of records do not have."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
+Pair = tuple[Trials, Trials]
+Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
 
 
 @dataclass(frozen=True)
@@ -54,18 +64,15 @@ class Record:
     base: tuple[Share | None, ...]  # the same of the base agent
     similarity: Figure
     tokens: Amount  # of all charged rollouts
-    rule: str = "retry"  # the reporting rule, see rules.py
-    drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out, see rules.py
-    passes: Sequence[Sequence[Trials]] = field(default_factory=list)
-    """With several trials: [successes, scored] per task."""
+    rule: str = "retry"  # the reporting rule
+    drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out
+    passes: tuple[Pair, ...] = ()  # with several trials: [successes, scored] per task
     routing: Mapping[str, Any] | None = None
     capabilities: tuple[Name, ...] = ()
-    votes: Mapping[Name, Sequence[Trials]] = field(default_factory=dict)  # [for, labelling runs]
+    votes: Mapping[Name, Pair] = field(default_factory=dict)  # [for, labelling runs]
     adapters: tuple[Name, ...] = ()
-    curve: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    """Checkpoints on the development split."""
-    training: Sequence[Sequence[Any]] = field(default_factory=list)
-    """[rollouts, adapter, reward, zero, constant groups]."""
+    curve: tuple[Mapping[str, Any], ...] = ()  # checkpoints on the development split
+    training: tuple[Point, ...] = ()  # [rollouts, adapter, reward, zero, constant groups]
     floors: Mapping[Name, Figure] = field(default_factory=dict)
     wall_s: Mapping[Name, Figure] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +94,7 @@ class Record:
     parameters: Amount | None = None  # of the base model, where the run says so
     marks: tuple[Name, ...] = ()  # what every table must say about the method
     row: Name = ""  # what tells its row from others of its method; only in a table, in no file
+    folder: Path | None = field(default=None, compare=False)  # it was read from; in no file
     format: int = FORMAT
 
     @property
@@ -118,10 +126,8 @@ class Record:
     @property
     def before(self) -> int | None:
         """Rollouts that were spent on the agent with which the run began; None if unknown."""
-        if self.beginning is None:
-            return 0
-        found: int | None = self.beginning["rollouts"]
-        return found
+        rollouts: int | None = 0 if self.beginning is None else self.beginning["rollouts"]
+        return rollouts
 
     @property
     def total(self) -> int:
@@ -232,7 +238,6 @@ def record_of(data: Mapping[str, Any]) -> Record:
         data = {**data, "method": method, "marks": [marks.removesuffix(")")]}
     record = convert(data, Record)
     json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
-    shaped(record.training, _Point, "training")
     shaped([record.drops], dict[str, Amount | dict[Name, Amount]], "drops")
     for name, kind in (("beginning", Began), ("routing", Routing), ("git", Commit)):
         if (value := data.get(name)) is not None:
@@ -240,12 +245,8 @@ def record_of(data: Mapping[str, Any]) -> Record:
     own, tasks = record.settings, len(record.success)
     captions = [own.get(n) for n in CAPTION if n != "env.suite" or own.get(n) is not None]
     free = [[*data.get(name, ())] for name in FREE_TEXT]
-    names: list[Any] = [
-        *_texts([v for k, v in data.items() if k not in FREE_TEXT]),
-        *_texts(free),
-        *captions,
-        record.label,
-    ]
+    listed = [v for k, v in data.items() if k not in FREE_TEXT]
+    names: list[Any] = [*_texts([listed, free]), *captions, record.label]
     names += [record.source.get("training.suite")] if record.source else []
     pairs = [*record.votes.values(), *record.passes]
     counts = [own.get("evaluation.trials", 1), own.get("env.train_tasks") or 0]
@@ -261,7 +262,7 @@ def record_of(data: Mapping[str, Any]) -> Record:
         ("needs", len(record.needs) in (0, tasks)),
         ("worlds", len(record.worlds) in (0, tasks)),
         ("passes", len(record.passes) in (0, tasks)),
-        ("passes or votes", all(len(p) == 2 and p[0] <= p[1] for p in pairs)),
+        ("passes or votes", all(p[0] <= p[1] for p in pairs)),
         ("training", all(p[2] is None or p[4] is not None for p in record.training)),
         ("drops", all(k in BY_KIND for k, v in record.drops.items() if isinstance(v, Mapping))),
         ("per_item", all(cost.keys() == set(PER_ITEM) for cost in record.per_item.values())),
@@ -276,19 +277,14 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
-        for part in value:
+        for part in (*value, *value.values()) if isinstance(value, Mapping) else value:
             yield from _texts(part)
-        if isinstance(value, Mapping):
-            yield from _texts(list(value.values()))
-
-
-_Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
 
 
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = {f.name: getattr(record, f.name) for f in fields(record)}
-    del line["row"]
+    del line["row"], line["folder"]
     for name in LATER:
         if not line[name]:
             del line[name]

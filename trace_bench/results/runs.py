@@ -6,20 +6,21 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Outcome
+from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
-from trace_bench.core.store import fingerprint, read_bytes, read_if_there
+from trace_bench.core.store import fingerprint, read_bytes, read_if_there, read_lines
 from trace_bench.core.summary import Borrowed, Costs, Summary, read_summary
 from trace_bench.core.types import Boundary, Purpose, flat, to_json
 from trace_bench.core.yaml_file import read_settings
-from trace_bench.results.records import Record, record_of
-from trace_bench.results.rules import DEFAULT, counted, drops
+from trace_bench.results.records import DEFAULT, Record, record_of
 from trace_bench.results.statistics import mean, task_means
 
 # Settings in which runs of one table may differ without harm to the comparison.
@@ -83,7 +84,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         "suite": summary.suite_name,
         "worlds": _worlds(summary, tasks),
     }
-    return record_of(data)
+    return replace(record_of(data), folder=folder)
 
 
 def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
@@ -213,12 +214,53 @@ def _training(folder: Path) -> list[list[Any]]:
     step = -(-len(found) // _FEW) or 1
     # At once: faster than each.
     lines = decode(b"[" + b",".join(found[::step]) + b"]", list[dict[str, Any]])
+    shares = [[m[name] for name in ("reward", "zero_share", "constant_share")] for m in lines]
     return [
-        [m["rollouts"], m["adapter"].partition("@")[0], _round(m["reward"]),
-         _round(m["zero_share"]), _round(m["constant_share"])]
-        for m in lines
+        [m["rollouts"], m["adapter"].partition("@")[0],
+         *(None if value is None else round(value, 4) for value in own)]
+        for m, own in zip(lines, shares, strict=True)
     ]  # fmt: skip
 
 
-def _round(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+# -- the attempts that count, by a reporting rule --------------------------------------------------
+
+
+def counted(lines: Iterable[Outcome], rule: str) -> list[Outcome]:
+    """One line per task and trial: the attempt that counts, without a score if it was lost."""
+    chosen: dict[tuple[str, int], Outcome] = {}
+    for line in lines:
+        key = (line.task, line.trial)
+        if key not in chosen or (rule == "retry" and line.attempt > chosen[key].attempt):
+            chosen[key] = line
+    if rule == "zero":
+        failed = Figures(success=False, similarity=0.0)
+        return [replace(o, score=failed) if o.lost else o for o in chosen.values()]
+    return list(chosen.values())
+
+
+def drops(lines: Sequence[Outcome], rule: str) -> dict[str, Any]:
+    """What happened to the episodes: `lost` by boundary, `limits` by what ended them."""
+    chosen = counted(lines, "retry" if rule == "retry" else "exclude")
+    without = sum(1 for line in chosen if line.lost)
+    return {
+        "episodes": len(chosen),
+        "attempts": len(lines),
+        "lost": dict(Counter(o.error.partition(":")[0] for o in lines if o.error)),
+        "retried": sum(1 for line in lines if line.attempt) if rule == "retry" else 0,
+        "excluded": 0 if rule == "zero" else without,
+        "zeroed": without if rule == "zero" else 0,
+        "limits": dict(Counter(o.stop.value for o in chosen if o.stop.endswith("_limit"))),
+    }
+
+
+def same_agents(folder: Path) -> dict[str, str]:
+    """{agent: the one before it in evaluation.jsonl that has the same version, as the final one is
+    the base agent when nothing was trained}; {} without one. Outcomes of such agents are copied,
+    their conversations are kept once."""
+    first: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for line in read_lines(folder / "evaluation.jsonl", Outcome):
+        known = first.setdefault(line.version, line.agent)
+        if known != line.agent:
+            found[line.agent] = known
+    return found

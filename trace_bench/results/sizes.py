@@ -11,7 +11,7 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.results import figures
 from trace_bench.results.captions import began_alike, by_total, describe, readable
-from trace_bench.results.compare import Cell, base_of, cells, check_same_settings, difference
+from trace_bench.results.compare import Cell, cells, check_same_settings, difference
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
@@ -80,7 +80,7 @@ def draw(sizes: BySize, about: str, path: Path) -> list[Path]:
     figure, ((left, right),) = figures.panels(1, 2, (8.2, 3.6))
     methods = list(dict.fromkeys(m for found in sizes.values() for m in found))
     looks = style().looks([style().control, *methods])
-    bases = [(float(size), base_of(next(iter(found.values())))) for size, found in sizes.items()]
+    bases = [(float(size), next(iter(found.values())).base) for size, found in sizes.items()]
     figures.line(left, looks[style().control], [(x, cell.interval()) for x, cell in bases])
     for method in methods:
         own = [(float(size), found[method]) for size, found in sizes.items() if method in found]
@@ -119,7 +119,7 @@ def _varying(records: Mapping[int, Sequence[Record]]) -> list[str]:
 
 def _rows(size: int, found: Mapping[str, Cell]) -> Iterator[tuple[str, ...]]:
     for method, cell in found.items():
-        base, own = base_of(cell), estimate(cell.interval())
+        base, own = cell.base, estimate(cell.interval())
         gain = gap(difference(cell, base).interval)
         tokens = cell.mean(lambda r: r.tokens) / 1000
         yield (f"{size:,}", method, f"{len(cell.records)}", f"{base.value:.3f}", own, gain,

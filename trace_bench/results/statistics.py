@@ -21,6 +21,7 @@ from statistics import NormalDist
 import numpy as np
 
 from trace_bench.core.summary import Interval, PairedDifference
+from trace_bench.core.types import grouped
 
 LEVEL = 0.95  # of every interval
 RESAMPLES = 10_000
@@ -33,10 +34,8 @@ def mean(values: Sequence[float]) -> float:
 
 def task_means(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Mean per task over its trials, in order of first appearance."""
-    values: dict[str, list[float]] = {}
-    for task, value in pairs:
-        values.setdefault(task, []).append(float(value))
-    return {task: mean(v) for task, v in values.items()}
+    of_task = grouped(pairs, lambda pair: pair[0])
+    return {task: mean([float(value) for _, value in own]) for task, own in of_task.items()}
 
 
 def bootstrap_interval(values: Sequence[float]) -> Interval:
@@ -85,7 +84,9 @@ def permutation_p(differences: Sequence[float], *, resamples: int = RESAMPLES * 
     observed = abs(float(changed.sum()))
     sizes = np.abs(changed)
     if np.allclose(sizes, sizes[0]):
-        return _sign_test(int((changed > 0).sum()), changed.size)
+        positive, n = int((changed > 0).sum()), changed.size
+        tail = sum(math.comb(n, k) for k in range(min(positive, n - positive) + 1))
+        return min(1.0, 2 * tail / 2**n)
     # Sums that are equal on paper differ in the last bits; count them as equal.
     bound = observed - 1e-9 * max(1.0, float(sizes.sum()))
     if changed.size <= EXACT_PAIRS:
@@ -110,13 +111,21 @@ def paired_difference(
     if treated.keys() != control.keys():
         odd = sorted(treated.keys() ^ control.keys())
         raise ValueError(f"the agents were measured on different tasks, e.g. {odd[:3]}")
-    sample = _sample([treated[task] - control[task] for task in control])
-    values = sample.tolist()
-    changed = int((sample != 0).sum())
-    found = bootstrap_interval(values)
+    values = [treated[task] - control[task] for task in control]
+    found, changed = vars(bootstrap_interval(values)), sum(v != 0 for v in values)
     return PairedDifference(
-        **vars(found), p_value=permutation_p(values), n=len(values), discordant=changed
+        **found, p_value=permutation_p(values), n=len(values), discordant=changed
     )
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's correction for the number of comparisons (S. Holm, Scand. J. Statist. 6, 1979)."""
+    out: dict[str, float] = {}
+    worst = 0.0
+    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p))
+        out[name] = worst
+    return out
 
 
 def pass_hat(passes: Iterable[Sequence[int]], k: int) -> float | None:
@@ -132,11 +141,6 @@ def _sample(values: Sequence[float]) -> np.ndarray:
     if sample.size == 0:
         raise ValueError("no values: an interval needs at least one task")
     return sample
-
-
-def _sign_test(positive: int, n: int) -> float:
-    tail = sum(math.comb(n, k) for k in range(min(positive, n - positive) + 1))
-    return min(1.0, 2 * tail / 2**n)
 
 
 # -- how uncertain a mean over tasks and seeds is --------------------------------------------------

@@ -6,12 +6,12 @@ from __future__ import annotations
 import csv
 import functools
 import io
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trace_bench.core.decode import decode
 from trace_bench.core.store import write_text
 from trace_bench.core.summary import Interval
 
@@ -124,11 +124,4 @@ class Style:
 
 @functools.lru_cache(maxsize=1)
 def style() -> Style:
-    data = json.loads(Path(__file__).with_name("style.json").read_text(encoding="utf-8"))
-    return Style(
-        data["control"],
-        data["focus"],
-        tuple(data["level"]),
-        {m["name"]: Look(m["label"], m["colour"], m["marker"]) for m in data["methods"]},
-        tuple((s["colour"], s["marker"]) for s in data["spare"]),
-    )
+    return decode(Path(__file__).with_name("style.json").read_bytes(), Style)

@@ -10,25 +10,15 @@ import numpy as np
 
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
-from trace_bench.results import details
+from trace_bench.results import details, figures
 from trace_bench.results.captions import began_alike, describe, head, readable
-from trace_bench.results.compare import (
-    Cell,
-    Cells,
-    Difference,
-    base_of,
-    by_cell,
-    cells,
-    difference,
-    holm,
-    only,
-)
+from trace_bench.results.compare import Cell, Cells, Difference, by_cell, cells, difference
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Found, check_coverage, say
 from trace_bench.results.prices import Prices
 from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record
-from trace_bench.results.statistics import many, p_value
+from trace_bench.results.statistics import holm, many, p_value
 from trace_bench.results.table import Table, estimate, gap, style, write
 
 ABOUT = "about_tables"
@@ -46,11 +36,8 @@ def usable(found: Found, least: float) -> Found:
 
 
 def _unusable(record: Record, least: float) -> str:
-    if record.coverage < least:
-        return (
-            f"a score for {record.coverage:.0%} of its held-out episodes, less than {least:.0%} "
-            "(--coverage)"
-        )
+    if (own := record.coverage) < least:
+        return f"a score for {own:.0%} of its held-out episodes, less than {least:.0%} (--coverage)"
     return "it began with an agent of unknown cost" if record.before is None else ""
 
 
@@ -60,23 +47,17 @@ def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[P
     groups = groups_of(found.records)
     if len(groups) == 1:
         return _tables(groups[0], found.skipped, out, prices)
-    left_out = "".join(f"\n- {visible(text)}" for text in found.skipped)
-    about = overview(groups).markdown()
-    write_text(
-        out / "groups.md", f"{about}\nCould not be used:\n{left_out}\n" if left_out else about
-    )
-    say(
-        f"{len(groups)} groups of runs that cannot stand in one table", [f"see {out / 'groups.md'}"]
-    )
+    page, about = out / "groups.md", overview(groups).markdown()
+    if left_out := "".join(f"\n- {visible(text)}" for text in found.skipped):
+        about += f"\nCould not be used:\n{left_out}\n"
+    write_text(page, about)
+    say(f"{len(groups)} groups of runs that cannot stand in one table", [f"see {page}"])
     written = [_tables(group, found.skipped, out / group.name, prices) for group in groups]
-    return [out / "groups.md", *(path for some in written for path in some)]
+    return [page, *(path for some in written for path in some)]
 
 
 def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | None) -> list[Path]:
-    from trace_bench.results import figures
-
     say("left out", group.left_out)
-
     records = group.records
     found, caption, shown = cells(records), head(records, ABOUT), readable(records)
     by = {b: [r for r in records if r.budget == b] for b in sorted({b for _, b in found})}
@@ -195,9 +176,7 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     if control not in at and not began_alike(runs):
         return {}  # the runs' own base agents are not one agent
     return {
-        m: difference(cell, at[control] if control in at else base_of(cell))
-        for m, cell in at.items()
-        if m != control
+        m: difference(cell, at.get(control, cell.base)) for m, cell in at.items() if m != control
     }
 
 
@@ -215,20 +194,17 @@ def by_world(found: Cells, caption: str) -> Table:
     made: dict[tuple[str, int, str], Difference] = {}
     for (method, budget), cell in found.items():
         for world, where in places.items():
-            one = only(cell, where)
-            if method != style().control and _scored(one, base_of(one)):
-                made[method, budget, world] = difference(one, base_of(one))
+            one = cell.on(where)
+            if method != style().control and _scored(one, one.base):
+                made[method, budget, world] = difference(one, one.base)
     corrected = holm({str(key): d.p for key, d in made.items()})
 
     def row(cell: Cell) -> Iterator[list[str]]:
         columns: list[str] = []
         for world, where in places.items():
-            one, key = only(cell, where), (cell.method, cell.budget, world)
+            one, key = cell.on(where), (cell.method, cell.budget, world)
             columns.append(estimate(one.interval()) if _scored(one, one) else "")
-            shown = made.get(key)
-            columns += ["", ""] if shown is None else [
-                gap(shown.interval), p_value(corrected[str(key)])
-            ]  # fmt: skip
+            columns += _difference(made.get(key), corrected.get(str(key)))
         if places:
             yield columns
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +21,8 @@ from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.types import grouped
-from trace_bench.results import compare
-from trace_bench.results.captions import began_with
-from trace_bench.results.compare import Cell, Difference, base_of, difference
+from trace_bench.results.captions import began_with, repeats_of
+from trace_bench.results.compare import Cell, Difference, difference, other_data, other_environment
 from trace_bench.results.places import Found, choose, find, say, split
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.statistics import ASSUMED, can_show, many, p_value
@@ -50,19 +50,18 @@ class Side:
     def name(self) -> str:
         return ", ".join(r.fingerprint for r in self.records)
 
+    @property
+    def folder(self) -> Path | None:
+        return next((r.folder for r in self.records if r.folder), None)
+
     @cached_property
     def cell(self) -> Cell:
         return Cell(self.first.label, self.first.budget, self.records)
 
-    @cached_property
-    def base(self) -> Cell:
-        return base_of(self.cell)
-
     def on(self, shared: Sequence[str], ids: Sequence[str]) -> Side:
         """The side on these of its tasks; `ids` names all of them, in the records' order."""
-        places = [ids.index(task) for task in shared]
-        records = tuple(compare.at(record, places) for record in self.records)
-        return Side(records, tuple(shared), len(ids) - len(places))
+        records = self.cell.on([ids.index(task) for task in shared]).records
+        return Side(records, tuple(shared), len(ids) - len(shared))
 
     def settings(self) -> dict[str, Any]:
         seeds = ", ".join(str(r.seed) for r in self.records)
@@ -74,13 +73,16 @@ class Side:
 
 def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
     """The sides: what lies at two places, or all found at one. UserError for another number."""
-    folders = {fingerprint: folder for f in found for fingerprint, folder in f.folders.items()}
     if len(found) == 2:
         a, b = (_sides(f.records) for f in found)
         if len(a) == len(b) == 1:
-            return _two(a[0], b[0], folders)
-    records = [r for f in found for r in f.records]
-    sides = _sides(list({r.fingerprint or id(r): r for r in records}.values()))
+            return _two(a[0], b[0])
+    records: dict[object, Record] = {}
+    for r in (r for f in found for r in f.records):
+        key = r.fingerprint or id(r)
+        if key not in records or not records[key].folder:
+            records[key] = r
+    sides = _sides(list(records.values()))
     if len(sides) == 1 and len(sides[0].records) == 2:  # two seeds of one agent
         sides = [Side((r,)) for r in sides[0].records]
     if len(sides) != 2:
@@ -93,24 +95,20 @@ def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
             f"{len(sides)}{why}: {named}{more}. Name two folders, or filter by what they differ "
             "in, such as method=, budget=, or any setting."
         )
-    return _two(sides[0], sides[1], folders)
+    return _two(sides[0], sides[1])
 
 
 def _sides(records: Sequence[Record]) -> list[Side]:
     """The runs in groups that differ in the seed only. A second run of a seed is another side."""
-    groups: dict[tuple[object, ...], list[list[Record]]] = {}
+    sides: dict[tuple[object, ...], list[Record]] = defaultdict(list)
+    before: Counter[tuple[object, ...]] = Counter()
     for r in records:
         settings = json.dumps(flat_settings(r), sort_keys=True)
         about = json.dumps(r.about, sort_keys=True)
         alike = (r.label, r.budget, r.rule, r.tasks, began_with(r), settings, about)
-        some = groups.setdefault(alike, [])
-        free = next((side for side in some if all(o.seed != r.seed for o in side)), None)
-        if free is None:
-            some.append([r])
-        else:
-            free.append(r)
-    sides = [side for some in groups.values() for side in some]
-    return [Side(tuple(sorted(side, key=lambda r: r.seed))) for side in sides]
+        sides[alike, before[alike, r.seed]].append(r)
+        before[alike, r.seed] += 1
+    return [Side(tuple(sorted(side, key=lambda r: r.seed))) for side in sides.values()]
 
 
 def _named(side: Side) -> str:
@@ -121,26 +119,22 @@ def _named(side: Side) -> str:
     )
 
 
-def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
+def _two(a: Side, b: Side) -> tuple[Side, Side]:
     """The sides on the tasks that they share. Raises UserError where they cannot be paired."""
     twice = {r.fingerprint for r in a.records} & {r.fingerprint for r in b.records} - {""}
     if twice:
         raise UserError(f"run {', '.join(sorted(twice))} is named twice; name two runs.")
     one, two = a.first, b.first
-    differ = {
-        key: (one.settings.get(key), two.settings.get(key))
-        for key in _SAME_TASKS
-        if one.settings.get(key) != two.settings.get(key)
-    }
+    values = {key: (one.settings.get(key), two.settings.get(key)) for key in _SAME_TASKS}
+    shown = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in values.items() if x != y)
     limits = one.settings.get(_LIMIT), two.settings.get(_LIMIT)
-    if differ or (one.tasks != two.tasks and limits[0] == limits[1]):
-        shown = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in differ.items())
+    if shown or (one.tasks != two.tasks and limits[0] == limits[1]):
         raise UserError(
             f"runs {one.fingerprint} and {two.fingerprint} were evaluated on other held-out tasks"
             f"{f' ({shown})' if shown else ''}, so they cannot be paired. Run one of them again "
             "with the suite and evaluation.split of the other."
         )
-    if code := compare.other_environment(one, two):
+    if code := other_environment(one, two):
         raise UserError(
             f"runs {one.fingerprint} and {two.fingerprint} were made with other code of the "
             f"environment ({code}): the same task ids may stand for other tasks, so they cannot be "
@@ -148,7 +142,7 @@ def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
         )
     if one.tasks == two.tasks:
         return a, b
-    named = [_task_ids(side, folders) for side in (a, b)]
+    named = [_task_ids(side) for side in (a, b)]
     shared = sorted(set(named[0]) & set(named[1]))
     if not shared:
         raise UserError(
@@ -158,22 +152,21 @@ def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
     return a.on(shared, named[0]), b.on(shared, named[1])
 
 
-def _task_ids(side: Side, folders: Mapping[str, Path]) -> list[str]:
+def _task_ids(side: Side) -> list[str]:
     """The names of the side's held-out tasks, in the records' order, from one of its folders."""
-    folder = next((folders[r.fingerprint] for r in side.records if r.fingerprint in folders), None)
-    if folder is None:
+    if side.folder is None:
         raise UserError(
             f"the names of the tasks of run {side.first.fingerprint} are needed here, which a file "
             "of records does not hold. Name the folder of one of its runs."
         )
-    outcomes = read_lines(folder / "evaluation.jsonl", Outcome)
+    outcomes = read_lines(side.folder / "evaluation.jsonl", Outcome)
     return sorted({o.task for o in outcomes if o.agent == "final"})
 
 
 def compare_two(a: Side, b: Side) -> str:
     table = _table(a, b)
-    lines = [table.markdown(), *_what_it_can_show(a, b)]
-    if data := compare.other_data(a.first, b.first):
+    lines = [table.markdown(), _what_it_can_show(a, b)]
+    if data := other_data(a.first, b.first):
         shown = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
         lines.append(f"Other data ({shown}): one task id may stand for two tasks.")
     if a.shared:
@@ -202,13 +195,12 @@ def _settings(a: Side, b: Side) -> list[str]:
 
 
 def _table(a: Side, b: Side) -> Table:
-    rows = [
-        (f"A: {a.first.label}", estimate(a.cell.interval()), *_shown(difference(a.cell, a.base))),
-        (f"B: {b.first.label}", estimate(b.cell.interval()), *_shown(difference(b.cell, b.base))),
-        ("base of A", estimate(a.base.interval()), "", ""),
-        ("base of B", estimate(b.base.interval()), "", ""),
-    ]
-    for name, one, two in (("", a.cell, b.cell), ("base of ", a.base, b.base)):
+    rows, sides = [], (("A", a.cell), ("B", b.cell))
+    for name, own in sides:
+        against = _shown(difference(own, own.base))
+        rows.append((f"{name}: {own.method}", estimate(own.interval()), *against))
+    rows += [(f"base of {name}", estimate(own.base.interval()), "", "") for name, own in sides]
+    for name, one, two in (("", a.cell, b.cell), ("base of ", a.cell.base, b.cell.base)):
         value, p = _shown(difference(one, two))
         rows.append((f"{name}A less {name}B", value, "", p))
     text = (
@@ -222,44 +214,42 @@ def _shown(found: Difference) -> tuple[str, str]:
     return gap(found.interval), p_value(found.p)
 
 
-def _what_it_can_show(a: Side, b: Side) -> list[str]:
+def _what_it_can_show(a: Side, b: Side) -> str:
     """From seeds or trials, or two bases that are repeats of one agent, else assumed."""
     trials = int(a.first.settings.get("evaluation.trials", 1))
-    found = compare.repeats_of([*a.records, *b.records])
+    found = repeats_of([*a.records, *b.records])
     keys = {**a.first.settings, **b.first.settings}
     agents = [k for k in keys if k.startswith(("model.", "policy."))]
     same_base = all(a.first.settings.get(k) == b.first.settings.get(k) for k in agents)
     if found is ASSUMED and same_base:
-        one, two = a.base.records[0], b.base.records[0]
+        one, two = a.cell.base.records[0], b.cell.base.records[0]
         own = one.method_settings
         two = replace(two, settings=one.settings, method_settings=own, budget=one.budget)
-        found = compare.repeats_of([one, two])
+        found = repeats_of([one, two])
     seeds = min(len(a.records), len(b.records))
-    return [can_show(len(a.first.success), seeds, trials, found)]
+    return can_show(len(a.first.success), seeds, trials, found)
 
 
-def chosen(arguments: Sequence[str]) -> tuple[Side, Side, Mapping[str, Path]]:
-    """The two sides that places and filters leave, and their folders. Raises UserError."""
+def chosen(arguments: Sequence[str]) -> tuple[Side, Side]:
+    """The two sides that places and filters leave. Raises UserError."""
     places, filters = split(arguments)
     found = [find([place]) for place in places]
     say("skipped", [text for each in found for text in each.skipped])
-    folders = {fingerprint: folder for f in found for fingerprint, folder in f.folders.items()}
-    return (*sides_of(choose(found, filters)), folders)
+    return sides_of(choose(found, filters))
 
 
-def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
+def per_task(a: Side, b: Side) -> str:
     """CSV with a line a task: needs, success of both sides and their base agents (means, empty
     where every one was lost), A less B, and what A is: better, worse, same, or dropped without a
     score. Raises UserError where no run folder names the tasks."""
-    side = a if any(r.fingerprint in folders for r in a.records) else b
-    ids = a.shared or _task_ids(side, folders)
-    own = next(folders[r.fingerprint] for r in side.records if r.fingerprint in folders)
-    tags = read_if_there(own / TASKS)
+    side = a if a.folder else b
+    ids = a.shared or _task_ids(side)
+    tags = read_if_there(side.folder / TASKS) if side.folder else {}
     needs = {task: words for task, words in tags.items() if isinstance(words, list)}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("task", "needs", "A", "B", "A less B", "A is", "base of A", "base of B"))
-    columns = [cell.per_task.tolist() for cell in (a.cell, b.cell, a.base, b.base)]
+    columns = [cell.per_task.tolist() for cell in (a.cell, b.cell, a.cell.base, b.cell.base)]
     for task, one, two, *bases in zip(ids, *columns, strict=True):
         words, (less, made) = " ".join(map(str, needs.get(task, ()))), change(one, two)
         writer.writerow((task, words, *map(_figure, (one, two, less)), made, *map(_figure, bases)))

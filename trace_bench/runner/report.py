@@ -263,7 +263,7 @@ def hand_over(folder: Path, metrics: Metrics) -> None:
             from trace_bench.report.page import build
             from trace_bench.report.runs import find
 
-            write_text(page, build(find([folder]), MOST_BYTES).html)
+            write_text(page, build(*find([folder]), MOST_BYTES)[0])
             return held_out(folder), page
 
         metrics.report(make)

@@ -76,13 +76,12 @@ class Metrics(Tracker):
         self._tracker = None
 
     def _forward(self, action: Callable[[Tracker], None]) -> None:
-        if self._tracker is None:
+        if (tracker := self._tracker) is None:
             return
-        tracker = self._tracker
         error = attempt(lambda: action(tracker))
         if isinstance(error, BaseException):
             why = " ".join(described(error).split())[:MOST_SAID]
-            self.failure = f"{type(self._tracker).__name__}, {why}"
+            self.failure = f"{type(tracker).__name__}, {why}"
             self._tracker = None
             self._log(
                 f"the tracker failed ({self.failure}); the run goes on, and its metrics are in "

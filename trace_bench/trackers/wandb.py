@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,25 +45,21 @@ class WandbTracker(TakesReport):
             )
         self._wandb, self._context = wandb, run
         self._project, self._mode = project, mode
-        self._started: Any = None
 
-    @property
+    @cached_property
     def _run(self) -> Any:
         """The W&B run, created at the first log."""
-        if self._started is None:
-            folder = self._context.folder
-            folder.mkdir(parents=True, exist_ok=True)
-            self._started = self._wandb.init(
-                project=self._project,
-                mode=self._mode,
-                id=os.environ.get("WANDB_RUN_ID") or self._context.fingerprint,
-                # Offline files are joined by their id.
-                resume="allow" if self._mode == "online" else None,
-                dir=str(folder),
-                config=dict(self._context.identity),
-                settings=self._wandb.Settings(silent=True, console="off"),
-            )
-        return self._started
+        self._context.folder.mkdir(parents=True, exist_ok=True)
+        return self._wandb.init(
+            project=self._project,
+            mode=self._mode,
+            id=os.environ.get("WANDB_RUN_ID") or self._context.fingerprint,
+            # Offline files are joined by their id.
+            resume="allow" if self._mode == "online" else None,
+            dir=str(self._context.folder),
+            config=dict(self._context.identity),
+            settings=self._wandb.Settings(silent=True, console="off"),
+        )
 
     @classmethod
     def awaits_result(cls) -> bool:
@@ -78,34 +75,34 @@ class WandbTracker(TakesReport):
         for group in ("score", "base_score"):
             for name in ("success", "similarity"):
                 run.summary[f"{group}.{name}"] = summary[group][name]
-        columns: list[str | int] = ["name", "success", "low", "high", "similarity", "n", "failures"]
-        rows = [[row[c] for c in columns] for row in summary["table"]]
-        logged = {"table": self._wandb.Table(columns=columns, data=rows)}
-        if summary["curve"]:
-            columns = ["checkpoint", "rollouts", "success", "similarity"]
-            rows = [[point[c] for c in columns] for point in summary["curve"]]
-            logged["curve"] = self._wandb.Table(columns=columns, data=rows)
+        names = ["name", "success", "low", "high", "similarity", "n", "failures"]
+        logged = {"table": self._table(names, summary["table"])}
+        if curve := summary["curve"]:
+            names = ["checkpoint", "rollouts", "success", "similarity"]
+            logged["curve"] = self._table(names, curve)
         run.log(logged)
-        agent = self._wandb.Artifact(f"agent-{summary['fingerprint']}", type="agent")
-        agent.add_file(str(self._context.folder / "agent.json"))
-        run.log_artifact(agent)
+        self._add("agent", self._context.folder / "agent.json")
 
     def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
         """The table `episodes` and the artifact `report-...`. What exceeds
         the rows of a W&B table is left out, and counted in the summary."""
         most = self._wandb.Table.MAX_ROWS
-        names = list(episodes[0])
-        columns: list[str | int] = [*names]
-        rows = [[episode[name] for name in names] for episode in episodes[:most]]
-        self._run.log({"episodes": self._wandb.Table(columns=columns, data=rows)})
+        self._run.log({"episodes": self._table(list(episodes[0]), episodes[:most])})
         self._run.summary["episodes_left_out"] = max(0, len(episodes) - most)
-        report = self._wandb.Artifact(f"report-{self._context.fingerprint}", type="report")
-        report.add_file(str(page), name="report.html")
-        self._run.log_artifact(report)
+        self._add("report", page)
+
+    def _table(self, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Any:
+        columns: list[str | int] = [*names]
+        return self._wandb.Table(columns=columns, data=[[row[n] for n in names] for row in rows])
+
+    def _add(self, kind: str, file: Path) -> None:
+        artifact = self._wandb.Artifact(f"{kind}-{self._context.fingerprint}", type=kind)
+        artifact.add_file(str(file))
+        self._run.log_artifact(artifact)
 
     def close(self) -> None:
-        if self._started is not None:
-            self._started.finish()
+        if "_run" in vars(self):
+            self._run.finish()
 
 
 def _has_key(wandb: Any) -> bool:

@@ -24,10 +24,10 @@ from trace_bench.core.store import each_line, read_bytes
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Score, Trajectory, to_json
 from trace_bench.report import runs
-from trace_bench.report.runs import Run, Runs
+from trace_bench.report.runs import Run
 from trace_bench.results.compare import environment_code
 from trace_bench.results.records import DAMAGE
-from trace_bench.results.rules import same_agents
+from trace_bench.results.runs import same_agents
 
 MODULES = (
     "dom", "data", "charts", "table", "curves", "overview", "run", "tasks", "conversation", "main",
@@ -35,33 +35,30 @@ MODULES = (
 HELD_OUT, TRAINING = "evaluation_trajectories.jsonl", "trajectories.jsonl"
 
 
-@dataclass(frozen=True)
-class Made:
-    html: str
-    left_out: tuple[str, ...]
-
-
-def build(found: Runs, limit: int, plotly: Path | None = None) -> Made:
-    """The report of these runs, in at most about `limit` bytes if leaving out conversations can
-    achieve that, those of training first. The charts are drawn by the build of plotly.js in the
-    file `plotly`, or by the one in the Python package. UserError without either."""
+def build(
+    found: Sequence[Run], skipped: Sequence[str], limit: int, plotly: Path | None = None
+) -> tuple[str, list[str]]:
+    """The report of these runs as HTML, in at most about `limit` bytes if leaving out conversations
+    can achieve that, those of training first; and what was left out. The charts are drawn by the
+    build of plotly.js in the file `plotly`, or by the one in the Python package. UserError without
+    either."""
     blocks = {"plotly": _packed(_plotly() if plotly is None else _other(plotly))}
-    talks, heads = [Talks() for _ in found.runs], []
-    room, left_out = _conversations(found.runs, talks, "held-out conversations", HELD_OUT, limit)
+    talks, heads = [Talks() for _ in found], []
+    room, left_out = _conversations(found, talks, "held-out conversations", HELD_OUT, limit)
     room -= len(blocks["plotly"])
-    left_out += _conversations(found.runs, talks, "conversations of training", TRAINING, room)[1]
-    for number, (run, own) in enumerate(zip(found.runs, talks, strict=True)):
+    left_out += _conversations(found, talks, "conversations of training", TRAINING, room)[1]
+    for number, (run, own) in enumerate(zip(found, talks, strict=True)):
         blocks |= {f"talk-{number}-{i}": part for i, part in enumerate(own.parts)}
         shown, unread = _run(run, own)
         blocks[f"run-{number}"] = _json(shown)
         heads.append(_head(run) | {"curves": bool(shown["training"] or run.summary.curve)})
         left_out += unread
-    compared, remark = runs.differences(found.runs)
+    compared, remark = runs.differences(found)
     remarks = [text for text in (remark, *left_out) if text]
-    index = {"runs": heads, "pairs": compared, "remarks": remarks, "skipped": [*found.skipped]}
+    index = {"runs": heads, "pairs": compared, "remarks": remarks, "skipped": [*skipped]}
     blocks["index"] = _json(index)
-    title = found.runs[0].name if len(found.runs) == 1 else f"{len(found.runs)} runs"
-    return Made(_page(title, blocks), tuple(left_out))
+    title = found[0].name if len(found) == 1 else f"{len(found)} runs"
+    return _page(title, blocks), left_out
 
 
 def _conversations(
@@ -111,12 +108,8 @@ READ: Mapping[str, tuple[Callable[[Run], Any], Any]] = {
 
 def _run(run: Run, talks: Talks) -> tuple[dict[str, Any], list[str]]:
     """What the page shows of a run, and what was left out of it."""
-    shown = {
-        "summary": to_json(run.summary),
-        "settings": dict(run.settings),
-        "talks": talks.places,
-        "tools": talks.tools,
-    }
+    shown: dict[str, Any] = {"summary": to_json(run.summary), "settings": dict(run.settings)}
+    shown |= {"talks": talks.places, "tools": talks.tools}
     left_out = []
     for name, (read, without) in READ.items():
         try:
@@ -214,8 +207,6 @@ class Talks:
         """Adds the episodes of a file of trajectories, if there is such a file. UserError for a
         damaged one; what was read before the damage is kept. Full if the parts are larger than
         `room`."""
-        if not path.exists():
-            return
         most, part = self.size + room, list[dict[str, Any]]()
         try:
             for line in each_line(path, Stored):
@@ -243,7 +234,7 @@ class Talks:
             "tools": [self._tool(t["function"]) for t in played.tools],
             "messages": list(_messages(played)),
             "stop": played.stop.value,
-            "failure": None if played.failure is None else to_json(played.failure),
+            "failure": to_json(played.failure),
             "score": _score(played.score),
             "tokens": played.tokens,
         }

@@ -98,8 +98,7 @@ def _agent(turn: Turn, prompt: list[int]) -> dict[str, Any]:
         step["reasoning_content"] = turn.thoughts
     if calls := turn.reply.get("tool_calls"):
         step["tool_calls"] = [_call(call) for call in calls]
-    extra = {"adapter": turn.adapter, "malformed": turn.malformed, "truncated": turn.truncated}
-    step["extra"] = extra
+    step["extra"] = {n: getattr(turn, n) for n in ("adapter", "malformed", "truncated")}
     if not turn.token_ids:  # a scripted agent: no model was asked
         return step | {"llm_call_count": 0}
     return step | {

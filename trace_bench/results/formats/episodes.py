@@ -11,9 +11,15 @@ from trace_bench.core.lines import Entry, Outcome, Stored
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.summary import Summary
-from trace_bench.core.types import Trajectory
+from trace_bench.core.types import Trajectory, grouped
 
 HELD_OUT = "evaluation/"
+# The record: every rollout, every attempt at a held-out task, and what the method concluded.
+FILES = (
+    "config.yaml", "summary.json", "ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl",
+    "evaluation_trajectories.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
+    "agent.json", "tasks.json",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,33 +62,27 @@ class FinishedRun:
         yield from self._read("evaluation_trajectories.jsonl")
         yield from self._read("trajectories.jsonl")
 
-    def outcomes(self) -> Iterator[Outcome]:
+    @property
+    def files(self) -> list[str]:
+        return [name for name in FILES if (self.folder / name).exists()]
+
+    def outcomes(self) -> list[Outcome]:
         """The lines of evaluation.jsonl, also of agents without stored conversations."""
-        return iter(read_lines(self.folder / "evaluation.jsonl", Outcome))
+        return read_lines(self.folder / "evaluation.jsonl", Outcome)
 
     def _read(self, name: str) -> Iterator[Exported]:
-        path = self.folder / name
-        if not path.exists():
-            return
-        lines = read_lines(path, Stored)
+        lines = read_lines(self.folder / name, Stored)
         purposes = {}
         if name == "trajectories.jsonl":
             ledger = read_lines(self.folder / "ledger.jsonl", Entry)
             purposes = {(entry.call, entry.index): entry.purpose.value for entry in ledger}
-        places: dict[tuple[str, str], list[int]] = {}
-        for line in lines:
-            places.setdefault((_group(line.call)[0], line.trajectory.task), []).append(line.index)
-        ranks = {key: sorted(set(found)) for key, found in places.items()}
+        of_task = grouped(lines, lambda line: (_group(line.call)[0], line.trajectory.task))
+        ranks = {key: sorted({line.index for line in own}) for key, own in of_task.items()}
         for line in lines:
             group, attempt = _group(line.call)
-            yield Exported(
-                group,
-                purposes.get((line.call, line.index), "evaluation"),
-                line.index,
-                ranks[group, line.trajectory.task].index(line.index),
-                attempt,
-                line.trajectory,
-            )
+            trial = ranks[group, line.trajectory.task].index(line.index)
+            purpose = purposes.get((line.call, line.index), "evaluation")
+            yield Exported(group, purpose, line.index, trial, attempt, line.trajectory)
 
 
 def _group(call: str) -> tuple[str, int]:

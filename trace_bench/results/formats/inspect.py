@@ -1,19 +1,28 @@
 """Logs that Inspect reads (inspect_ai, log format version 2, JSON): one for each agent on the
-held-out tasks and for each call of the method (`inspect view --log-dir PLACE`).
+held-out tasks and for each call of the method (`inspect view --log-dir PLACE`); and its viewer.
 
 Trials are epochs. A lost episode is a sample with an error and without a score. The agents of which
 a run keeps no conversation have samples without messages."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.command import whole_number
+from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
-from trace_bench.core.store import fingerprint, write_text
+from trace_bench.core.store import fingerprint, whole, write_text
 from trace_bench.core.text import file_name
 from trace_bench.core.types import Message, Trajectory, grouped, to_json
 from trace_bench.results.formats.episodes import HELD_OUT, Exported, FinishedRun
@@ -30,8 +39,7 @@ def write(source: FinishedRun, out: Path) -> None:
     for line in source.outcomes():
         group = f"{HELD_OUT}{line.agent}"
         if group not in groups:
-            key = (line.task, line.trial)
-            logs.setdefault(group, {})[key] = _bare(line)
+            logs.setdefault(group, {})[line.task, line.trial] = _bare(line)
     for group, samples in logs.items():
         log = _log(source, group, list(samples.values()), made)
         # Inspect lists JSON files whose names begin with a time.
@@ -147,12 +155,8 @@ def _result(t: Trajectory) -> dict[str, Any]:
         f"{'hit' if m.hit else 'missed'}: {m.name} ({m.similarity:.2f})" for m in t.score.milestones
     ]
     parts += [f"{'stepped on' if m.hit else 'avoided'}: {m.name}" for m in t.score.minefields]
-    return {
-        "scores": {
-            "success": {"value": int(t.score.success), "explanation": "\n".join(parts)},
-            "similarity": {"value": t.score.similarity},
-        }
-    }
+    success = {"value": int(t.score.success), "explanation": "\n".join(parts)}
+    return {"scores": {"success": success, "similarity": {"value": t.score.similarity}}}
 
 
 def _bare(line: Outcome) -> dict[str, Any]:
@@ -167,12 +171,8 @@ def _bare(line: Outcome) -> dict[str, Any]:
     }
     if line.lost:
         return sample | _error(str(line.error))
-    return sample | {
-        "scores": {
-            "success": {"value": int(line.success)},
-            "similarity": {"value": line.similarity},
-        }
-    }
+    scores = {"success": {"value": int(line.success)}, "similarity": {"value": line.similarity}}
+    return sample | {"scores": scores}
 
 
 def _error(text: str) -> dict[str, Any]:
@@ -213,3 +213,77 @@ def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     except ValueError as error:
         return {}, f"no JSON: {error}"
     return (found, None) if isinstance(found, dict) else ({}, "no JSON object")
+
+
+# -- its viewer, on this machine or as a static site ----------------------------------------------
+
+PORT = 7575
+HOST = "127.0.0.1"
+_PLAIN = {"INSPECT_VIEW_TRUST_CONTENT": "false"}
+"""What tools and models wrote stays plain text in the viewer."""
+
+
+def check_installed(places: Sequence[str]) -> None:
+    """Raises UserError with the commands that do the same, if the viewer is not installed."""
+    if importlib.util.find_spec("inspect_ai") is None:
+        run = places[0] if places else "RUN"
+        raise UserError(
+            "`view` needs the package inspect-ai, which is not installed: pip install "
+            "'.[view]'. Or, with the viewer elsewhere: python -m trace_bench.results "
+            f"export {run} --format inspect --out logs; then there: inspect view --log-dir logs"
+        )
+
+
+def bundle(folders: Sequence[Path], out: Path) -> list[Path]:
+    """Writes the viewer with these runs as a site. UserError for a place that is taken."""
+    with whole(out) as building, tempfile.TemporaryDirectory() as place:
+        logs = _exported(folders, Path(place))
+        _check(_viewer("bundle", "--log-dir", str(logs), "--output-dir", str(building)))
+    return [out / "index.html"]
+
+
+def serve(folders: Sequence[Path], port: int) -> None:
+    """Shows these runs until it is interrupted. Raises UserError for a port that cannot be used."""
+    whole_number("--port", port, 1, 65535)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise UserError(
+                f"port {port} cannot be used ({error.strerror}). Name another with --port."
+            ) from error
+    # Not the handler of Ctrl-C that is there: a shell's background job ignores Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory() as place:
+        logs = _exported(folders, Path(place))
+        print(f"http://{HOST}:{port}/ shows the runs; Ctrl-C ends it", flush=True)
+        viewer = _viewer("start", "--log-dir", str(logs), "--host", HOST, "--port", str(port))
+        try:
+            _check(viewer)
+        except KeyboardInterrupt:
+            print("ended", file=sys.stderr)
+        finally:
+            viewer.terminate()
+            viewer.wait()
+
+
+def _viewer(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "inspect_ai", "view", *arguments]
+    return subprocess.Popen(command, env={**os.environ, **_PLAIN})
+
+
+def _check(viewer: subprocess.Popen[bytes]) -> None:
+    """Waits for its end. Raises UserError if it fails."""
+    if code := viewer.wait():
+        raise UserError(f"Inspect's viewer ended with status {code}; see what it says above.")
+
+
+def _exported(folders: Sequence[Path], place: Path) -> Path:
+    from trace_bench.results.formats import export
+
+    logs = place / "logs"
+    logs.mkdir()
+    for number, folder in enumerate(folders):
+        export(folder, logs / f"{number:03d}", "inspect")
+    return logs
