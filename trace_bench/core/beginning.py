@@ -1,4 +1,5 @@
-"""The agent of an earlier run as the base agent of another one (the setting `agent`).
+"""The agent of an earlier run as the base agent of another one (the setting `agent`). Its adapters
+are copied, so that the earlier run's folder may change.
 
 What is read here decides what the new run computes: the agent, under adapter names that hold a hash
 of their content, and what was spent on it by all the runs that made it, the first one first.
@@ -18,10 +19,20 @@ from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, REPAIRS, SUMMARY
-from trace_bench.core.store import fingerprint, plain_file, read_json, read_object
+from trace_bench.core.store import (
+    disk_errors,
+    fingerprint,
+    plain_file,
+    read_bytes,
+    read_json,
+    read_object,
+    replacing,
+    write_bytes,
+    write_json,
+)
 from trace_bench.core.summary import EarlierRun, read_summary
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec, charged, to_json
+from trace_bench.core.types import AdapterRef, AgentSpec, charged
 from trace_bench.core.yaml_file import read_settings
 
 WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
@@ -80,9 +91,15 @@ def read_beginning(given: str) -> Beginning:
     return found
 
 
-def as_json(found: Beginning) -> dict[str, Any]:
-    """The content of a run's own beginning.json, with which its agent can be had again."""
-    return {"agent": to_json(found.agent), "runs": to_json(found.runs), "weights": found.weights}
+def base_agent(model: str, found: Beginning | None, folder: Path) -> AgentSpec:
+    """The base agent on the model, with its adapters in the run's folder. Its version names its
+    content. Raises UserError if an adapter has changed since it was looked at."""
+    if found is None:
+        return AgentSpec(model=model)
+    adapters = tuple(_copy(adapter, folder / "adapters") for adapter in found.agent.adapters)
+    agent = replace(found.agent, adapters=adapters)
+    write_json(folder / BEGINNING, replace(found, agent=agent))
+    return replace(agent, model=model, version=f"start-{found.sha256}")
 
 
 def adapter_hash(adapter: AdapterRef) -> str:
@@ -218,3 +235,22 @@ def placed(agent: AgentSpec, folder: Path) -> AgentSpec:
         own = folder.joinpath("adapters", *Path(adapter.path).parts[-2:])
         adapters.append(replace(adapter, path=str(own)) if own.is_dir() else adapter)
     return replace(agent, adapters=tuple(adapters))
+
+
+def _copy(adapter: AdapterRef, folder: Path) -> AdapterRef:
+    """The adapter's files in the folder of its name and version; written once, whole or not."""
+    stem, _, version = adapter.name.partition("@")
+    target = folder / stem / version
+    own = replace(adapter, path=str(target))
+    expected = stem.rpartition("-")[2]
+    if target.is_dir() and adapter_hash(own).startswith(expected):
+        return own
+    with disk_errors(target), replacing(target) as building:
+        for name in WEIGHTS:
+            write_bytes(building / name, read_bytes(Path(adapter.path) / name))
+        if not adapter_hash(replace(adapter, path=str(building))).startswith(expected):
+            raise UserError(
+                f"the adapter {adapter.path} was changed while it was copied. Run the command "
+                "again when nothing writes it any more, or change `agent`."
+            )
+    return own

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from trace_bench.core.decode import score_of
@@ -37,6 +38,7 @@ from trace_bench.core.types import (
     Tool,
     Trajectory,
     Turn,
+    grouped,
 )
 from trace_bench.play import shards, steps
 from trace_bench.play.steps import Faults, FaultsElsewhere
@@ -72,22 +74,15 @@ class EpisodeBatch:
 
     def with_more(self, more: EpisodeBatch) -> EpisodeBatch:
         """With those of a batch of the same agent behind its own."""
-        return replace(
-            self,
-            tasks=(*self.tasks, *more.tasks),
-            seeds=(*self.seeds, *more.seeds),
-            route=None if self.route is None else (*self.route, *(more.route or ())),
-            hints=None if self.hints is None else (*self.hints, *(more.hints or ())),
-        )
+        return self._with(lambda name, own: (*own, *(getattr(more, name) or ())))
 
     def only(self, which: Sequence[int]) -> EpisodeBatch:
-        return replace(
-            self,
-            tasks=tuple(self.tasks[i] for i in which),
-            seeds=tuple(self.seeds[i] for i in which),
-            route=None if self.route is None else tuple(self.route[i] for i in which),
-            hints=None if self.hints is None else tuple(self.hints[i] for i in which),
-        )
+        return self._with(lambda _, own: tuple(own[i] for i in which))
+
+    def _with(self, change: Callable[[str, Sequence[Any]], tuple[Any, ...]]) -> EpisodeBatch:
+        """With other values of everything that is given for each episode."""
+        each: dict[str, Any] = {n: getattr(self, n) for n in ("tasks", "seeds", "route", "hints")}
+        return replace(self, **{n: change(n, own) for n, own in each.items() if own is not None})
 
 
 More = Callable[[], EpisodeBatch | None]
@@ -96,18 +91,18 @@ More = Callable[[], EpisodeBatch | None]
 
 @dataclass(frozen=True)
 class Player:
-    """Runs batches of episodes. `max_tokens`: per turn; `faults`: keeps tracebacks; `shards`: parts
-    of a batch, `workers`: processes that play them (`play.shards`). `max_seconds`: of an episode
-    since its first message, looked at whenever a turn has ended."""
+    """Runs batches of episodes. `max_tokens`: per turn; `max_seconds`: of an episode since its
+    first message, looked at whenever a turn has ended; `faults`: keeps tracebacks; `shards`: parts
+    of a batch, `workers`: processes that play them (`play.shards`)."""
 
     policy: Policy
     suites: Suites
     max_turns: int = 20
     max_tokens: int = 96
-    faults: Faults | None = None
+    max_seconds: float | None = None
+    faults: Faults = field(default_factory=Faults)
     shards: int = 1
     workers: int = 1
-    max_seconds: float | None = None
 
     @property
     def repeats(self) -> bool:
@@ -132,14 +127,13 @@ class Player:
                 on_episode(place, trajectory)
 
         def part(places: Sequence[int], tell: shards.Ended, fault: shards.Fault) -> None:
-            own = replace(self, faults=None if self.faults is None else FaultsElsewhere(fault))
+            own = replace(self, faults=FaultsElsewhere(fault))
             _Playing(own, batch.only(places), lambda i, t: tell(places[i], t)).play()
 
-        fault = (lambda *_: None) if self.faults is None else self.faults.keep
         suites = {id(suite): suite for suite in map(self.suites.of, batch.tasks)}.values()
         workers = self.workers if all(suite.forks for suite in suites) else 1
         parts = shards.divided(batch.tasks, self.shards)
-        shards.play(parts, workers, part, ended, fault)
+        shards.play(parts, workers, part, ended, self.faults.keep)
         return [done[i] for i in range(len(batch))]
 
 
@@ -159,6 +153,13 @@ class _Live:
     pending: tuple[Message, ...] = ()  # arrived since the agent's last turn
     turns: list[Turn] = field(default_factory=list)
     began: float = 0.0  # by the clock, when the conversation was opened
+
+    @property
+    def adapters(self) -> str | None:
+        """The adapter that acted; all, in order of their first turn, if it changed."""
+        if len(self.used) < 2:
+            return self.adapter
+        return " > ".join(name or "base model" for name in self.used)
 
 
 _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to make
@@ -182,30 +183,27 @@ class _Playing:
         self.done: dict[int, Trajectory] = {}
         self.outbox: list[TurnRequest] = []
         self.asked = 0  # turns requested and not yet collected
-        self.thinking: dict[Future[Step | BaseException], _Live] = {}
-        self.routing: dict[Future[Choice], tuple[_Live, Step, tuple[Message, ...]]] = {}
+        self.waiting: dict[Future[Any], Callable[[Any], None]] = {}  # and what takes the result
         self.threads: ThreadPoolExecutor | None = None
 
     def play(self) -> list[Trajectory]:
-        started = 0
         try:
             while len(self.done) < len(self.batch):
                 if self.more is not None and (more := self.more()) is not None:
                     self.batch = self.batch.with_more(more)
-                count = min(len(self.batch) - started, self.policy.capacity - len(self.live))
-                fresh = range(started, started + max(count, 0))
-                started += len(fresh)
+                end = min(len(self.batch), len(self.done) + self.policy.capacity)
+                fresh = range(len(self.done) + len(self.live), end)
                 self._act([self._start(i) for i in fresh])
                 self._submit()
-                waiting = bool(self.thinking or self.routing)
-                if self.asked or (waiting and self.more is not None):  # either end wakes it
+                # The end of a turn wakes it, and that of what is waited for, too.
+                if self.asked or (self.waiting and self.more is not None):
                     replies = self.policy.collect()
                     self.asked -= len(replies)
                     self._answer(replies)
-                elif waiting:
-                    busy: list[Future[Any]] = [*self.thinking, *self.routing]
-                    wait(busy, return_when=FIRST_COMPLETED)
-                self._gather()
+                elif self.waiting:
+                    wait(self.waiting, return_when=FIRST_COMPLETED)
+                for future in [f for f in self.waiting if f.done()]:
+                    self.waiting.pop(future)(future.result())
                 self._submit()
         finally:
             if self.threads is not None:
@@ -252,38 +250,25 @@ class _Playing:
 
     def _act(self, due: Sequence[_Due]) -> None:
         """Makes the resets and steps that are due, suite by suite."""
-        groups: dict[int, list[_Due]] = {}
-        for episode, what in due:
-            groups.setdefault(id(episode.suite), []).append((episode, what))
-        for group in groups.values():
+        for group in grouped(due, lambda one: id(one[0].suite)).values():
             suite = group[0][0].suite
             if suite.asks_user() and not isinstance(suite, ActsTogether):
                 for episode, what in group:
-                    self.thinking[self._in_thread(steps.step_one, episode.env, what)] = episode
+                    self._in_thread(
+                        partial(steps.step_one, episode.env, what), partial(self._stepped, episode)
+                    )
                 continue
             made = steps.step_all(suite, [(episode.env, what) for episode, what in group])
             for (episode, _), step in zip(group, made, strict=True):
                 self._stepped(episode, step)
 
-    def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Runs a function that waits for a model's answer in a thread. When it ends, the
-        policy is woken, so that this episode does not wait for another one's turn."""
+    def _in_thread(self, ask: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Runs in a thread what waits for a model's answer. When it ends, the policy is woken, so
+        that this episode does not wait for another one's turn, and `then` is given the result."""
         self.threads = self.threads or ThreadPoolExecutor(self.policy.capacity)
-        future = self.threads.submit(function, *arguments)
+        future = self.threads.submit(ask)
+        self.waiting[future] = then
         future.add_done_callback(lambda _: self.policy.wake())
-        return future
-
-    def _gather(self) -> None:
-        for routed in [f for f in self.routing if f.done()]:
-            episode, step, first = self.routing.pop(routed)
-            if (error := routed.exception()) is None:
-                self._begin(episode, step, first, routed.result())
-            elif isinstance(error, UserError):
-                raise error  # a setup error: no episode can be routed
-            else:
-                self._fail(episode, Boundary.POLICY, described(error))
-        for future in [f for f in self.thinking if f.done()]:
-            self._stepped(self.thinking.pop(future), future.result())
 
     def _stepped(self, episode: _Live, step: Step | BaseException) -> None:
         if isinstance(step, BaseException):
@@ -300,24 +285,31 @@ class _Playing:
         guidance = "\n".join(text for text in (self.batch.agent.prompt, hint) if text)
         first = steps.with_guidance(step.messages, guidance)
         episode.tools = step.tools
+        begin = partial(self._begin, episode, step, first)
         if self.router is None:
-            self._begin(episode, step, first, episode.adapter)
-        elif self.router.waits:
-            future = self._in_thread(self.router.route, first, step.tools)
-            self.routing[future] = (episode, step, first)
+            begin(episode.adapter)
+            return
+        choose = partial(attempt, partial(self.router.route, first, step.tools))
+        if self.router.waits:
+            self._in_thread(choose, begin)
         else:
-            try:
-                chosen: Choice = self.router.route(first, step.tools)
-            except UserError:
-                raise  # a setup error: no episode can be routed
-            except Exception as error:
-                self._fail(episode, Boundary.POLICY, error)
-                return
-            self._begin(episode, step, first, chosen)
+            begin(choose())
+
+    def _unrouted(self, episode: _Live, error: BaseException) -> None:
+        if isinstance(error, UserError):
+            raise error  # a setup error: no episode can be routed
+        self._fail(episode, Boundary.POLICY, error)
 
     def _begin(
-        self, episode: _Live, step: Step, first: tuple[Message, ...], chosen: Choice
+        self,
+        episode: _Live,
+        step: Step,
+        first: tuple[Message, ...],
+        chosen: Choice | BaseException,
     ) -> None:
+        if isinstance(chosen, BaseException):
+            self._unrouted(episode, chosen)
+            return
         episode.adapter = self.sums.name_of(chosen)
         try:
             self.policy.bind(episode.index, episode.task)
@@ -359,17 +351,13 @@ class _Playing:
 
     def _switched(self, episode: _Live, turns: RoutesTurns) -> bool:
         """Chooses the adapter for an episode's next turn; False if that failed the episode."""
-        messages: list[Message] = []
-        for turn in episode.turns:
-            messages += [*turn.messages, turn.reply]
-        try:
-            chosen = turns.next([*messages, *episode.pending], episode.tools)
-            episode.adapter = self.sums.name_of(chosen)
-        except UserError:
-            raise  # a setup error: no turn can be routed
-        except Exception as error:
-            self._fail(episode, Boundary.POLICY, error)
+        said = [m for turn in episode.turns for m in (*turn.messages, turn.reply)]
+        every = [*said, *episode.pending]
+        chosen = attempt(lambda: self.sums.name_of(turns.next(every, episode.tools)))
+        if isinstance(chosen, BaseException):
+            self._unrouted(episode, chosen)
             return False
+        episode.adapter = chosen
         return True
 
     def _cut(self, episode: _Live, stop: StopReason) -> None:
@@ -384,7 +372,7 @@ class _Playing:
     def _fail(self, episode: _Live, boundary: Boundary, error: BaseException | str) -> None:
         if isinstance(error, EpisodeError):
             boundary = Boundary(error.boundary)
-        if self.player.faults is not None and isinstance(error, BaseException):
+        if isinstance(error, BaseException):
             self.player.faults.note(episode.task, boundary, error)
         text = error if isinstance(error, str) else described(error)
         self._finish(episode, StopReason.ERROR, None, Failure(boundary, text))
@@ -407,7 +395,7 @@ class _Playing:
             stop=stop,
             score=score,
             failure=failure,
-            adapter=_players(episode),
+            adapter=episode.adapters,
         )
         del self.live[episode.index]
         self.policy.release(episode.index)
@@ -415,10 +403,3 @@ class _Playing:
         self.done[episode.index] = trajectory
         if self.on_episode is not None:
             self.on_episode(episode.index, trajectory)
-
-
-def _players(episode: _Live) -> str | None:
-    """The adapter that acted in the episode; all, in order of their first turn, if it changed."""
-    if len(episode.used) < 2:
-        return episode.adapter
-    return " > ".join(name or "base model" for name in episode.used)

@@ -127,10 +127,10 @@ MOST = 8  # tracebacks of one start
 
 @dataclass
 class Faults:
-    """Writes the first tracebacks of a start to `path`, each cause once, over those of earlier
-    starts. An error that has none (what a server or a worker reports) is left out."""
+    """Writes the first tracebacks of a start to `path` (None: nowhere), each cause once, over those
+    of earlier starts. An error that has none (what a server or a worker reports) is left out."""
 
-    path: Path
+    path: Path | None = None
     _kinds: set[str] = field(default_factory=set)
 
     def note(self, task: Task, boundary: Boundary, error: BaseException) -> None:
@@ -145,13 +145,12 @@ class Faults:
         self.keep(kind, f"{task.id}, lost at the boundary {boundary}:\n{text}\n")
 
     def keep(self, kind: str, text: str) -> None:
-        if kind in self._kinds or len(self._kinds) >= MOST:
+        if self.path is None or kind in self._kinds or len(self._kinds) >= MOST:
             return
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open(
-                "a" if self._kinds else "w", encoding="utf-8", errors="replace"
-            ) as file:
+            how = "a" if self._kinds else "w"
+            with self.path.open(how, encoding="utf-8", errors="replace") as file:
                 file.write(text)
         self._kinds.add(kind)
 
@@ -165,7 +164,7 @@ class FaultsElsewhere(Faults):
     """Tells kind and text of each cause once, to be kept by another."""
 
     def __init__(self, tell: Callable[[str, str], None]) -> None:
-        super().__init__(Path())
+        super().__init__()
         self._tell = tell
 
     def keep(self, kind: str, text: str) -> None:

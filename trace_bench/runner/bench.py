@@ -26,11 +26,11 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.steps import close, make, step_all
 from trace_bench.play.suites import about_of, name_of, splits_of, tags, tasks_of
 from trace_bench.runner import build
-from trace_bench.runner.ahead import Stage, stages_of
-from trace_bench.runner.beginning import beginning_of, check_beginning
 from trace_bench.runner.build import MAKER, Log
 from trace_bench.runner.folder import Place
 from trace_bench.runner.plan import (
+    beginning_of,
+    check_beginning,
     check_needs,
     check_sandbox,
     check_shown,
@@ -40,6 +40,7 @@ from trace_bench.runner.plan import (
     shown_to,
     training_tasks,
 )
+from trace_bench.runner.progress import Stage, stages_of
 from trace_bench.settings.identity import model_path
 from trace_bench.settings.recipes import far_off
 from trace_bench.settings.registry import Part

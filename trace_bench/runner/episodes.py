@@ -1,6 +1,10 @@
 """Whole episodes on disk, for the lab and for evaluations; the lab's named calls; and the limit on
 lost ones.
 
+An episode's rounding may depend on the others in its batch. So a batch that is partly on disk is
+run again as a whole, and only the missing episodes are reported; or these alone are run, if the
+policy or the simulated user is not repeatable.
+
 An episode is written once, as it ends; every later start is answered from the file. It is lost when
 the infrastructure fails (environment, sandbox, policy, user). A call of which too many are lost
 teaches nothing: it stops the run, and the next start takes them back."""
@@ -13,12 +17,10 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Stored
-from trace_bench.core.protocols import PlayElsewhere, TakesBack
+from trace_bench.core.protocols import OnEpisode, PlayElsewhere, TakesBack
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Boundary, Failure, Purpose, Task, Trajectory
-from trace_bench.play.known import KnownCalls, play_missing
 from trace_bench.play.rollouts import EpisodeBatch, Player
-from trace_bench.play.steps import Faults
 from trace_bench.play.suites import GENERATED
 from trace_bench.runner.ledger import Ledger, entry
 
@@ -99,18 +101,51 @@ def check(
     lost: Sequence[str],
     total: int,
     share: float,
-    faults: Faults | None = None,
+    where: str = "",
     remedy: str = AGAIN,
 ) -> None:
-    """Raises UserError if too many of `total` episodes are `lost` (the cause of each, in order)."""
+    """Raises UserError if too many of `total` episodes are `lost` (the cause of each, in order).
+    `where`: of the tracebacks, as `Faults` says it."""
     if len(lost) <= share * total:
         return
-    where = faults.where if faults is not None else ""
     raise UserError(
         f"{what}: {len(lost)} of {total} episodes were lost, more than max_lost={share:g} allows. "
         f"The first: {lost[0]}.{where} {remedy} To accept such losses, change the setting "
         "`max_lost`."
     )
+
+
+def play_missing(
+    player: Player, batch: EpisodeBatch, there: Collection[int], on_episode: OnEpisode
+) -> None:
+    """Completes a batch of which `there` is on disk; `on_episode` is called for the rest."""
+    missing = [i for i in range(len(batch)) if i not in there]
+    if not missing:
+        return
+    which = range(len(batch)) if player.repeats else missing
+
+    def ended(place: int, trajectory: Trajectory) -> None:
+        if which[place] not in there:
+            on_episode(which[place], trajectory)
+
+    player.play(batch.only(which), ended)
+
+
+class KnownCalls:
+    """Complete calls that were run in this process, for another lab that makes the same calls, of
+    agents without adapters: what two trainings from the same agent have in common."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[EpisodeBatch, Mapping[int, Trajectory]]] = {}
+
+    def keep(self, call: str, batch: EpisodeBatch, played: Mapping[int, Trajectory]) -> None:
+        """`played`: in the order in which the episodes ended."""
+        if not batch.agent.adapters:
+            self._calls[call] = (batch, dict(played))
+
+    def find(self, call: str, batch: EpisodeBatch) -> Mapping[int, Trajectory] | None:
+        kept, played = self._calls.get(call, (None, None))
+        return played if kept == batch else None
 
 
 @dataclass(frozen=True)
@@ -196,7 +231,8 @@ class CallStore:
             if t.failure is not None and counts(call.batch.tasks[i], t.failure)
         ]
         remedy = AGAIN if call.goes_back else NOT_AGAIN
-        check(call.name, lost, len(call.batch), self._max_lost, self._player.faults, remedy)
+        where = self._player.faults.where
+        check(call.name, lost, len(call.batch), self._max_lost, where, remedy)
 
     def _complete(self, call: NamedCall, there: dict[int, Trajectory]) -> None:
         """Runs the missing episodes; adds each to `there` and to the files when it ends."""

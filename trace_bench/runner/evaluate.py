@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trace_bench.core.lines import Outcome
-from trace_bench.core.protocols import Policy
+from trace_bench.core.protocols import Policy, Prompt, Router, RoutesTurns
 from trace_bench.core.store import Lines, stable_seed
-from trace_bench.core.types import AgentSpec, Trajectory
-from trace_bench.play.known import choices as choices_of
-from trace_bench.play.known import play_missing
+from trace_bench.core.types import AgentSpec, Task, Trajectory, grouped
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
+from trace_bench.play.steps import close, make, step_all, with_guidance
+from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
-from trace_bench.runner.episodes import EpisodeFile, Spot, check
+from trace_bench.policies.routing.router import make_router
+from trace_bench.runner.episodes import EpisodeFile, Spot, check, play_missing
 from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.schema import Settings
@@ -75,10 +76,10 @@ class Evaluator:
         found = self._found.setdefault(label, {})
         everything = range(len(plan.episodes))
         if any(key not in found for key in plan.keys) or self._untold(job):
-            choices = choices_of(job.player, agent, plan.tasks) if self._reuses(job) else None
-            shared = {} if choices is None else self._shared(job, choices)
+            chosen = choices(job.player, agent, plan.tasks) if self._reuses(job) else None
+            shared = {} if chosen is None else self._shared(job, chosen)
             self._copy(job, shared)
-            self._play(job, [i for i in everything if i not in shared], 0, choices)
+            self._play(job, [i for i in everything if i not in shared], 0, chosen)
         again = [self._lost.pop((label, *key), 0) for key in plan.keys]
         for attempt in range(1, max(self._retries, *again) + 1):
             lost = [i for i in everything if found[plan.keys[i]].lost]
@@ -89,7 +90,7 @@ class Evaluator:
         if policy is None:
             causes = [f"{o.error} ({o.task})" for o in outcomes if o.lost]
             what = f"evaluation of {label}"
-            check(what, causes, len(outcomes), self._settings.max_lost, self._player.faults)
+            check(what, causes, len(outcomes), self._settings.max_lost, self._player.faults.where)
         if self._reuses(job):
             for i, outcome in enumerate(outcomes):
                 place = (job.call(outcome.attempt), i)
@@ -127,13 +128,13 @@ class Evaluator:
         return job.player is self._player and job.player.repeats
 
     def _shared(
-        self, job: _OneAgent, choices: Sequence[Choice | BaseException]
+        self, job: _OneAgent, chosen: Sequence[Choice | BaseException]
     ) -> dict[int, tuple[Outcome, Spot | None]]:
         """Outcomes of other agents that act as this one would, by index in the plan. Independent of
         how many of this agent's own are on disk, so that the set of episodes to run is too."""
         shared: dict[int, tuple[Outcome, Spot | None]] = {}
         for i, (task, trial) in enumerate(job.plan.episodes):
-            choice = choices[i % len(job.plan.tasks)]
+            choice = chosen[i % len(job.plan.tasks)]
             if isinstance(choice, Mixture | BaseException):
                 continue
             known = self._known.find(job.agent, choice, task.id, trial)
@@ -173,16 +174,14 @@ class Evaluator:
         job: _OneAgent,
         which: Sequence[int],
         attempt: int,
-        choices: Sequence[Choice | BaseException] | None = None,
+        chosen: Sequence[Choice | BaseException] | None = None,
     ) -> None:
-        """Runs those of the episodes `which` that are missing. `choices`: the router's, by task."""
+        """Runs those of the episodes `which` that are missing. `chosen`: by the router, by task."""
         episodes = [job.plan.episodes[i] for i in which]
         found, call = self._found[job.label], job.call(attempt)
-        there, untold = set(), self._untold(job) if attempt == 0 else set()
-        for place, (task, trial) in enumerate(episodes):
-            old = found.get((task.id, trial))
-            if old is not None and old.attempt >= attempt and which[place] not in untold:
-                there.add(place)
+        untold = self._untold(job) if attempt == 0 else set()
+        last = [found[key].attempt if (key := job.plan.keys[i]) in found else -1 for i in which]
+        there = {n for n, i in enumerate(which) if last[n] >= attempt and i not in untold}
         if len(there) == len(episodes):
             return
         self._progress.phase(f"evaluation of {job.label}", total=len(episodes) - len(there))
@@ -202,8 +201,8 @@ class Evaluator:
         ]
         tasks = tuple(task for task, _ in episodes)
         route = None
-        if choices is not None:
-            made = [choices[i % len(job.plan.tasks)] for i in which]
+        if chosen is not None:
+            made = [chosen[i % len(job.plan.tasks)] for i in which]
             names = tuple(c for c in made if c is None or isinstance(c, str))
             route = names if len(names) == len(made) else None  # one is no adapter's name
         temperature = self._settings.policy.eval_temperature
@@ -229,3 +228,43 @@ class _OneAgent:
 
     def call(self, attempt: int = 0) -> str:
         return f"evaluation/{self.label}" + (f"/attempt{attempt}" if attempt else "")
+
+
+def choices(
+    player: Player, agent: AgentSpec, tasks: Sequence[Task]
+) -> list[Choice | BaseException] | None:
+    """The router's choice for each task, or an exception if the task cannot be reset. None if it is
+    only known in an episode, as a model is waited for or each turn has a choice of its own."""
+    router = make_router(agent, player.policy)
+    if agent.router is None:
+        return [router.route((), ())] * len(tasks)
+    asks = any(suite.asks_user() for suite in player.suites)
+    if router.waits or isinstance(router, RoutesTurns) or asks:
+        return None
+    found: list[Choice | BaseException] = []
+    for first in range(0, len(tasks), player.policy.capacity):
+        some = tasks[first : first + player.policy.capacity]
+        found += _some(router, player.suites, agent, some)
+    return found
+
+
+def _some(
+    router: Router, suites: Suites, agent: AgentSpec, tasks: Sequence[Task]
+) -> list[Choice | BaseException]:
+    """The choices for one batch of tasks, which are reset together, suite by suite."""
+    found: dict[int, Choice | BaseException] = {}
+    for group in grouped(range(len(tasks)), lambda i: id(suites.of(tasks[i]))).values():
+        suite = suites.of(tasks[group[0]])
+        due = [(make(suite), tasks[i]) for i in group]
+        try:
+            prompts: dict[int, Prompt] = {}
+            for i, step in zip(group, step_all(suite, due), strict=True):
+                if isinstance(step, BaseException):
+                    found[i] = step
+                else:
+                    prompts[i] = (with_guidance(step.messages, agent.prompt), step.tools)
+            found.update(zip(prompts, router.routes(list(prompts.values())), strict=True))
+        finally:
+            for env, _ in due:
+                close(env)
+    return [found[i] for i in range(len(tasks))]

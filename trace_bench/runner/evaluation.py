@@ -38,7 +38,6 @@ class Evaluation:
         settings: Settings,
         tasks: Sequence[Task],
         points: Sequence[int],
-        *,
         progress: Progress,
         clock: Clock,
     ) -> None:

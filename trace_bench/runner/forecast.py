@@ -29,7 +29,6 @@ from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
 from trace_bench.policies.states import starts
 from trace_bench.results.statistics import can_show
-from trace_bench.runner.ahead import BASE, stages_of
 from trace_bench.runner.build import Parts, make_policy, make_suite, models_in_roles, run_context
 from trace_bench.runner.plan import (
     check_needs,
@@ -39,6 +38,7 @@ from trace_bench.runner.plan import (
     plan_of,
     training_tasks,
 )
+from trace_bench.runner.progress import BASE, stages_of
 from trace_bench.runner.timed import measured
 from trace_bench.settings.identity import model_path, served_name
 from trace_bench.settings.recipes import billions_of, far_off, whose

@@ -1,11 +1,9 @@
 """The lab: everything that a method may use, built on ledger, store and rollouts.
 
 Every `rollouts` call has a name, unique in the run, from which its episodes' seeds follow, so a
-repeated call runs the same episodes. When a run is resumed, episodes are answered from disk; of a
-call that stopped the run because too many were lost (`max_lost`), the lost ones are taken back and
-run again, so each counts once; a partly written call is run again as a whole, and only the missing
-lines are appended (`play.known`). The budget is counted by the calls made, not by the lines found,
-so that a method decides as in an uninterrupted run."""
+repeated call runs the same episodes. When a run is resumed, episodes are answered from disk
+(`runner.episodes`). The budget is counted by the calls made, not by the lines found, so that a
+method decides as in an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -32,11 +30,10 @@ from trace_bench.core.store import stable_seed, write_json, write_text
 from trace_bench.core.summary import EpisodeCounts, TrainingCounts
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.llm.roles import Roles
-from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.policies.routing.router import AT_SERVERS
-from trace_bench.runner.episodes import CallStore, NamedCall
+from trace_bench.runner.episodes import CallStore, KnownCalls, NamedCall
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Aside, Progress

@@ -10,12 +10,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.beginning import base_agent
 from trace_bench.core.errors import BudgetExceeded, UserError, outlasting
 from trace_bench.core.lines import Outcome
 from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
@@ -23,19 +24,18 @@ from trace_bench.core.run_files import AGENT, CONFIG, FAULTS, LOWER, SUMMARY, UP
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.summary import Summary, TrainedApart, read_summary
 from trace_bench.core.types import CHARGED, AgentSpec, Task, to_json
-from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.runner import build, report
-from trace_bench.runner.beginning import base_agent, beginning_of
 from trace_bench.runner.bench import Bench, build_bench, check_built
 from trace_bench.runner.build import Log, Parts
+from trace_bench.runner.episodes import KnownCalls
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place, locate, only_writer
 from trace_bench.runner.lab import Checkpoint, RunLab
 from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.plan import checkpoints
+from trace_bench.runner.plan import beginning_of, checkpoints
 from trace_bench.runner.progress import TIMING, Aside, Clock, Progress
 from trace_bench.runner.summary import summarize
 from trace_bench.settings.identity import parts_of
@@ -103,7 +103,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     place = locate(settings, parts)
     if (found := _finished(parts, place)) is not None:
         return found
-    with few_collections(), only_writer(place.folder), ExitStack() as stack:
+    with only_writer(place.folder), ExitStack() as stack:
         resumed = place.belongs()
         summary = read_summary(place.folder) if resumed else None
         if summary is not None and summary.lost:
@@ -151,24 +151,19 @@ def _execute(
 ) -> Summary:
     """Runs everything that is not on disk yet and writes the summary."""
     started = time.monotonic()
-    folder, settings = bench.place.folder, bench.settings
+    folder, settings, how = bench.place.folder, bench.settings, bench.settings.policy
+    # A run makes millions of small values, hardly any in reference cycles, and each collection of
+    # the old generation visits the model and all libraries. Python's are 700, 10, 10.
+    stack.callback(gc.set_threshold, *gc.get_threshold())
+    gc.set_threshold(20_000, 10, 50)
     stack.callback(progress.close)
     bench.write_tags()
     clock = Clock(folder / TIMING, progress.stage)
-    player = Player(
-        bench.policy,
-        Suites(bench.suite, lots=settings.rehearsal),
-        settings.policy.max_turns,
-        settings.policy.max_tokens,
-        Faults(folder / FAULTS),
-        settings.policy.shards,
-        settings.policy.workers,
-        settings.policy.max_seconds,
-    )
+    suites, faults = Suites(bench.suite, lots=settings.rehearsal), Faults(folder / FAULTS)
+    limits = how.max_turns, how.max_tokens, how.max_seconds
+    player = Player(bench.policy, suites, *limits, faults, how.shards, how.workers)
     points = checkpoints(settings, bench.plan)
-    evaluation = Evaluation(
-        folder, player, settings, bench.held_out, points, progress=progress, clock=clock
-    )
+    evaluation = Evaluation(folder, player, settings, bench.held_out, points, progress, clock)
     stack.enter_context(closing(evaluation))
     metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
     known = KnownCalls() if bench.yardsticks else None
@@ -187,16 +182,8 @@ def _execute(
             f"{folder} was removed while the run wrote to it, so it has no result. Run the same "
             "command again."
         )
-    summary = summarize(
-        bench,
-        evaluation,
-        lab,
-        agent=agent,
-        before=None if beginning is None else beginning.runs,
-        yardsticks=trained,
-        seconds=clock.seconds,
-        tracker=metrics.failure,
-    )
+    found = summarize(bench, evaluation, lab, agent, beginning, trained, clock.seconds)
+    summary = _with_failure(found, metrics)
     write_json(folder / SUMMARY, summary)
     metrics.conclude(to_json(summary))
     if summary.complete:
@@ -318,15 +305,3 @@ def _larger(settings: Settings, summary: Summary) -> str | None:
     if found is None:
         return f"with {split}: not run yet; add env.train_split={split} to the command"
     return report.beside(f"with {split}", found)
-
-
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Reduces garbage collection. A run makes millions of small values, hardly any in reference
-    cycles, and each collection of the old generation visits the model and all libraries."""
-    before = gc.get_threshold()
-    gc.set_threshold(20_000, 10, 50)  # new objects between collections; Python has 700, 10, 10
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
