@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from trace_bench.core import VERSION
 from trace_bench.core.errors import UserError
 from trace_bench.core.text import visible
-from trace_bench.core.version import VERSION
 
 if TYPE_CHECKING:
     import argparse

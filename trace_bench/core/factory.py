@@ -28,8 +28,7 @@ from trace_bench.core.checked import (
     takes_any,
 )
 from trace_bench.core.errors import TraceBenchError, UserError, attempt
-from trace_bench.core.protocols import RunContext, adopted
-from trace_bench.core.protocols.declared import missing
+from trace_bench.core.protocols import RunContext, adopted, missing
 from trace_bench.core.text import described
 from trace_bench.core.types import to_json
 

@@ -7,28 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.store import read_bytes, repair
 
-MOST_BYTES = 2**20
-MOST_VALUES = 100_000  # aliases count each time: a few lines of them may stand for billions
-DEEPEST = 50
+# Aliases count each time: a few lines of them may stand for billions.
+LIMITS = Limits(2**20, depth=50, items=100_000)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises UserError for anything else, and for a file that is too
-    large, too deep, or stands for too many values."""
+    """The mapping in a YAML file. Raises UserError for anything else, for what is no plain data,
+    and for a file that is too large, too deep, or stands for too many values."""
     import yaml
 
     try:
         data = read_bytes(path)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"{len(data)} bytes; allowed: {MOST_BYTES}")
+        if len(data) > LIMITS.size:
+            raise ValueError(f"{len(data)} bytes; allowed: {LIMITS.size}")
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         _check_depth(yaml.parse(data.decode(), Loader=loader))  # too deep a file ends the process
         value = yaml.load(data.decode(), Loader=loader)
         if not isinstance(value, dict):
             raise ValueError("no settings")
-        _count(value)
+        if fault := fault_of(value, LIMITS):
+            raise ValueError(fault)
     except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
         why = " ".join(str(error).split())
         raise UserError(f"{path} cannot be read ({why}). {repair(path)}") from error
@@ -43,16 +44,5 @@ def _check_depth(events: Iterable[Any]) -> None:
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise ValueError(f"deeper than {DEEPEST}")
-
-
-def _count(value: Any, before: int = 0, depth: int = 0) -> int:
-    count = before + 1
-    if count > MOST_VALUES or depth > DEEPEST:
-        raise ValueError(f"more than {MOST_VALUES} values, or deeper than {DEEPEST}")
-    items = value.values() if isinstance(value, dict) else value
-    if isinstance(value, dict | list):
-        for item in items:
-            count = _count(item, count, depth + 1)
-    return count
+        if depth > LIMITS.depth:
+            raise ValueError(f"deeper than {LIMITS.depth}")

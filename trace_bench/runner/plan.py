@@ -21,8 +21,8 @@ from trace_bench.core.protocols import (
     ShowsState,
     Suite,
     Trainer,
+    members,
 )
-from trace_bench.core.protocols.declared import members
 from trace_bench.core.run_files import DEMONSTRATED, FLOORS
 from trace_bench.core.store import read_if_there
 from trace_bench.core.types import CHARGED, Task
