@@ -42,7 +42,7 @@ from trace_bench.runner.api import Result
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger, entry
-from trace_bench.runner.outcomes import outcome_of
+from trace_bench.runner.outcomes import KnownOutcomes, outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
@@ -86,8 +86,7 @@ def lab(folder: Path) -> None:
 
 def evaluator(folder: Path) -> None:
     player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
-    kept = folder / "evaluation_trajectories.jsonl"
-    Evaluator(folder / "evaluation.jsonl", player, SETTINGS, Progress(9), trajectories=kept)
+    Evaluator(folder / "evaluation.jsonl", player, SETTINGS, Progress(9), KnownOutcomes())
 
 
 def roles(folder: Path) -> None:

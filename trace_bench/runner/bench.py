@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
@@ -115,15 +115,21 @@ class Bench:
 
 
 def build_bench(
-    settings: Settings, parts: Mapping[str, Part], place: Place, stack: ExitStack, log: Log
+    settings: Settings,
+    parts: Mapping[str, Part],
+    place: Place,
+    stack: ExitStack,
+    log: Log,
+    new: bool,
 ) -> Bench:
     """Builds all parts; `stack` closes those that hold resources. Raises UserError for every error
-    that can be found without running the policy or the trainer."""
+    that can be found before anything is run; slow checks are for a `new` run only."""
     llm = place.folder / "llm.jsonl"
     roles = stack.enter_context(closing(build.make_roles(settings, llm, log)))
-    facts: dict[str, Any] = {**vars(place), "elsewhere": MAKER}
-    facts["clean_up"] = lambda: build.clean_up(settings)
-    context = build.run_context(settings, parts, roles.ask, **facts)
+    clean_up = partial(build.clean_up, settings)
+    context = build.run_context(
+        settings, parts, roles.ask, **vars(place), elsewhere=MAKER, clean_up=clean_up
+    )
     suite = stack.enter_context(closing(build.make_suite(settings, parts, context, log)))
     trainer: Trainer = parts["trainer"].make(context)
     method: Method = parts["method"].make(context)
@@ -140,26 +146,21 @@ def build_bench(
     checkpoints(settings, plan)
     context = replace(context, suite=suite)
     policy = stack.enter_context(closing(build.make_policy(parts, context)))
+    check_needs(plan, parts, suite, trainer, policy)
     held_out = tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
-    return Bench(
+    bench = Bench(
         settings, parts, place, context, suite, roles, trainer, method, plan, train, held_out,
         policy, log,
     )  # fmt: skip
-
-
-def check_built(bench: Bench, new: bool) -> None:
-    """Raises UserError for what only built parts show. Slow checks are for a `new` run only."""
-    check_needs(bench.plan, bench.parts, bench.suite, bench.trainer, bench.policy)
     _check_shards(bench)
     if new:
-        found = (
-            check_prompts(bench.policy, bench.suite, bench.held_out),
-            try_turn(bench.policy, bench.suite, bench.held_out, bench.settings.policy),
-        )
-        for line in filter(None, found):
-            bench.log(line)
-    if bench.plan.trains:
-        bench.trainer.preflight(new)
+        said = [check_prompts(policy, suite, held_out)]
+        said.append(try_turn(policy, suite, held_out, settings.policy))
+        for line in filter(None, said):
+            log(line)
+    if plan.trains:
+        trainer.preflight(new)
+    return bench
 
 
 def _check_shards(bench: Bench) -> None:

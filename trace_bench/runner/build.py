@@ -23,6 +23,7 @@ from trace_bench.settings.identity import model_path, parts_of, plain, served_na
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import PartSettings, PolicySettings, RoleSettings, Settings, parse
 
+ASKED = {"ask": "user", "judge": "judge", "simulator": "simulator"}  # of RunContext, and the role
 Parts = Mapping[str, Part]
 Log = Callable[[str], None]
 
@@ -40,15 +41,13 @@ def run_context(
     return RunContext(
         seed=settings.seed,
         budget=settings.budget,
-        model=model_path(settings, parts) if parts else "",
+        model=model_path(settings, parts),
         served_model=served_name(settings.model),
         dev_split=settings.env.dev_split,
-        general_demonstrations=parts["env"].declared.general_demonstrations if parts else "",
+        general_demonstrations=parts["env"].declared.general_demonstrations,
         settings=plain(settings),
-        at_servers="policy" in parts and parts["policy"].declared.at_servers,
-        ask=ask if "user" in played else None,
-        judge=ask if "judge" in played else None,
-        simulator=ask if "simulator" in played else None,
+        at_servers=parts["policy"].declared.at_servers,
+        **{name: ask for name, role in ASKED.items() if role in played},
         **{name: getattr(settings.policy, name) for name in shared},
         **facts,
     )

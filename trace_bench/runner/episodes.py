@@ -28,23 +28,18 @@ Spot = tuple[str, int]  # (call, index) of an episode
 
 
 class EpisodeFile:
-    """The episodes of a file, by call and index; none is kept without a `path`. Those of earlier
-    starts are held until their call is asked for (`take`), unless `held` is False."""
+    """The episodes of a file, by call and index. Those of earlier starts are held until their call
+    is asked for (`take`), unless `held` is False."""
 
-    def __init__(self, path: Path | None, *, held: bool = True) -> None:
-        self._lines = None if path is None else Lines(path, Stored)
+    def __init__(self, path: Path, *, held: bool = True) -> None:
+        self._lines = Lines(path, Stored)
         self._there: set[Spot] = set()
         self._held: dict[str, dict[int, Trajectory]] = {}
-        for line in self._lines.existing if self._lines is not None else ():
+        for line in self._lines.existing:
             self._there.add((line.call, line.index))
             if held:
                 self._held.setdefault(line.call, {})[line.index] = line.trajectory
-        if self._lines is not None:
-            self._lines.existing.clear()
-
-    @property
-    def keeps(self) -> bool:
-        return self._lines is not None
+        self._lines.existing.clear()
 
     def __contains__(self, spot: object) -> bool:
         return spot in self._there
@@ -59,28 +54,26 @@ class EpisodeFile:
 
     def read(self, spots: Iterable[Spot]) -> dict[Spot, Trajectory]:
         wanted = set(spots)
-        if self._lines is None or not wanted:
+        if not wanted:
             return {}
         found = ((x.call, x.index, x.trajectory) for x in read_lines(self._lines.path, Stored))
         return {(call, index): t for call, index, t in found if (call, index) in wanted}
 
     def add(self, call: str, index: int, trajectory: Trajectory) -> None:
         """Writes an episode that has ended, unless it is there."""
-        if self._lines is not None and (call, index) not in self._there:
+        if (call, index) not in self._there:
             self._lines.append(Stored(call, index, trajectory))
             self._there.add((call, index))
 
     def take_back(self, call: str, indices: Collection[int]) -> None:
         gone = frozenset(indices)
-        if self._lines is not None:
-            self._lines.drop(lambda line: line.call == call and line.index in gone)
+        self._lines.drop(lambda line: line.call == call and line.index in gone)
         for index in gone:
             self._there.discard((call, index))
             self._held.get(call, {}).pop(index, None)
 
     def close(self) -> None:
-        if self._lines is not None:
-            self._lines.close()
+        self._lines.close()
 
 
 _OF_PROGRAM = (Boundary.ENVIRONMENT, Boundary.SANDBOX)

@@ -28,8 +28,9 @@ from trace_bench.settings.schema import Settings
 
 
 class Evaluator:
-    """Runs agents on held-out tasks and writes outcomes to `path`, and on request `trajectories`. A
-    lost episode is run again, up to `evaluation.retries` times, and once by every later start."""
+    """Runs agents on held-out tasks and writes outcomes to `path`, and trajectories, on request,
+    beside it. A lost episode is run again, up to `evaluation.retries` times, and once by every
+    later start."""
 
     def __init__(
         self,
@@ -37,14 +38,13 @@ class Evaluator:
         player: Player,
         settings: Settings,
         progress: Progress,
-        known: KnownOutcomes | None = None,
-        trajectories: Path | None = None,
+        known: KnownOutcomes,
     ) -> None:
         self._player = player
         self._settings = settings
         self._retries = settings.evaluation.retries
         self._progress = progress
-        self._known = known or KnownOutcomes()
+        self._known = known
         self._lines = Lines(path, Outcome)
         self._found: dict[str, dict[tuple[str, int], Outcome]] = {}
         for outcome in self._lines.existing:
@@ -56,7 +56,7 @@ class Evaluator:
             for key, outcome in found.items()
             if outcome.lost
         }
-        self._kept = EpisodeFile(trajectories, held=False)
+        self._kept = EpisodeFile(path.with_stem(f"{path.stem}_trajectories"), held=False)
 
     def evaluate(
         self,
@@ -157,7 +157,7 @@ class Evaluator:
     def _untold(self, job: _OneAgent) -> set[int]:
         """The plan's episodes that have a score and whose trajectory, which should be kept, is
         gone. Only where the same episode can be run again."""
-        if not (job.keep and self._kept.keeps and job.player.repeats):
+        if not (job.keep and job.player.repeats):
             return set()
         found = self._found[job.label]
         return {

@@ -50,8 +50,7 @@ class Evaluation:
         self._progress, self._clock = progress, clock
         self._plan = EvaluationPlan(tuple(tasks), settings.evaluation.trials)
         shared = (player, settings, progress, outcomes.KnownOutcomes())
-        kept = folder / "evaluation_trajectories.jsonl"
-        self._held_out = Evaluator(folder / "evaluation.jsonl", *shared, kept)
+        self._held_out = Evaluator(folder / "evaluation.jsonl", *shared)
         self._curve = Evaluator(folder / "curve.jsonl", *shared)
         self._routing = Evaluator(folder / "routing.jsonl", *shared)
 
@@ -105,8 +104,8 @@ class Evaluation:
         if len(agent.adapters) == 1 and agent.router is None:
             return
         with self._clock.phase("evaluation of every adapter"):
-            choices = _each_alone(self._held_out, self._plan, base, agent, "adapter:")
-            self.routed = outcomes.routing(choices, self.outcomes["final"])
+            alone = _each_alone(self._held_out, self._plan, base, agent, "adapter:")
+            self.routed = outcomes.routing(alone, self.outcomes["final"])
 
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
         if agent.router is None or not self._settings.evaluation.routing:
@@ -117,9 +116,8 @@ class Evaluation:
             return
         plan = self._dev_plan()
         with self._clock.phase("evaluation of routing"):
-            choices = _each_alone(self._routing, plan, base, agent)
-            routed = self._routing.evaluate("routed", agent, plan)
-            self.validated = outcomes.routing(choices, routed)
+            alone = _each_alone(self._routing, plan, base, agent)
+            self.validated = outcomes.routing(alone, self._routing.evaluate("routed", agent, plan))
 
     @property
     def count(self) -> int:
@@ -191,20 +189,23 @@ def unable(episodes: Sequence[Trajectory]) -> str | None:
         counts[UNREAD] += len(unread)
         examples += map(_shown, unread)
         for call, answer in calls:
-            shown = f"{_shown(_written(call))}, answered by {_shown(answer)}"
+            shown = f"{_shown(call)}, answered by {_shown(answer)}"
             any_call.append(shown)
             if (fault := _fault(episode.tools, call, answer)) is not None:
                 counts[fault] += 1
                 examples.append(shown)
     did = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
     example = "".join(f". For example: {one}" for one in [*examples, *any_call][:1])
-    return (
-        f"the base agent earned 0 in all {len(scores)} held-out episodes: {did}{example}. {REMEDY}"
-    )
+    head = f"the base agent earned 0 in all {len(scores)} held-out episodes"
+    return f"{head}: {did}{example}. {REMEDY}"
 
 
-def _shown(text: str) -> str:
-    return f'"{visible(" ".join(text.split())[:LONGEST])}"'
+def _shown(said: Any) -> str:
+    """A call, or a text, in quotes."""
+    function = said.get("function") if isinstance(said, Mapping) else None
+    if isinstance(function, Mapping):
+        said = f"{function.get('name')}({function.get('arguments')})"
+    return f'"{visible(" ".join(str(said).split())[:LONGEST])}"'
 
 
 def _calls(episode: Trajectory) -> Iterator[tuple[Any, str]]:
@@ -216,13 +217,6 @@ def _calls(episode: Trajectory) -> Iterator[tuple[Any, str]]:
         for call in calls if isinstance(calls, list | tuple) else ():
             identity = call.get("id") if isinstance(call, Mapping) else None
             yield call, answers.get(str(identity), "")
-
-
-def _written(call: Any) -> str:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
-        return str(call)
-    return f"{function.get('name')}({function.get('arguments')})"
 
 
 def _fault(tools: Sequence[Tool], call: Any, answer: str) -> str | None:

@@ -148,16 +148,15 @@ def _plan(f: Forecast) -> MethodPlan | None:
 
 
 def _held_out(f: Forecast) -> int:
-    held_out = _in_split(f, f.settings.evaluation.split)
-    limit = f.settings.evaluation.limit
-    return held_out if limit is None else min(held_out, limit)
+    how = f.settings.evaluation
+    return _count(f, lambda suite: tasks_of(suite, how.split)[: how.limit])
 
 
 def _phases(f: Forecast) -> tuple[Phase, ...]:
     if f.plan is None:
         return (Phase(BASE, _held_out(f) * f.settings.evaluation.trials),)
-    plan = f.plan
-    dev = _in_split(f, f.settings.env.dev_split) if plan.learns else 0
+    plan, split = f.plan, f.settings.env.dev_split
+    dev = _count(f, lambda suite: tasks_of(suite, split)) if plan.learns else 0
     points = _found(f, lambda: checkpoints(f.settings, plan)) or ()
     stages = stages_of(f.settings, plan, _held_out(f), dev, len(points))
     return tuple(phase for stage in stages for phase in stage.phases)
@@ -172,23 +171,20 @@ def _above_budget(f: Forecast) -> int:
 
 def _requests(f: Forecast, rollouts: int) -> list[str]:
     """Estimates of turns, tokens and questions, if the suite has typical episode lengths."""
-    lines = []
     questions = dict(f.plan.questions) if f.plan is not None else {}
-    typical = f.parts["env"].declared.typical
+    typical, most = f.parts["env"].declared.typical, f.settings.policy.max_turns
+    lines = [
+        f"agent: at most {rollouts * most} turns (the suite does not say how long its episodes are)"
+    ]
     if typical is not None:
         turns = math.ceil(rollouts * typical.turns)
         questions["user"] = math.ceil(rollouts * typical.user)
-        lines.append(
+        lines = [
             f"agent: about {turns} turns, {_short(turns * typical.prompt)} prompt and "
             f"{_short(turns * typical.completion)} completion tokens (assumed: {typical.turns:g} "
             f"turns an episode, {typical.prompt} + {typical.completion} tokens a turn; at most "
-            f"{f.settings.policy.max_turns} turns)"
-        )
-    else:
-        lines.append(
-            f"agent: at most {rollouts * f.settings.policy.max_turns} turns (the suite does not "
-            "say how long its episodes are)"
-        )
+            f"{most} turns)"
+        ]
     policy = f.parts["policy"]
     if policy.declared.at_servers:
         servers = len(policy.options["base_url"])
@@ -231,13 +227,13 @@ def _machines(f: Forecast) -> list[str]:
         lines += _found(f, lambda: _agent_here(f)) or []
         _found(f, lambda: check_device(f.settings.policy.device))
     lines += _roles_elsewhere(f)
-    if f.plan is not None and f.plan.trains and not scripted:
-        if served:
-            _found(f, lambda: _weights_here(f))
-        if f.trainer is not None:
-            needed, missing = f.trainer.machines(size)
-            lines += needed
-            f.missing += [m for m in missing if m not in f.missing]
+    if f.plan is not None and f.plan.trains and not scripted and f.trainer is not None:
+        needed, missing = f.trainer.machines(size)
+        lines += needed
+        place = _found(f, lambda: model_path(f.settings, f.parts)) if served else None
+        if place is not None and f.trainer.weights_here and not Path(place).is_dir():
+            missing.insert(0, f"the weights of {place} in a folder here (model.path), for training")
+        f.missing += [m for m in missing if m not in f.missing]
     return lines or ["no GPU is needed"]
 
 
@@ -290,14 +286,6 @@ def _agent_here(f: Forecast) -> list[str]:
     return [f"model {place}: no folder here, so it is read from the hub or its cache"]
 
 
-def _weights_here(f: Forecast) -> None:
-    """A trainer in this process needs the weights that the servers have."""
-    place = model_path(f.settings, f.parts)
-    own = f.trainer is not None and f.trainer.weights_here
-    if own and not Path(place).is_dir():
-        raise UserError(f"the weights of {place} in a folder here (model.path), for training")
-
-
 def _servers(settings: Settings, parts: Parts) -> list[str]:
     """Servers that do not answer, keys that are not set."""
     named: list[tuple[str, Any, str, str | None]] = []  # each setting and its value
@@ -333,10 +321,6 @@ def _answers(client: Client, server: int) -> None:
     except LLMError as error:
         if error.status not in (404, 405):  # it answers, and has no list
             raise
-
-
-def _in_split(f: Forecast, split: str) -> int:
-    return _count(f, lambda suite: tasks_of(suite, split))
 
 
 def _count(f: Forecast, tasks: Callable[[Suite], Sequence[Task]]) -> int:

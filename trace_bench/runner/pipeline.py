@@ -28,7 +28,7 @@ from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.runner import build, report
-from trace_bench.runner.bench import Bench, build_bench, check_built
+from trace_bench.runner.bench import Bench, build_bench
 from trace_bench.runner.build import Log, Parts
 from trace_bench.runner.episodes import KnownCalls
 from trace_bench.runner.evaluation import Evaluation
@@ -111,8 +111,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
         elif summary is not None:
             summary = _reported_again(settings, parts, place, summary, log)
             return Done(place.folder, summary, stored=True)
-        bench = build_bench(settings, parts, place, stack, log)
-        check_built(bench, new=not resumed)
+        bench = build_bench(settings, parts, place, stack, log, new=not resumed)
         tracker: Tracker = parts["tracker"].make(bench.context)  # refuses before anything is there
         if not resumed:
             place.claim(settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -123,21 +123,17 @@ def check_needs(
     acting = policy.declared.under(policy.options) if built is None else type(built)
     has = {"env": type(suite), "trainer": type(trainer), "policy": acting}
     for need in plan.needs:
-        if has[need.group] is not Policy and not issubclass(has[need.group], _abilities(need)):
-            raise _lacking(need, parts, suite)
+        one_of = tuple(filter(None, (need.protocol, need.instead)))
+        if has[need.group] is not Policy and not issubclass(has[need.group], one_of):
+            raise _lacking(need, one_of, parts, suite)
 
 
-def _abilities(need: Need) -> tuple[type, ...]:
-    """Those of which one is enough."""
-    return (need.protocol,) if need.instead is None else (need.protocol, need.instead)
-
-
-def _lacking(need: Need, parts: Parts, suite: Suite) -> UserError:
+def _lacking(need: Need, one_of: Iterable[type], parts: Parts, suite: Suite) -> UserError:
     given = parts[need.group].label
     if need.group == "env":
         given = f"{suite.name}/{suite.variant}"
     hint = f" {need.hint}" if need.hint else ""
-    named = ((p.__name__, ", ".join(members(p))) for p in _abilities(need))
+    named = ((p.__name__, ", ".join(members(p))) for p in one_of)
     wanted = " or ".join(f"`{name}` ({own})" if own else f"`{name}`" for name, own in named)
     return UserError(
         f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and {given} "
@@ -252,8 +248,7 @@ def check_beginning(
             f"the agent was made of a model with other weights ({found.weights}) than this run's "
             f"({weights}). Change `model` or `agent`."
         )
-    start = start_of(found.agent) if plan.trains else None
-    if start is None:
+    if not plan.trains or (start := start_of(found.agent)) is None:
         return
     if not isinstance(trainer, ContinuesAdapters):
         raise UserError(
