@@ -108,8 +108,3 @@ def test_a_line_that_is_not_ours_is_named(tmp_path, line):
     for read in (lambda: Ledger(ledger.path, 4), lambda: read_lines(ledger.path, Entry)):
         with pytest.raises(UserError, match=r"ledger\.jsonl, line 2 is corrupt"):
             read()
-
-
-def test_a_negative_budget_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"budget is -1.*`budget`"):
-        Ledger(tmp_path / "ledger.jsonl", -1)

@@ -131,9 +131,7 @@ class Elsewhere(TakesBack):
     def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
         tasks = tuple(toy_task(i) for i in which)
         seeds = tuple(stable_seed(self.lab.seed, "one", i) for i in which)
-        for i, t in zip(
-            which, self.lab._player.play(EpisodeBatch(BASE, tasks, seeds)), strict=True
-        ):
+        for i, t in zip(which, self.lab.player.play(EpisodeBatch(BASE, tasks, seeds)), strict=True):
             ended(i, t)
 
     def take_back(self, missing: Sequence[int]) -> None:

@@ -165,20 +165,19 @@ class _Live:
 _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to make
 
 
+@dataclass(eq=False)
 class _Playing:
-    def __init__(
-        self,
-        player: Player,
-        batch: EpisodeBatch,
-        on_episode: OnEpisode | None,
-        more: More | None = None,
-    ) -> None:
-        policy = player.policy
-        self.player, self.batch, self.on_episode, self.more = player, batch, on_episode, more
+    player: Player
+    batch: EpisodeBatch
+    on_episode: OnEpisode | None
+    more: More | None = None
+
+    def __post_init__(self) -> None:
+        policy, agent = self.player.policy, self.batch.agent
         self.policy = policy
-        self.router = make_router(batch.agent, policy) if batch.route is None else None
+        self.router = make_router(agent, policy) if self.batch.route is None else None
         self.turns = self.router if isinstance(self.router, RoutesTurns) else None
-        self.sums = MergedSums(policy, batch.agent)
+        self.sums = MergedSums(policy, agent)
         self.live: dict[int, _Live] = {}
         self.done: dict[int, Trajectory] = {}
         self.outbox: list[TurnRequest] = []

@@ -156,28 +156,26 @@ class NamedCall:
         return self.by is None or isinstance(self.by, TakesBack)
 
 
+@dataclass(eq=False)
 class CallStore:
     """The calls of a run folder, each answered from its files as far as they go. `known`: complete
     calls of other labs of this run, used for identical ones; `shown`: is given every episode."""
 
-    def __init__(
-        self,
-        folder: Path,
-        ledger: Ledger,
-        player: Player,
-        known: KnownCalls | None,
-        max_lost: float,
-        shown: Callable[[Trajectory, Purpose], None],
-        log: Callable[[str], None],
-    ) -> None:
-        self._folder, self._ledger, self._player = folder, ledger, player
-        self._known = known if player.repeats else None
-        self._max_lost, self._shown, self._log = max_lost, shown, log
-        self._file = EpisodeFile(folder / "trajectories.jsonl")
+    folder: Path
+    ledger: Ledger
+    player: Player
+    known: KnownCalls | None
+    max_lost: float
+    shown: Callable[[Trajectory, Purpose], None]
+    log: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.known = self.known if self.player.repeats else None
+        self._file = EpisodeFile(self.folder / "trajectories.jsonl")
 
     def play(self, call: NamedCall) -> list[Trajectory]:
         """The call's episodes, in order; those that are not on disk are run and written."""
-        self._ledger.check(call.name, len(call.batch), call.purpose)
+        self.ledger.check(call.name, len(call.batch), call.purpose)
         self._take_back(call)
         there: dict[int, Trajectory] = {}
         for i, trajectory in self._file.take(call.name).items():
@@ -187,8 +185,8 @@ class CallStore:
         self._check_lost(call, there)
         if len(there) < len(call.batch):
             self._complete(call, there)
-        if self._known is not None and call.by is None:
-            self._known.keep(call.name, call.batch, there)
+        if self.known is not None and call.by is None:
+            self.known.keep(call.name, call.batch, there)
         return [there[i] for i in range(len(call.batch))]
 
     def close(self) -> None:
@@ -197,9 +195,9 @@ class CallStore:
     def _record(
         self, call: NamedCall, index: int, trajectory: Trajectory, there: dict[int, Trajectory]
     ) -> None:
-        self._ledger.record(entry(call.name, index, call.purpose, trajectory))
+        self.ledger.record(entry(call.name, index, call.purpose, trajectory))
         there[index] = trajectory
-        self._shown(trajectory, call.purpose)
+        self.shown(trajectory, call.purpose)
 
     def _take_back(self, call: NamedCall) -> None:
         """Forgets the stored lost episodes of a call that lost too many. The trajectories come
@@ -208,14 +206,14 @@ class CallStore:
             return
         stored, tasks = self._file.of(call.name), call.batch.tasks
         lost = [i for i, t in stored.items() if i < len(tasks) and counts(tasks[i], t.failure)]
-        if len(lost) <= self._max_lost * len(tasks):
+        if len(lost) <= self.max_lost * len(tasks):
             return
         if isinstance(call.by, TakesBack):
             gone = frozenset(lost)
             call.by.take_back([i for i in range(len(tasks)) if i in gone or i not in stored])
-        self._ledger.take_back(call.name, lost)
+        self.ledger.take_back(call.name, lost)
         self._file.take_back(call.name, lost)
-        self._log(f"{call.name}: {len(lost)} lost episodes are run again")
+        self.log(f"{call.name}: {len(lost)} lost episodes are run again")
 
     def _check_lost(self, call: NamedCall, there: Mapping[int, Trajectory]) -> None:
         lost = [
@@ -224,8 +222,8 @@ class CallStore:
             if t.failure is not None and counts(call.batch.tasks[i], t.failure)
         ]
         remedy = AGAIN if call.goes_back else NOT_AGAIN
-        where = self._player.faults.where
-        check(call.name, lost, len(call.batch), self._max_lost, where, remedy)
+        where = self.player.faults.where
+        check(call.name, lost, len(call.batch), self.max_lost, where, remedy)
 
     def _complete(self, call: NamedCall, there: dict[int, Trajectory]) -> None:
         """Runs the missing episodes; adds each to `there` and to the files when it ends."""
@@ -241,14 +239,14 @@ class CallStore:
             self._check_same(call, index, trajectory)
             ended(index, trajectory)
 
-        known = None if self._known is None else self._known.find(call.name, call.batch)
+        known = None if self.known is None else self.known.find(call.name, call.batch)
         if call.by is not None:
             call.by([i for i in range(len(call.batch)) if i not in there], arrived)
         elif known is not None:
             for index in [i for i in known if i not in there]:
                 ended(index, known[index])
         else:
-            play_missing(self._player, call.batch, frozenset(there), ended)
+            play_missing(self.player, call.batch, frozenset(there), ended)
 
     def _check_same(self, call: NamedCall, index: int, found: Trajectory) -> None:
         """Raises UserError unless a stored (or received) episode is the one that this call runs."""
@@ -259,7 +257,7 @@ class CallStore:
             if (found.task, found.seed, found.agent) == (task.id, batch.seeds[index], version):
                 return
         raise UserError(
-            f"{self._folder} was written by another version of the program: its call "
+            f"{self.folder} was written by another version of the program: its call "
             f"{call.name!r}, episode {index} is {found.task} by {found.agent}, and this version "
             f"would run {expected}. Change the setting `run_dir`, or remove the folder."
         )

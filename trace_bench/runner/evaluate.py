@@ -27,25 +27,20 @@ from trace_bench.runner.progress import Progress
 from trace_bench.settings.schema import Settings
 
 
+@dataclass(eq=False)
 class Evaluator:
     """Runs agents on held-out tasks and writes outcomes to `path`, and trajectories, on request,
     beside it. A lost episode is run again, up to `evaluation.retries` times, and once by every
     later start."""
 
-    def __init__(
-        self,
-        path: Path,
-        player: Player,
-        settings: Settings,
-        progress: Progress,
-        known: KnownOutcomes,
-    ) -> None:
-        self._player = player
-        self._settings = settings
-        self._retries = settings.evaluation.retries
-        self._progress = progress
-        self._known = known
-        self._lines = Lines(path, Outcome)
+    path: Path
+    player: Player
+    settings: Settings
+    progress: Progress
+    known: KnownOutcomes
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(self.path, Outcome)
         self._found: dict[str, dict[tuple[str, int], Outcome]] = {}
         for outcome in self._lines.existing:
             self._remember(outcome)
@@ -56,7 +51,7 @@ class Evaluator:
             for key, outcome in found.items()
             if outcome.lost
         }
-        self._kept = EpisodeFile(path.with_stem(f"{path.stem}_trajectories"), held=False)
+        self._kept = EpisodeFile(self.path.with_stem(f"{self.path.stem}_trajectories"), held=False)
 
     def evaluate(
         self,
@@ -70,9 +65,9 @@ class Evaluator:
         """Outcomes in the plan's order. Seeds depend on task and trial only, so that agents meet
         the same draws. `keep`: also store the trajectories. With a `policy` other than the run's,
         every episode is run. Raises UserError if too many are lost."""
-        job = _OneAgent(label, agent, plan, self._player, keep)
+        job = _OneAgent(label, agent, plan, self.player, keep)
         if policy is not None:
-            job = replace(job, player=replace(self._player, policy=policy))
+            job = replace(job, player=replace(self.player, policy=policy))
         found = self._found.setdefault(label, {})
         everything = range(len(plan.episodes))
         if any(key not in found for key in plan.keys) or self._untold(job):
@@ -81,20 +76,20 @@ class Evaluator:
             self._copy(job, shared)
             self._play(job, [i for i in everything if i not in shared], 0, chosen)
         again = [self._lost.pop((label, *key), 0) for key in plan.keys]
-        for attempt in range(1, max(self._retries, *again) + 1):
+        for attempt in range(1, max(self.settings.evaluation.retries, *again) + 1):
             lost = [i for i in everything if found[plan.keys[i]].lost]
-            lost = [i for i in lost if attempt <= max(self._retries, again[i])]
+            lost = [i for i in lost if attempt <= max(self.settings.evaluation.retries, again[i])]
             if lost := [i for i in lost if found[plan.keys[i]].attempt < attempt]:
                 self._play(job, lost, attempt)
         outcomes = [found[key] for key in plan.keys]
         if policy is None:
             causes = [f"{o.error} ({o.task})" for o in outcomes if o.lost]
             what = f"evaluation of {label}"
-            check(what, causes, len(outcomes), self._settings.max_lost, self._player.faults.where)
+            check(what, causes, len(outcomes), self.settings.max_lost, self.player.faults.where)
         if self._reuses(job):
             for i, outcome in enumerate(outcomes):
                 place = (job.call(outcome.attempt), i)
-                self._known.add(agent, outcome, place if place in self._kept else None)
+                self.known.add(agent, outcome, place if place in self._kept else None)
         return outcomes
 
     def copy(self, label: str, source: Sequence[Outcome]) -> list[Outcome]:
@@ -125,7 +120,7 @@ class Evaluator:
 
     def _reuses(self, job: _OneAgent) -> bool:
         """Whether outcomes may be copied: with the run's own policy, if episodes are repeatable."""
-        return job.player is self._player and job.player.repeats
+        return job.player is self.player and job.player.repeats
 
     def _shared(
         self, job: _OneAgent, chosen: Sequence[Choice | BaseException]
@@ -137,7 +132,7 @@ class Evaluator:
             choice = chosen[i % len(job.plan.tasks)]
             if isinstance(choice, Mixture | BaseException):
                 continue
-            known = self._known.find(job.agent, choice, task.id, trial)
+            known = self.known.find(job.agent, choice, task.id, trial)
             if known is not None and (not job.keep or known[1] in self._kept):
                 shared[i] = known
         return shared
@@ -184,7 +179,7 @@ class Evaluator:
         there = {n for n, i in enumerate(which) if last[n] >= attempt and i not in untold}
         if len(there) == len(episodes):
             return
-        self._progress.phase(f"evaluation of {job.label}", total=len(episodes) - len(there))
+        self.progress.phase(f"evaluation of {job.label}", total=len(episodes) - len(there))
 
         def ended(index: int, trajectory: Trajectory) -> None:
             if job.keep:
@@ -194,10 +189,10 @@ class Evaluator:
             trial = episodes[index][1]
             self._write(outcome_of(job.label, trial, trajectory, attempt))
             score = trajectory.score
-            self._progress.episode(None if score is None else score.similarity, charged=False)
+            self.progress.episode(None if score is None else score.similarity, charged=False)
 
         seeds = [
-            stable_seed(self._settings.seed, "evaluation", t.id, trial) for t, trial in episodes
+            stable_seed(self.settings.seed, "evaluation", t.id, trial) for t, trial in episodes
         ]
         tasks = tuple(task for task, _ in episodes)
         route = None
@@ -205,7 +200,7 @@ class Evaluator:
             made = [chosen[i % len(job.plan.tasks)] for i in which]
             names = tuple(c for c in made if c is None or isinstance(c, str))
             route = names if len(names) == len(made) else None  # one is no adapter's name
-        temperature = self._settings.policy.eval_temperature
+        temperature = self.settings.policy.eval_temperature
         batch = EpisodeBatch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,49 +25,48 @@ from trace_bench.runner.progress import Clock, Progress
 from trace_bench.settings.schema import Settings
 
 
+@dataclass(eq=False)
 class Evaluation:
     """The evaluations of one run folder; finished ones are answered from disk.
 
-    outcomes: of each agent on the held-out tasks, by label ("base", "final", a floor's or a
-    yardstick's name). points: the curve. routed, validated: the router's choices on the held-out
-    and on the development tasks, where there is a choice."""
+    tasks: the held-out ones. due: the rollout counts of the curve's points, ascending. outcomes: of
+    each agent on the held-out tasks, by label ("base", "final", a floor's or a yardstick's name).
+    points: the curve. routed, validated: the router's choices on the held-out and on the
+    development tasks, where there is a choice."""
 
-    def __init__(
-        self,
-        folder: Path,
-        player: Player,
-        settings: Settings,
-        tasks: Sequence[Task],
-        points: Sequence[int],
-        progress: Progress,
-        clock: Clock,
-    ) -> None:
-        """`tasks`: the held-out ones. `points`: the rollout counts of the curve, ascending."""
-        self.outcomes: dict[str, list[Outcome]] = {}
-        self.points: list[CurvePoint] = []
-        self.routed: RouterFigures | None = None
-        self.validated: RouterFigures | None = None
-        self._player, self._settings, self._due = player, settings, tuple(points)
-        self._progress, self._clock = progress, clock
-        self._plan = EvaluationPlan(tuple(tasks), settings.evaluation.trials)
-        shared = (player, settings, progress, outcomes.KnownOutcomes())
-        self._held_out = Evaluator(folder / "evaluation.jsonl", *shared)
-        self._curve = Evaluator(folder / "curve.jsonl", *shared)
-        self._routing = Evaluator(folder / "routing.jsonl", *shared)
+    folder: Path
+    player: Player
+    settings: Settings
+    tasks: Sequence[Task]
+    due: Sequence[int]
+    progress: Progress
+    clock: Clock
+    outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
+    points: list[CurvePoint] = field(default_factory=list)
+    routed: RouterFigures | None = None
+    validated: RouterFigures | None = None
+
+    def __post_init__(self) -> None:
+        self._plan = EvaluationPlan(tuple(self.tasks), self.settings.evaluation.trials)
+        shared = (self.player, self.settings, self.progress, outcomes.KnownOutcomes())
+        self._held_out, self._curve, self._routing = (
+            Evaluator(self.folder / f"{name}.jsonl", *shared)
+            for name in ("evaluation", "curve", "routing")
+        )
 
     def base(self, agent: AgentSpec) -> None:
         """Evaluates the base agent, and says what it did if it earned nothing."""
-        with self._clock.phase("base evaluation"):
+        with self.clock.phase("base evaluation"):
             found = self._held_out.evaluate("base", agent, self._plan, keep=True)
         self.outcomes["base"] = found
         if any(o.similarity for o in found):
             return
         if (said := unable(self._held_out.kept("base", len(found)))) is not None:
-            self._progress.log(said)
+            self.progress.log(said)
 
     def floors(self, policies: Mapping[str, Policy]) -> None:
         """Evaluates scripted policies, by name, as bounds for the scores."""
-        with self._clock.phase("floors"):
+        with self.clock.phase("floors"):
             for name, policy in policies.items():
                 agent = AgentSpec(model=name, version=name)
                 self.outcomes[name] = self._held_out.evaluate(
@@ -77,11 +77,11 @@ class Evaluation:
         """Evaluates the agent, trained with `spent` rollouts, on the development tasks if a point
         of the curve lies before `until`. So no point shows an agent that spent more rollouts."""
         reached = {p.checkpoint for p in self.points}
-        due = [c for c in self._due if c not in reached and c < until]
+        due = [c for c in self.due if c not in reached and c < until]
         if not due:
             return
         found = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
-        self._progress.phase("method")
+        self.progress.phase("method")
         own = vars(outcomes.score(found))
         self.points += [CurvePoint(checkpoint=c, rollouts=spent, **own) for c in due]
 
@@ -89,7 +89,7 @@ class Evaluation:
         self, label: str, phase: str, base: AgentSpec, agent: AgentSpec, keep: bool = False
     ) -> None:
         """Evaluates a trained agent; an unchanged one gets the base agent's outcomes."""
-        with self._clock.phase(phase):
+        with self.clock.phase(phase):
             if outcomes.acts_alike(agent, base):
                 found = self._held_out.copy(label, self.outcomes["base"])
             else:
@@ -99,23 +99,23 @@ class Evaluation:
     def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
         """With `evaluation.routing`, evaluates every adapter alone on every held-out task, if the
         agent has a choice; and the model without any, if the router may choose that."""
-        if not self._settings.evaluation.routing or not agent.adapters:
+        if not self.settings.evaluation.routing or not agent.adapters:
             return
         if len(agent.adapters) == 1 and agent.router is None:
             return
-        with self._clock.phase("evaluation of every adapter"):
+        with self.clock.phase("evaluation of every adapter"):
             alone = _each_alone(self._held_out, self._plan, base, agent, "adapter:")
             self.routed = outcomes.routing(alone, self.outcomes["final"])
 
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
-        if agent.router is None or not self._settings.evaluation.routing:
+        if agent.router is None or not self.settings.evaluation.routing:
             return
-        split = self._settings.env.dev_split
-        if split not in splits_of(self._player.suites.target):
-            self._progress.log(f"there is no split {split}, so the router is not measured on it")
+        split = self.settings.env.dev_split
+        if split not in splits_of(self.player.suites.target):
+            self.progress.log(f"there is no split {split}, so the router is not measured on it")
             return
         plan = self._dev_plan()
-        with self._clock.phase("evaluation of routing"):
+        with self.clock.phase("evaluation of routing"):
             alone = _each_alone(self._routing, plan, base, agent)
             self.validated = outcomes.routing(alone, self._routing.evaluate("routed", agent, plan))
 
@@ -142,8 +142,8 @@ class Evaluation:
             evaluator.close()
 
     def _dev_plan(self) -> EvaluationPlan:
-        settings = self._settings
-        tasks = tasks_of(self._player.suites.target, settings.env.dev_split)
+        settings = self.settings
+        tasks = tasks_of(self.player.suites.target, settings.env.dev_split)
         few = settings.evaluation.limit if settings.rehearsal else None
         return EvaluationPlan(tuple(tasks[:few]))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,41 +47,37 @@ Checkpoint = Callable[[int, AgentSpec, int], None]
 budgets from the first number up to, but not including, the second."""
 
 
+@dataclass(eq=False)
 class RunLab:
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        seed: int,
-        ledger: Ledger,
-        player: Player,
-        trainer: Trainer,
-        tracker: Tracker,
-        progress: Progress | Aside,
-        on_checkpoint: Checkpoint | None = None,
-        roles: Roles | None = None,
-        make_suite: MakeSuite | None = None,
-        known: KnownCalls | None = None,
-        max_lost: float = 0.5,
-    ) -> None:
-        """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `known`:
-        complete calls of other labs of this run, which this lab reuses for identical calls.
-        `max_lost`: the share of a call's episodes that may be lost."""
-        self.folder = folder
-        self.seed = seed
-        self.suite = player.suites.target
-        self.trainer = trainer
-        self.ledger = ledger
-        self._player = player
-        self._tracker, self._progress, self._on_checkpoint = tracker, progress, on_checkpoint
-        self._roles, self._make_suite = roles, make_suite
+    """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `known`:
+    complete calls of other labs of this run, which this lab reuses for identical calls. `max_lost`:
+    the share of a call's episodes that may be lost. `spent`: by the calls made so far; `seconds`:
+    wall time in rollouts, by purpose."""
+
+    folder: Path
+    seed: int
+    ledger: Ledger
+    player: Player
+    trainer: Trainer
+    tracker: Tracker
+    progress: Progress | Aside
+    on_checkpoint: Checkpoint | None = None
+    roles: Roles | None = None
+    make_suite: MakeSuite | None = None
+    known: KnownCalls | None = None
+    max_lost: float = 0.5
+
+    def __post_init__(self) -> None:
+        self.suite = self.player.suites.target
         self._sources: dict[str, Source] = {}
-        self._calls = CallStore(folder, ledger, player, known, max_lost, self._show, self.log)
+        self._calls = CallStore(
+            self.folder, self.ledger, self.player, self.known, self.max_lost, self._show, self.log
+        )
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls_made: set[str] = set()
         self._heard: list[Hear] = []
-        self.spent = 0  # by the calls made so far
-        self.seconds: dict[str, float] = {}  # wall time in rollouts, by purpose
+        self.spent = 0
+        self.seconds: dict[str, float] = {}
         self.episodes, self.training = EpisodeCounts(), TrainingCounts()
 
     def budget_left(self) -> int:
@@ -110,9 +107,9 @@ class RunLab:
         lost."""
         charge = self._charge(call, len(tasks), purpose)
         self._calls_made.add(call)
-        if self._on_checkpoint is not None and self._latest is not None:
-            self._on_checkpoint(*self._latest, self.spent + charge)
-        self._progress.step(call)
+        if self.on_checkpoint is not None and self._latest is not None:
+            self.on_checkpoint(*self._latest, self.spent + charge)
+        self.progress.step(call)
         started = time.monotonic()
         seeds = tuple(stable_seed(self.seed, call, i) for i in range(len(tasks)))
         way = None if route is None else tuple(route)
@@ -129,7 +126,7 @@ class RunLab:
 
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
         """The base model's hidden states of prompts (`ShowsState`), which cost no rollout."""
-        policy = self._player.policy
+        policy = self.player.policy
         if not isinstance(policy, ShowsState):
             raise UserError(
                 "the method reads the base model's hidden state, and this policy does not show it. "
@@ -152,13 +149,13 @@ class RunLab:
 
     def metric(self, **values: Any) -> None:
         self.training.log(values)
-        self._tracker.log({"rollouts": self.spent, **values})
+        self.tracker.log({"rollouts": self.spent, **values})
 
     def log(self, text: str) -> None:
-        self._progress.log(text)
+        self.progress.log(text)
 
     def step(self, name: str, done: int, total: int) -> None:
-        self._progress.step(name, done, total)
+        self.progress.step(name, done, total)
 
     def write(self, name: str, value: Any) -> None:
         write_json(self._path(name), value)
@@ -177,7 +174,7 @@ class RunLab:
         return self.folder / name
 
     def prompt_limit(self, role: str) -> int | None:
-        player = None if self._roles is None else self._roles.role(role)
+        player = None if self.roles is None else self.roles.role(role)
         return None if player is None else player.characters
 
     def ask(
@@ -190,16 +187,16 @@ class RunLab:
     ) -> T:
         """The model's answer, parsed by `read`; asked again if that raises `Unusable`. `call` names
         the question; `schema` is the answer's, if it is JSON. Raises LLMError."""
-        if self._roles is None:
+        if self.roles is None:
             raise ValueError(f"no model plays the role {role!r}")
-        return self._roles.usable(role, call, messages, read, schema)
+        return self.roles.usable(role, call, messages, read, schema)
 
     def retract(self, role: str, calls: str) -> None:
-        if self._roles is not None:
-            self._roles.retract(role, calls)
+        if self.roles is not None:
+            self.roles.retract(role, calls)
 
     def suite_of(self, task: Task) -> Suite:
-        return self._player.suites.of(task)
+        return self.player.suites.of(task)
 
     def sources(self) -> list[Source]:
         return list(self._sources.values())
@@ -209,23 +206,23 @@ class RunLab:
     ) -> Suite:
         """Builds the suite of source code, in a sandbox; `rollouts` then accepts its tasks.
         `given`: names that the code may use, with JSON values. Raises UserError."""
-        if self._make_suite is None:
+        if self.make_suite is None:
             raise ValueError("this lab has no sandbox for generated programs")
         found = Source(name, source, dict(given), image)
-        suite = self._make_suite(found)
+        suite = self.make_suite(found)
         self._sources[name] = found
-        self._player.suites.add(generated_key(name), suite)
+        self.player.suites.add(generated_key(name), suite)
         return suite
 
     def drop_suite(self, name: str) -> None:
         self._sources.pop(name, None)
-        self._player.suites.drop(generated_key(name))
+        self.player.suites.drop(generated_key(name))
 
     def close(self) -> None:
         self.ledger.close()
         self._calls.close()
-        self._tracker.close()
-        self._player.suites.close()
+        self.tracker.close()
+        self.player.suites.close()
 
     def _charge(self, call: str, count: int, purpose: Purpose) -> int:
         """The rollouts charged for a call. Raises if the call is not permitted."""
@@ -244,4 +241,4 @@ class RunLab:
     def _show(self, trajectory: Trajectory, purpose: Purpose) -> None:
         score = trajectory.score
         reward = None if score is None else score.similarity
-        self._progress.episode(reward, charged=self.charges(purpose))
+        self.progress.episode(reward, charged=self.charges(purpose))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
-from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.errors import BudgetExceeded
 from trace_bench.core.lines import Entry
 from trace_bench.core.store import Lines, damaged
 from trace_bench.core.types import CHARGED, Purpose, Trajectory
@@ -34,24 +35,22 @@ def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> En
     )
 
 
+@dataclass(eq=False)
 class Ledger:
     """Counts episodes of the purposes `charged` against `budget` and writes all to `path`."""
 
-    def __init__(
-        self, path: Path, budget: int, charged: frozenset[Purpose] = CHARGED["strict"]
-    ) -> None:
-        if budget < 0:
-            raise UserError(f"budget is {budget}; allowed: 0 or more. Change the setting `budget`.")
-        self.path = path
-        self.budget = budget
-        self.charged = charged
-        self._lines = Lines(path, Entry)
+    path: Path
+    budget: int
+    charged: frozenset[Purpose] = CHARGED["strict"]
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(self.path, Entry)
         self._calls: dict[str, dict[int, Entry]] = {}
         self._counts: Counter[Purpose] = Counter()
         for number, entry in enumerate(self._lines.existing, start=1):
             if entry.index in self._calls.get(entry.call, {}):
                 twice = f"episode {entry.index} of {entry.call!r} is in an earlier line too"
-                raise damaged(path, number, twice)
+                raise damaged(self.path, number, twice)
             self._remember(entry)
         self._lines.existing.clear()
 

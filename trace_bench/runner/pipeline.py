@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from trace_bench.core.beginning import base_agent
 from trace_bench.core.errors import BudgetExceeded, UserError, outlasting
@@ -33,7 +32,7 @@ from trace_bench.runner.build import Log, Parts
 from trace_bench.runner.episodes import KnownCalls
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place, locate, only_writer
-from trace_bench.runner.lab import Checkpoint, RunLab
+from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.plan import beginning_of, checkpoints
 from trace_bench.runner.progress import TIMING, Aside, Clock, Progress
@@ -137,12 +136,10 @@ def _finished(parts: Parts, place: Place) -> Done | None:
 @dataclass(frozen=True)
 class _InProgress:
     bench: Bench
-    player: Player
     evaluation: Evaluation
     progress: Progress
     clock: Clock
-    metrics: Metrics
-    known: KnownCalls | None  # shared by the method and its yardsticks
+    lab: RunLab  # the method's
 
 
 def _execute(
@@ -165,15 +162,28 @@ def _execute(
     evaluation = Evaluation(folder, player, settings, bench.held_out, points, progress, clock)
     stack.enter_context(closing(evaluation))
     metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
-    known = KnownCalls() if bench.yardsticks else None
-    run = _InProgress(bench, player, evaluation, progress, clock, metrics, known)
-    lab = stack.enter_context(closing(_lab(run)))
+    lab = RunLab(
+        folder,
+        settings.seed,
+        _ledger(folder, settings),
+        player,
+        bench.trainer,
+        metrics,
+        progress,
+        evaluation.checkpoint,
+        bench.roles,
+        build.generated_suites(settings, bench.context, bench.log),
+        KnownCalls() if bench.yardsticks else None,
+        settings.max_lost,
+    )
+    stack.enter_context(closing(lab))
     if resumed:
         there = lab.ledger.spent
         progress.log(f"resuming {folder}: {there} of {settings.budget} rollouts are there")
     beginning = beginning_of(settings)
     base = base_agent(bench.acting_model, beginning, folder)
-    agent = _phases(run, lab, base)
+    run = _InProgress(bench, evaluation, progress, clock, lab)
+    agent = _phases(run, base)
     trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks}
     clock.add("total", time.monotonic() - started)
     if not (folder / CONFIG).exists():
@@ -193,6 +203,10 @@ def _execute(
     return told
 
 
+def _ledger(folder: Path, settings: Settings) -> Ledger:
+    return Ledger(folder / "ledger.jsonl", settings.budget, CHARGED[settings.accounting])
+
+
 def _with_failure(summary: Summary, metrics: Metrics) -> Summary:
     """The summary with how the tracker failed by now, if it has a place for that."""
     if summary.health is None:
@@ -200,9 +214,9 @@ def _with_failure(summary: Summary, metrics: Metrics) -> Summary:
     return replace(summary, health=replace(summary.health, tracker=metrics.failure))
 
 
-def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
+def _phases(run: _InProgress, base: AgentSpec) -> AgentSpec:
     """Runs the phases: base agent, scripted bounds, method, trained agent, adapters, router."""
-    bench, evaluation = run.bench, run.evaluation
+    bench, evaluation, lab = run.bench, run.evaluation, run.lab
     evaluation.base(base)
     names = [*LOWER, *(UPPER if isinstance(bench.suite, HasReference) else ())]
     evaluation.floors(build.scripted_policies(bench.context, names))
@@ -237,43 +251,25 @@ def _fitted(
 
 
 def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> TrainedApart:
-    """Trains a yardstick apart, with its own ledger."""
-    with run.clock.phase(yardstick.title), closing(_lab(run, yardstick)) as lab:
-        run.progress.phase(yardstick.title, total=run.bench.settings.budget)
-        agent = _fitted(yardstick.method, yardstick.name, base, run.bench.train, lab)
+    """Trains a yardstick apart: with a ledger, metrics and generated suites of its own."""
+    bench, settings = run.bench, run.bench.settings
+    folder = bench.place.folder / yardstick.name
+    own = replace(
+        run.lab,
+        folder=folder,
+        ledger=_ledger(folder, settings),
+        player=replace(run.lab.player, suites=Suites(bench.suite, lots=settings.rehearsal)),
+        trainer=bench.parts["trainer"].make(bench.context),
+        tracker=Metrics(folder / "metrics.jsonl", Silent(), bench.log),
+        progress=Aside(run.progress),
+        on_checkpoint=None,
+    )
+    with run.clock.phase(yardstick.title), closing(own) as lab:
+        run.progress.phase(yardstick.title, total=settings.budget)
+        agent = _fitted(yardstick.method, yardstick.name, base, bench.train, lab)
         rollouts = lab.ledger.by_purpose()
     run.evaluation.trained(yardstick.name, f"evaluation of {yardstick.title}", base, agent)
     return TrainedApart(yardstick.title, rollouts)
-
-
-def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
-    """The method's lab, or a yardstick's, whose metrics stay in its folder."""
-    bench, settings = run.bench, run.bench.settings
-    folder, trainer, player = bench.place.folder, bench.trainer, run.player
-    metrics = run.metrics
-    progress: Progress | Aside = run.progress
-    on_checkpoint: Checkpoint | None = run.evaluation.checkpoint
-    if yardstick is not None:
-        folder = folder / yardstick.name
-        own = Suites(bench.suite, lots=settings.rehearsal)  # with generated ones of its own
-        player = replace(player, suites=own)
-        trainer = bench.parts["trainer"].make(bench.context)
-        metrics = Metrics(folder / "metrics.jsonl", Silent(), bench.log)
-        progress, on_checkpoint = Aside(run.progress), None
-    return RunLab(
-        folder,
-        seed=settings.seed,
-        ledger=Ledger(folder / "ledger.jsonl", settings.budget, CHARGED[settings.accounting]),
-        player=player,
-        trainer=trainer,
-        tracker=metrics,
-        progress=progress,
-        on_checkpoint=on_checkpoint,
-        roles=bench.roles,
-        make_suite=build.generated_suites(settings, bench.context, bench.log),
-        known=run.known,
-        max_lost=settings.max_lost,
-    )
 
 
 def _reported_again(
@@ -282,8 +278,7 @@ def _reported_again(
     """Passes a stored result to a tracker that waits for it; the summary, with its failure."""
     if not parts["tracker"].declared.awaits_result():
         return summary
-    facts: dict[str, Any] = vars(place)
-    tracker: Tracker = parts["tracker"].make(build.run_context(settings, parts, **facts))
+    tracker = parts["tracker"].make(build.run_context(settings, parts, **vars(place)))
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
         metrics.conclude(to_json(summary))
         report.hand_over(place.folder, metrics)

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -114,30 +114,24 @@ class Ahead:
         return self._pace(self._stages[0], now) if stage.method else None
 
 
+@dataclass(eq=False)
 class Progress:
     """Counts episodes and shows the progress. Never influences results."""
 
-    def __init__(
-        self,
-        budget: int,
-        *,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        every: float = 10.0,
-        stages: Sequence[Stage] = (),
-    ) -> None:
-        self.budget = budget
-        self._ahead = Ahead(stages)
+    budget: int
+    _: KW_ONLY
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    clock: Callable[[], float] = time.monotonic
+    every: float = 10.0
+    stages: Sequence[Stage] = ()
+
+    def __post_init__(self) -> None:
+        self._ahead = Ahead(self.stages)
         self._told: bool | None = None  # what is to come, and (True) how long it takes
         self.spent = 0
-        self._stream = sys.stderr if stream is None else stream
-        self._clock = clock
-        self._every = every
         self._rewards: deque[float] = deque(maxlen=RECENT)
         self._begin("starting", 0)
-        self._live: Any = None
-        if self._stream.isatty():
-            self._live = _live(self._stream)
+        self._live = _live(self.stream) if self.stream.isatty() else None
 
     def phase(self, name: str, total: int = 0) -> None:
         """Starts a phase; `total`: its number of episodes, 0 if it spends the budget."""
@@ -145,7 +139,7 @@ class Progress:
         self._show(force=True)
 
     def _begin(self, name: str, total: int) -> None:
-        self._phase, self._total, self._last = name, total, self._clock()
+        self._phase, self._total, self._last = name, total, self.clock()
         first = 0 if total else self.spent
         self._episodes = _Count(self._last, total or self.budget, first, first)
         self._step, self._steps = "", _Count()
@@ -153,12 +147,12 @@ class Progress:
 
     def stage(self, name: str, seconds: Mapping[str, float]) -> None:
         """Starts a stage of the run, after those that took so many seconds."""
-        self._ahead.begin(name, seconds, self._clock())
+        self._ahead.begin(name, seconds, self.clock())
         self._tell()
 
     def _tell(self) -> None:
         """Says what is to come, and again when it is known how long that takes."""
-        left, later = self._ahead.left(self._clock()), self._ahead.later()
+        left, later = self._ahead.left(self.clock()), self._ahead.later()
         known = left is not None
         if not later or (self._told is not None and known <= self._told):
             return
@@ -175,7 +169,7 @@ class Progress:
         """Sets the current step of the phase; the time left is still that of the whole phase, or
         with a `total` that of this step, of which so much is `done`."""
         if name != self._step or total != self._steps.total:
-            self._steps = _Count(self._clock(), total, done, enough=2)
+            self._steps = _Count(self.clock(), total, done, enough=2)
         self._ahead.stepped |= done > 0
         self._step, self._steps.done = name, done
         self._show()
@@ -195,7 +189,7 @@ class Progress:
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=self._stream, flush=True)
+            print(text, file=self.stream, flush=True)
 
     def close(self) -> None:
         if self._live is not None:
@@ -212,14 +206,14 @@ class Progress:
         parts.append(f"rollouts {self.spent}/{self.budget}")
         if self._rewards:
             parts.append(f"reward {sum(self._rewards) / len(self._rewards):.2f}")
-        if (left := self._counted.left(self._clock())) is not None:
+        if (left := self._counted.left(self.clock())) is not None:
             parts.append(f"{duration(left)} left")
         name = f"{self._phase}: {self._step}" if self._step else self._phase
         return _fitting(name, " | ".join(parts), columns)
 
     def whole(self, columns: int = 1000) -> str:
         """The run after this phase as one line; in few `columns` the names are shortened."""
-        now = self._clock()
+        now = self.clock()
         left = self._ahead.left(now, self._counted.left(now))
         then = ", ".join(stage.name for stage in self._ahead.later())
         figures = "the time left is not known yet"
@@ -245,10 +239,10 @@ class Progress:
             lines = [f"{gauge} {self.line(columns - len(gauge) - 1)}", self.whole(columns)]
             self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
             return
-        now = self._clock()
-        if force or now - self._last >= self._every:
+        now = self.clock()
+        if force or now - self._last >= self.every:
             self._last = now
-            print(self.line(), file=self._stream, flush=True)
+            print(self.line(), file=self.stream, flush=True)
 
 
 @dataclass
