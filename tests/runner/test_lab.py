@@ -19,9 +19,8 @@ from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
-from trace_bench.runner.episodes import KnownCalls
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import Ledger
+from trace_bench.runner.ledger import KnownCalls, Ledger
 from trace_bench.runner.progress import Progress, stages_of
 from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent

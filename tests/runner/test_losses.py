@@ -18,8 +18,8 @@ from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import Boundary, Failure, Purpose, Step, Task
 from trace_bench.play.rollouts import EpisodeBatch
 from trace_bench.play.steps import MOST, Faults
-from trace_bench.runner.episodes import check, counts
 from trace_bench.runner.lab import RunLab
+from trace_bench.runner.ledger import check, counts
 
 
 class Outage(ToySuite):

@@ -30,10 +30,9 @@ from trace_bench.core.store import (
     write_bytes,
     write_json,
 )
-from trace_bench.core.summary import EarlierRun, read_summary
+from trace_bench.core.summary import EarlierRun, read_settings, read_summary
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AdapterRef, AgentSpec, charged
-from trace_bench.core.yaml_file import read_settings
 
 WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
 """The files of an adapter."""

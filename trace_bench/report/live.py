@@ -22,7 +22,7 @@ from trace_bench.core.limits import Unreadable
 from trace_bench.core.lines import Entry, Outcome, Stored
 from trace_bench.core.run_files import CONFIG, SUMMARY
 from trace_bench.core.store import each_line, plain_file, write_text
-from trace_bench.core.yaml_file import read_settings
+from trace_bench.core.summary import read_settings
 
 T = TypeVar("T")
 LATEST = 3  # conversations

@@ -21,7 +21,7 @@ from trace_bench.play.steps import close, make, step_all, with_guidance
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
-from trace_bench.runner.episodes import EpisodeFile, Spot, check, play_missing
+from trace_bench.runner.ledger import EpisodeFile, Spot, check, play_missing
 from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.schema import Settings

@@ -2,7 +2,7 @@
 
 Every `rollouts` call has a name, unique in the run, from which its episodes' seeds follow, so a
 repeated call runs the same episodes. When a run is resumed, episodes are answered from disk
-(`runner.episodes`). The budget is counted by the calls made, not by the lines found, so that a
+(`runner.ledger`). The budget is counted by the calls made, not by the lines found, so that a
 method decides as in an uninterrupted run."""
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.policies.routing.router import AT_SERVERS
-from trace_bench.runner.episodes import CallStore, KnownCalls, NamedCall
-from trace_bench.runner.ledger import Ledger
+from trace_bench.runner.ledger import CallStore, KnownCalls, Ledger, NamedCall
 from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Aside, Progress
 

@@ -1,19 +1,33 @@
-"""The ledger enforces the budget: one line per episode in which the agent acts, for any purpose.
+"""What a run has played, on disk: the ledger, which enforces the budget; whole episodes, of the lab
+and of evaluations; the lab's named calls; and the limit on lost episodes.
 
-What `accounting` exempts (`types.CHARGED`) is recorded but not charged. Lines on disk, by (call,
-index), count as spent and are never written twice, so that a resumed run has the same ledger."""
+The ledger has one line per episode in which the agent acts, for any purpose. What `accounting`
+exempts (`types.CHARGED`) is recorded but not charged. Lines on disk, by (call, index), count as
+spent and are never written twice, so that a resumed run has the same ledger.
+
+An episode is written once, as it ends; every later start is answered from the file. Its rounding
+may depend on the others in its batch, so a batch that is partly on disk is run again as a whole,
+and only the missing episodes are reported; or these alone are run, if the policy or the simulated
+user is not repeatable. An episode is lost when the infrastructure fails (environment, sandbox,
+policy, user). A call of which too many are lost teaches nothing: it stops the run, and the next
+start takes them back."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_bench.core.errors import BudgetExceeded
-from trace_bench.core.lines import Entry
-from trace_bench.core.store import Lines, damaged
-from trace_bench.core.types import CHARGED, Purpose, Trajectory
+from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.lines import Entry, Stored
+from trace_bench.core.protocols import OnEpisode, PlayElsewhere, TakesBack
+from trace_bench.core.store import Lines, damaged, read_lines
+from trace_bench.core.types import CHARGED, Boundary, Failure, Purpose, Task, Trajectory
+from trace_bench.play.rollouts import EpisodeBatch, Player
+from trace_bench.play.suites import GENERATED
+
+Spot = tuple[str, int]  # (call, index) of an episode
 
 
 def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> Entry:
@@ -112,3 +126,239 @@ class Ledger:
     def _remember(self, entry: Entry) -> None:
         self._calls.setdefault(entry.call, {})[entry.index] = entry
         self._counts[entry.purpose] += 1
+
+
+class EpisodeFile:
+    """The episodes of a file, by call and index. Those of earlier starts are held until their call
+    is asked for (`take`), unless `held` is False."""
+
+    def __init__(self, path: Path, *, held: bool = True) -> None:
+        self._lines = Lines(path, Stored)
+        self._there: set[Spot] = set()
+        self._held: dict[str, dict[int, Trajectory]] = {}
+        for line in self._lines.existing:
+            self._there.add((line.call, line.index))
+            if held:
+                self._held.setdefault(line.call, {})[line.index] = line.trajectory
+        self._lines.existing.clear()
+
+    def __contains__(self, spot: object) -> bool:
+        return spot in self._there
+
+    def of(self, call: str) -> dict[int, Trajectory]:
+        """A call's episodes of earlier starts, in the order in which they ended."""
+        return dict(self._held.get(call, {}))
+
+    def take(self, call: str) -> dict[int, Trajectory]:
+        """As `of`; they are no longer held."""
+        return self._held.pop(call, {})
+
+    def read(self, spots: Iterable[Spot]) -> dict[Spot, Trajectory]:
+        wanted = set(spots)
+        if not wanted:
+            return {}
+        found = ((x.call, x.index, x.trajectory) for x in read_lines(self._lines.path, Stored))
+        return {(call, index): t for call, index, t in found if (call, index) in wanted}
+
+    def add(self, call: str, index: int, trajectory: Trajectory) -> None:
+        """Writes an episode that has ended, unless it is there."""
+        if (call, index) not in self._there:
+            self._lines.append(Stored(call, index, trajectory))
+            self._there.add((call, index))
+
+    def take_back(self, call: str, indices: Collection[int]) -> None:
+        gone = frozenset(indices)
+        self._lines.drop(lambda line: line.call == call and line.index in gone)
+        for index in gone:
+            self._there.discard((call, index))
+            self._held.get(call, {}).pop(index, None)
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+_OF_PROGRAM = (Boundary.ENVIRONMENT, Boundary.SANDBOX)
+AGAIN = "Remove the cause and run the same command again: the lost episodes are run again."
+NOT_AGAIN = "The training has learned from what is left of them: change the setting `run_dir`."
+
+
+def counts(task: Task, failure: Failure | None) -> bool:
+    """Whether an episode counts as lost. One that a generated environment fails does not: that is a
+    finding about the environment, which its method then drops."""
+    if failure is None:
+        return False
+    return not (task.env.startswith(GENERATED) and failure.boundary in _OF_PROGRAM)
+
+
+def check(
+    what: str,
+    lost: Sequence[str],
+    total: int,
+    share: float,
+    where: str = "",
+    remedy: str = AGAIN,
+) -> None:
+    """Raises UserError if too many of `total` episodes are `lost` (the cause of each, in order).
+    `where`: of the tracebacks, as `Faults` says it."""
+    if len(lost) <= share * total:
+        return
+    raise UserError(
+        f"{what}: {len(lost)} of {total} episodes were lost, more than max_lost={share:g} allows. "
+        f"The first: {lost[0]}.{where} {remedy} To accept such losses, change the setting "
+        "`max_lost`."
+    )
+
+
+def play_missing(
+    player: Player, batch: EpisodeBatch, there: Collection[int], on_episode: OnEpisode
+) -> None:
+    """Completes a batch of which `there` is on disk; `on_episode` is called for the rest."""
+    missing = [i for i in range(len(batch)) if i not in there]
+    if not missing:
+        return
+    which = range(len(batch)) if player.repeats else missing
+
+    def ended(place: int, trajectory: Trajectory) -> None:
+        if which[place] not in there:
+            on_episode(which[place], trajectory)
+
+    player.play(batch.only(which), ended)
+
+
+class KnownCalls:
+    """Complete calls that were run in this process, for another lab that makes the same calls, of
+    agents without adapters: what two trainings from the same agent have in common."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[EpisodeBatch, Mapping[int, Trajectory]]] = {}
+
+    def keep(self, call: str, batch: EpisodeBatch, played: Mapping[int, Trajectory]) -> None:
+        """`played`: in the order in which the episodes ended."""
+        if not batch.agent.adapters:
+            self._calls[call] = (batch, dict(played))
+
+    def find(self, call: str, batch: EpisodeBatch) -> Mapping[int, Trajectory] | None:
+        kept, played = self._calls.get(call, (None, None))
+        return played if kept == batch else None
+
+
+@dataclass(frozen=True)
+class NamedCall:
+    """A call of `Lab.rollouts`. `by`: runs missing episodes instead of this process."""
+
+    name: str
+    batch: EpisodeBatch
+    purpose: Purpose
+    by: PlayElsewhere | None = None
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether its lost episodes can be run again at the next start."""
+        return self.by is None or isinstance(self.by, TakesBack)
+
+
+@dataclass(eq=False)
+class CallStore:
+    """The calls of a run folder, each answered from its files as far as they go. `known`: complete
+    calls of other labs of this run, used for identical ones; `shown`: is given every episode."""
+
+    folder: Path
+    ledger: Ledger
+    player: Player
+    known: KnownCalls | None
+    max_lost: float
+    shown: Callable[[Trajectory, Purpose], None]
+    log: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.known = self.known if self.player.repeats else None
+        self._file = EpisodeFile(self.folder / "trajectories.jsonl")
+
+    def play(self, call: NamedCall) -> list[Trajectory]:
+        """The call's episodes, in order; those that are not on disk are run and written."""
+        self.ledger.check(call.name, len(call.batch), call.purpose)
+        self._take_back(call)
+        there: dict[int, Trajectory] = {}
+        for i, trajectory in self._file.take(call.name).items():
+            self._check_same(call, i, trajectory)
+            # Its ledger line is missing if the run was killed between the two writes.
+            self._record(call, i, trajectory, there)
+        self._check_lost(call, there)
+        if len(there) < len(call.batch):
+            self._complete(call, there)
+        if self.known is not None and call.by is None:
+            self.known.keep(call.name, call.batch, there)
+        return [there[i] for i in range(len(call.batch))]
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _record(
+        self, call: NamedCall, index: int, trajectory: Trajectory, there: dict[int, Trajectory]
+    ) -> None:
+        self.ledger.record(entry(call.name, index, call.purpose, trajectory))
+        there[index] = trajectory
+        self.shown(trajectory, call.purpose)
+
+    def _take_back(self, call: NamedCall) -> None:
+        """Forgets the stored lost episodes of a call that lost too many. The trajectories come
+        last: as long as they are there, a start that was cut off is repeated by the next one."""
+        if not call.goes_back:
+            return
+        stored, tasks = self._file.of(call.name), call.batch.tasks
+        lost = [i for i, t in stored.items() if i < len(tasks) and counts(tasks[i], t.failure)]
+        if len(lost) <= self.max_lost * len(tasks):
+            return
+        if isinstance(call.by, TakesBack):
+            gone = frozenset(lost)
+            call.by.take_back([i for i in range(len(tasks)) if i in gone or i not in stored])
+        self.ledger.take_back(call.name, lost)
+        self._file.take_back(call.name, lost)
+        self.log(f"{call.name}: {len(lost)} lost episodes are run again")
+
+    def _check_lost(self, call: NamedCall, there: Mapping[int, Trajectory]) -> None:
+        lost = [
+            f"{t.failure} ({t.task})"
+            for i, t in there.items()
+            if t.failure is not None and counts(call.batch.tasks[i], t.failure)
+        ]
+        remedy = AGAIN if call.goes_back else NOT_AGAIN
+        where = self.player.faults.where
+        check(call.name, lost, len(call.batch), self.max_lost, where, remedy)
+
+    def _complete(self, call: NamedCall, there: dict[int, Trajectory]) -> None:
+        """Runs the missing episodes; adds each to `there` and to the files when it ends."""
+
+        def ended(index: int, trajectory: Trajectory) -> None:
+            # The trajectory is written first, so every ledger line has its trajectory.
+            self._file.add(call.name, index, trajectory)
+            self._record(call, index, trajectory, there)
+            if trajectory.failure is not None:
+                self._check_lost(call, there)
+
+        def arrived(index: int, trajectory: Trajectory) -> None:
+            self._check_same(call, index, trajectory)
+            ended(index, trajectory)
+
+        known = None if self.known is None else self.known.find(call.name, call.batch)
+        if call.by is not None:
+            call.by([i for i in range(len(call.batch)) if i not in there], arrived)
+        elif known is not None:
+            for index in [i for i in known if i not in there]:
+                ended(index, known[index])
+        else:
+            play_missing(self.player, call.batch, frozenset(there), ended)
+
+    def _check_same(self, call: NamedCall, index: int, found: Trajectory) -> None:
+        """Raises UserError unless a stored (or received) episode is the one that this call runs."""
+        expected, batch = "nothing", call.batch
+        if index < len(batch):
+            task, version = batch.tasks[index], batch.agent.version
+            expected = f"{task.id} by {version}"
+            if (found.task, found.seed, found.agent) == (task.id, batch.seeds[index], version):
+                return
+        raise UserError(
+            f"{self.folder} was written by another version of the program: its call "
+            f"{call.name!r}, episode {index} is {found.task} by {found.agent}, and this version "
+            f"would run {expected}. Change the setting `run_dir`, or remove the folder."
+        )

@@ -29,11 +29,10 @@ from trace_bench.play.suites import Suites
 from trace_bench.runner import build, report
 from trace_bench.runner.bench import Bench, build_bench
 from trace_bench.runner.build import Log, Parts
-from trace_bench.runner.episodes import KnownCalls
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place, locate, only_writer
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import Ledger
+from trace_bench.runner.ledger import KnownCalls, Ledger
 from trace_bench.runner.plan import beginning_of, checkpoints
 from trace_bench.runner.progress import TIMING, Aside, Clock, Progress
 from trace_bench.runner.summary import summarize
