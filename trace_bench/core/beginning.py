@@ -78,16 +78,17 @@ def read_beginning(given: str) -> Beginning:
     path = _place(given)
     try:
         if path.name == BEGINNING:
-            found = _kept(path)
-        else:
-            agent = _named(_plain(read_agent(path)))
-            found = Beginning(agent, _runs(path.parent), _weights(path.parent))
+            data = read_object(path)
+            agent = placed(convert(data["agent"], AgentSpec), path.parent)
+            runs = convert(data["runs"], tuple[EarlierRun, ...])
+            return Beginning(_named(agent), runs, data["weights"])
+        agent = _named(_plain(read_agent(path)))
+        return Beginning(agent, _runs(path.parent), _weights(path.parent))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise UserError(
             f"agent={given}: {path} or the summary beside it is damaged "
             f"({type(error).__name__}: {error}). Restore it from a copy, or change `agent`."
         ) from error
-    return found
 
 
 def base_agent(model: str, found: Beginning | None, folder: Path) -> AgentSpec:
@@ -159,12 +160,6 @@ def _place(given: str) -> Path:
             f"which is gone has kept it: <its folder>/{BEGINNING}. Change `agent`."
         )
     return path
-
-
-def _kept(path: Path) -> Beginning:
-    data = read_object(path)
-    agent = placed(convert(data["agent"], AgentSpec), path.parent)
-    return Beginning(_named(agent), convert(data["runs"], tuple[EarlierRun, ...]), data["weights"])
 
 
 def _plain(agent: AgentSpec) -> AgentSpec:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Hear,
     PlayElsewhere,
@@ -104,7 +104,12 @@ class RunLab:
         Raises BudgetExceeded before anything is run, ValueError for a call name that was used
         before or the purpose EVALUATION, and UserError as soon as too many of the episodes are
         lost."""
-        charge = self._charge(call, len(tasks), purpose)
+        if call in self._calls_made:
+            raise ValueError(f"the call {call!r} was made before; names are unique in a run")
+        if purpose is Purpose.EVALUATION:
+            raise ValueError("held-out evaluation is run outside the lab")
+        self.ledger.check(call, len(tasks), purpose)
+        charge = len(tasks) if self.charges(purpose) else 0
         self._calls_made.add(call)
         if self.on_checkpoint is not None and self._latest is not None:
             self.on_checkpoint(*self._latest, self.spent + charge)
@@ -222,20 +227,6 @@ class RunLab:
         self._calls.close()
         self.tracker.close()
         self.player.suites.close()
-
-    def _charge(self, call: str, count: int, purpose: Purpose) -> int:
-        """The rollouts charged for a call. Raises if the call is not permitted."""
-        if call in self._calls_made:
-            raise ValueError(f"the call {call!r} was made before; names are unique in a run")
-        if purpose is Purpose.EVALUATION:
-            raise ValueError("held-out evaluation is run outside the lab")
-        charge = count if self.charges(purpose) else 0
-        if charge > self.budget_left():
-            raise BudgetExceeded(
-                f"{call!r} asks for {count} rollouts; {self.budget_left()} of {self.ledger.budget} "
-                "are left. Change the setting `budget`."
-            )
-        return charge
 
     def _show(self, trajectory: Trajectory, purpose: Purpose) -> None:
         score = trajectory.score

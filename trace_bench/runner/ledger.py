@@ -81,23 +81,18 @@ class Ledger:
         """Episodes per purpose, whether charged or not."""
         return {p.value: self._counts[p] for p in Purpose if self._counts[p]}
 
-    def call(self, name: str) -> dict[int, Entry]:
-        return dict(self._calls.get(name, {}))
-
     def check(self, call: str, count: int, purpose: Purpose) -> None:
-        """Raises BudgetExceeded when `count` episodes of `call` (less those already written)
-        do not fit what is left, and ValueError when the call was made with another purpose."""
+        """Raises BudgetExceeded when `count` episodes of `call`, with those already written, do not
+        fit what is left, and ValueError when the call was made with another purpose."""
         there = self._calls.get(call, {})
         for entry in there.values():
             if entry.purpose is not purpose:
                 raise ValueError(f"call {call!r} is {entry.purpose} in the ledger, not {purpose}")
-        if purpose not in self.charged:
-            return
-        new = count - len(there)
-        if new > self.left:
+        left = self.left + len(there)
+        if purpose in self.charged and count > left:
             raise BudgetExceeded(
-                f"{call!r} asks for {new} more rollouts; {self.left} of {self.budget} are left. "
-                "Change the setting `budget`."
+                f"{call!r} asks for {count} rollouts; {left} of {self.budget} are left. Change the "
+                "setting `budget`."
             )
 
     def record(self, entry: Entry) -> bool:
@@ -276,7 +271,6 @@ class CallStore:
 
     def play(self, call: NamedCall) -> list[Trajectory]:
         """The call's episodes, in order; those that are not on disk are run and written."""
-        self.ledger.check(call.name, len(call.batch), call.purpose)
         self._take_back(call)
         there: dict[int, Trajectory] = {}
         for i, trajectory in self._file.take(call.name).items():

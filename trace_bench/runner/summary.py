@@ -37,7 +37,6 @@ from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.outcomes import Outcome, difference, equal_trials, row, score
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
-from trace_bench.settings.schema import Settings
 
 VERSIONS = (
     "inspect-evals", "inspect-ai", "bfcl-eval", "trace-bench", "torch", "transformers", "peft",
@@ -76,7 +75,10 @@ def summarize(
         suite_name="" if settings.env.suite and not borrowed else suite,
         suite_data=about,
         borrowed=borrowed,
-        models=_models(settings),
+        models={
+            name: {k: getattr(how, k) for k in SHOWN}
+            for name, how in models_in_roles(settings).items()
+        },
         split=settings.evaluation.split,
         train_split=settings.env.train_split,
         dev_split=settings.env.dev_split,
@@ -162,11 +164,6 @@ def _by_world(
         own_tasks = tuple(sorted(task for task in found if found[task] == world))
         worlds[world] = Compared(**_scores(one, two), tasks=own_tasks)
     return worlds
-
-
-def _models(settings: Settings) -> dict[str, dict[str, Any]]:
-    played = models_in_roles(settings)
-    return {name: {k: getattr(how, k) for k in SHOWN} for name, how in played.items()}
 
 
 def _rows(
