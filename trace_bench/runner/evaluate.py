@@ -22,7 +22,7 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.runner.ledger import EpisodeFile, Spot, check, play_missing
-from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, outcome_of
+from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, act_of, outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.schema import Settings
 
@@ -88,8 +88,9 @@ class Evaluator:
             check(what, causes, len(outcomes), self.settings.max_lost, self.player.faults.where)
         if self._reuses(job):
             for i, outcome in enumerate(outcomes):
-                place = (job.call(outcome.attempt), i)
-                self.known.add(agent, outcome, place if place in self._kept else None)
+                act = act_of(agent, outcome.adapter, outcome.task, outcome.trial)
+                if act is not None and not outcome.lost:
+                    self.known.setdefault(act, (outcome, (job.call(outcome.attempt), i)))
         return outcomes
 
     def copy(self, label: str, source: Sequence[Outcome]) -> list[Outcome]:
@@ -124,29 +125,27 @@ class Evaluator:
 
     def _shared(
         self, job: _OneAgent, chosen: Sequence[Choice | BaseException]
-    ) -> dict[int, tuple[Outcome, Spot | None]]:
+    ) -> dict[int, tuple[Outcome, Spot]]:
         """Outcomes of other agents that act as this one would, by index in the plan. Independent of
         how many of this agent's own are on disk, so that the set of episodes to run is too."""
-        shared: dict[int, tuple[Outcome, Spot | None]] = {}
+        shared: dict[int, tuple[Outcome, Spot]] = {}
         for i, (task, trial) in enumerate(job.plan.episodes):
             choice = chosen[i % len(job.plan.tasks)]
             if isinstance(choice, Mixture | BaseException):
                 continue
-            known = self.known.find(job.agent, choice, task.id, trial)
+            known = self.known.get(act_of(job.agent, choice, task.id, trial))
             if known is not None and (not job.keep or known[1] in self._kept):
                 shared[i] = known
         return shared
 
-    def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot | None]]) -> None:
-        found = self._found[job.label]
-        spots = [spot for _, spot in shared.values() if spot is not None]
-        trajectories = self._kept.read(spots if job.keep else ())
+    def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot]]) -> None:
+        version = job.agent.version
+        spots = [spot for _, spot in shared.values()] if job.keep else []
+        trajectories = self._kept.read(spots)
         for i, (outcome, place) in shared.items():
             if place in trajectories:
-                trajectory = replace(trajectories[place], agent=job.agent.version)
-                self._kept.add(job.call(), i, trajectory)
-            if job.plan.keys[i] not in found:
-                version = job.agent.version
+                self._kept.add(job.call(), i, replace(trajectories[place], agent=version))
+            if job.plan.keys[i] not in self._found[job.label]:
                 self._write(replace(outcome, agent=job.label, version=version, attempt=0))
 
     def _untold(self, job: _OneAgent) -> set[int]:
@@ -154,15 +153,9 @@ class Evaluator:
         gone. Only where the same episode can be run again."""
         if not (job.keep and job.player.repeats):
             return set()
-        found = self._found[job.label]
-        return {
-            i
-            for i, key in enumerate(job.plan.keys)
-            if key in found
-            and not found[key].lost
-            and found[key].attempt == 0
-            and (job.call(), i) not in self._kept
-        }
+        found = enumerate(map(self._found[job.label].get, job.plan.keys))
+        told = {i for i, old in found if old is None or old.lost or old.attempt}
+        return {i for i in range(len(job.plan.keys)) if (job.call(), i) not in self._kept} - told
 
     def _play(
         self,

@@ -4,7 +4,7 @@ best choice of adapter for each task, and of trials that say nothing new."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from trace_bench.core.lines import Figures, Outcome
@@ -28,29 +28,13 @@ class EvaluationPlan:
         return [(task.id, trial) for task, trial in self.episodes]
 
 
-_Act = tuple[str, str, str | None, tuple[AdapterRef, ...], str, int]
+Act = tuple[str, str, str | None, tuple[AdapterRef, ...], str, int]
+KnownOutcomes = dict[Act | None, tuple[Outcome, Spot]]
+"""The run's evaluated episodes, by everything that an episode depends on (`act_of`), and where the
+trajectory of each is stored, if it is."""
 
 
-@dataclass
-class KnownOutcomes:
-    """The run's evaluated episodes, by everything that an episode depends on (`_act`)."""
-
-    _found: dict[_Act, tuple[Outcome, Spot | None]] = field(default_factory=dict)
-
-    def add(self, agent: AgentSpec, outcome: Outcome, place: Spot | None) -> None:
-        """Adds an outcome. `place`: where its trajectory is stored; None if it is not."""
-        act = _act(agent, outcome.adapter, outcome.task, outcome.trial)
-        if act is not None and not outcome.lost:
-            self._found.setdefault(act, (outcome, place))
-
-    def find(
-        self, agent: AgentSpec, adapter: str | None, task: str, trial: int
-    ) -> tuple[Outcome, Spot | None] | None:
-        act = _act(agent, adapter, task, trial)
-        return None if act is None else self._found.get(act)
-
-
-def _act(agent: AgentSpec, adapter: str | None, task: str, trial: int) -> _Act | None:
+def act_of(agent: AgentSpec, adapter: str | None, task: str, trial: int) -> Act | None:
     """The key of an episode. `adapter`: what acts, by name, which for a weighted sum has those of
     its adapters in it. None for an adapter that the agent lacks."""
     refs = tuple(a for a in agent.adapters if adapter is not None and a.name in adapter)
