@@ -276,15 +276,13 @@ def _sequence(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> 
 
 
 def _scalar(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
-    low = metadata.get("low", float("-inf"))
-    high = metadata.get("high", float("inf"))
+    low, high = metadata.get("low"), metadata.get("high", float("inf"))
     allowed = _SCALARS[hint]
-    if "low" in metadata:
+    if low is not None:
         allowed += f" from {low}" + ("" if high == float("inf") else f" to {high}")
     accepted = (int, float) if hint is float else (hint,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
-        raise _wrong(path, value, allowed)
-    if "low" in metadata and not low <= value <= high:
+    right = isinstance(value, accepted) and (hint is bool or not isinstance(value, bool))
+    if not right or (low is not None and not low <= value <= high):
         raise _wrong(path, value, allowed)
     try:
         return hint(value)

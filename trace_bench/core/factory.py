@@ -62,14 +62,12 @@ class Factory:
     def settings(self, given: Mapping[str, Any], group: str) -> dict[str, Any]:
         """All settings as plain data, checked, with defaults filled in.
         Raises UserError naming the key, the value and what is allowed."""
-        if self.finished:
-            if given:
-                raise UserError(
-                    f"{self.where}={self.text} is an object, which takes no options; given: "
-                    f"{', '.join(map(str, given))}. Name a class or a function, or leave "
-                    f"`{group}.options` empty."
-                )
-            return {}
+        if self.finished and given:
+            raise UserError(
+                f"{self.where}={self.text} is an object, which takes no options; given: "
+                f"{', '.join(map(str, given))}. Name a class or a function, or leave "
+                f"`{group}.options` empty."
+            )
         cls, known = self._parameters()
         if cls is not None:
             return dict(to_json(build(cls, given, group)))
@@ -83,8 +81,6 @@ class Factory:
         return self._parameters()[0] or self.target
 
     def known(self) -> Mapping[str, Parameter]:
-        if self.finished:
-            return {}
         cls, known = self._parameters()
         return known if cls is None else parameters(cls)
 
@@ -134,6 +130,8 @@ class Factory:
 
     def _parameters(self) -> tuple[type | None, Mapping[str, Parameter]]:
         """The dataclass of all settings, if there is one, and the parameters that are settings."""
+        if self.finished:
+            return None, {}
         known = {n: p for n, p in parameters(self.target).items() if p.hint is not RunContext}
         if len(known) == 1:
             (only,) = known.values()

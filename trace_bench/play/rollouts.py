@@ -282,13 +282,13 @@ class _Playing:
         episode.opened, episode.began = True, time.monotonic()
         hint = "" if self.batch.hints is None else self.batch.hints[episode.index]
         guidance = "\n".join(text for text in (self.batch.agent.prompt, hint) if text)
-        first = steps.with_guidance(step.messages, guidance)
+        opening = replace(step, messages=steps.with_guidance(step.messages, guidance))
         episode.tools = step.tools
-        begin = partial(self._begin, episode, step, first)
+        begin = partial(self._begin, episode, opening)
         if self.router is None:
             begin(episode.adapter)
             return
-        choose = partial(attempt, partial(self.router.route, first, step.tools))
+        choose = partial(attempt, partial(self.router.route, opening.messages, step.tools))
         if self.router.waits:
             self._in_thread(choose, begin)
         else:
@@ -299,13 +299,7 @@ class _Playing:
             raise error  # a setup error: no episode can be routed
         self._fail(episode, Boundary.POLICY, error)
 
-    def _begin(
-        self,
-        episode: _Live,
-        step: Step,
-        first: tuple[Message, ...],
-        chosen: Choice | BaseException,
-    ) -> None:
+    def _begin(self, episode: _Live, opening: Step, chosen: Choice | BaseException) -> None:
         if isinstance(chosen, BaseException):
             self._unrouted(episode, chosen)
             return
@@ -317,7 +311,7 @@ class _Playing:
         except Exception as error:  # a script for a task that has none
             self._fail(episode, Boundary.POLICY, error)
             return
-        self._take(episode, Step(first, done=step.done, score=step.score, stop=step.stop))
+        self._take(episode, opening)
 
     def _take(self, episode: _Live, step: Step) -> None:
         episode.pending = tuple(step.messages)
