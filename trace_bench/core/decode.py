@@ -1,10 +1,7 @@
 """The boundary of values: a text or plain data from outside becomes a declared value, or an
-Unreadable that names the key, what was given and what is allowed.
-
-The declarations are the dataclasses themselves (`types`, `lines`): their annotations are the only
-place that says what a value may hold. A number that is not finite passes nowhere. msgspec reads
-them; it is imported when something is read, since a worker in a container has none.
-"""
+Unreadable that names the key, what was given and what is allowed. What a value may hold, the
+annotations of its dataclass say (`types`, `lines`). msgspec reads them; it is imported when
+something is read, since a worker in a container has none."""
 
 from __future__ import annotations
 
@@ -183,13 +180,12 @@ _PARTS = frozenset({"milestones", "minefields"})
 
 def _older(score: Score) -> Score:
     """A score of an older run folder, which has the milestones in `details`."""
-    details = dict(score.details)
-    found: Any = {
-        kind: tuple(_milestone(kind, *item) for item in enumerate(_pairs(details.pop(kind))))
-        for kind in sorted(_PARTS)
-        if isinstance(details.get(kind), list | dict)
-    }
-    return replace(score, details=details, **found)
+    details, found = dict(score.details), {}
+    for kind in sorted(_PARTS):
+        if isinstance(details.get(kind), list | dict):
+            pairs = enumerate(_pairs(details.pop(kind)))
+            found[kind] = tuple(_milestone(kind, number, *pair) for number, pair in pairs)
+    return replace(score, details=details, **found)  # type: ignore[arg-type]
 
 
 def _pairs(found: Any) -> list[tuple[float, int | None]]:
@@ -204,8 +200,7 @@ def _pairs(found: Any) -> list[tuple[float, int | None]]:
         raise Unreadable(f"the milestones in its details cannot be read ({error})") from error
 
 
-def _milestone(kind: str, number: int, found: tuple[float, int | None]) -> Milestone:
-    value, place = found
+def _milestone(kind: str, number: int, value: float, place: int | None) -> Milestone:
     hit = value >= 1.0 - 1e-6 if kind == "milestones" else value > 0.0
     data = {"name": f"{kind[:-1]} {number}", "similarity": value, "hit": hit, "place": place}
     return convert(data, Milestone)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -43,9 +42,9 @@ def step_one(env: Env, what: Task | Message) -> Step | BaseException:
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raises Late in the Python code inside after so many seconds: in the main thread, where the
-    system has a timer and nobody else has set it."""
-    alone = threading.current_thread() is threading.main_thread() and sys.platform != "win32"
+    """Raises Late in the Python code inside after so many seconds: in the main thread, where nobody
+    else has set the timer."""
+    alone = threading.current_thread() is threading.main_thread()
     if not alone or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
@@ -76,15 +75,15 @@ def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | BaseEx
     """One result per call, in order. Raises UserError for a sandbox that does not work."""
     found = attempt(lambda: list(suite.act(due)))
     if isinstance(found, SourceError):  # a generated environment that no longer loads
-        return [EpisodeError(Boundary.ENVIRONMENT.value, str(found))] * len(due)
-    if isinstance(found, TraceBenchError):
+        found = EpisodeError(Boundary.ENVIRONMENT.value, str(found))
+    elif isinstance(found, TraceBenchError):
         raise found
+    elif not isinstance(found, BaseException) and len(found) != len(due):
+        why = f"act() returned {len(found)} results for {len(due)} calls"
+        found = EpisodeError(Boundary.ENVIRONMENT.value, why)
     if isinstance(found, BaseException):
         return [found] * len(due)
-    if len(found) == len(due):
-        return [s if isinstance(s, BaseException) else attempt(partial(usable, s)) for s in found]
-    why = f"act() returned {len(found)} results for {len(due)} calls"
-    return [EpisodeError(Boundary.ENVIRONMENT.value, why)] * len(due)
+    return [s if isinstance(s, BaseException) else attempt(partial(usable, s)) for s in found]
 
 
 class Unmade(Env):
@@ -188,11 +187,9 @@ def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, 
 def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
     """The messages as they were before `with_guidance`."""
     out = list(messages)
-    for i, message in enumerate(out):
-        if message["role"] == "system":
-            text = str(message["content"]).removesuffix(f"Guidance: {guidance}")
-            if not text:
-                return (*out[:i], *out[i + 1 :])
-            out[i] = {**message, "content": text.removesuffix("\n")}
-            break
+    place = next((i for i, message in enumerate(out) if message["role"] == "system"), None)
+    if place is not None:
+        text = str(out[place]["content"]).removesuffix(f"Guidance: {guidance}")
+        kept = [{**out[place], "content": text.removesuffix("\n")}] if text else []
+        out[place : place + 1] = kept
     return tuple(out)
