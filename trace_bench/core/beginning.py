@@ -1,9 +1,6 @@
-"""The agent of an earlier run as the base agent of another one (the setting `agent`). Its adapters
-are copied, so that the earlier run's folder may change.
-
-What is read here decides what the new run computes: the agent, under adapter names that hold a hash
-of their content, and what was spent on it by all the runs that made it, the first one first.
-"""
+"""The agent of an earlier run as the base agent of another one (the setting `agent`): the agent,
+under adapter names that hold a hash of their content, and what was spent on it by all the runs that
+made it. Its adapters are copied, so that the earlier run's folder may change."""
 
 from __future__ import annotations
 
@@ -66,10 +63,7 @@ def totals(runs: Sequence[EarlierRun], accounting: str) -> tuple[int | None, int
     """(rollouts charged in all of these runs, None if one is unknown; demonstrations)."""
     spent = [None if r.rollouts is None else charged(r.rollouts, accounting) for r in runs]
     known = [n for n in spent if n is not None]
-    return (
-        sum(known) if len(known) == len(spent) else None,
-        sum(r.demonstrations for r in runs),
-    )
+    return sum(known) if len(known) == len(spent) else None, sum(r.demonstrations for r in runs)
 
 
 def read_beginning(given: str) -> Beginning:
@@ -137,11 +131,9 @@ def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any
     for key in ("adapter", "otherwise"):
         if key in out:
             out[key] = name(out[key])
-    if "examples" in out:
-        out["examples"] = [[e[0], name(e[1]), *e[2:]] for e in out["examples"]]
-    for key in ("skills", "parts"):
+    for key, place in (("examples", 1), ("skills", 0), ("parts", 0)):
         if key in out:
-            out[key] = [[name(item[0]), *item[1:]] for item in out[key]]
+            out[key] = [[*e[:place], name(e[place]), *e[place + 1 :]] for e in out[key]]
     if "labels" in out:
         out["labels"] = [name(label) for label in out["labels"]]
     for key in ("retrieval", "zero_shot"):
@@ -204,9 +196,8 @@ def _runs(folder: Path) -> tuple[EarlierRun, ...]:
 
 
 def _weights(folder: Path) -> str | None:
-    if not (folder / CONFIG).exists():
-        return None
-    found = read_settings(folder / CONFIG)["model"].get("sha256")
+    there = (folder / CONFIG).exists()
+    found = read_settings(folder / CONFIG)["model"].get("sha256") if there else None
     return None if found is None else str(found)
 
 

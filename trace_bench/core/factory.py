@@ -1,10 +1,7 @@
-"""Factories: looks up "module:attribute" and builds an object from it.
-
-The attribute is a class, a function or a finished object. The settings of a class or function are
-its parameters: either its keyword parameters themselves, or the fields of a dataclass when it has
-one parameter of such a type. A parameter annotated `RunContext` receives the facts of the run and
-is no setting. Needs nothing but the standard library, so that it also works inside a sandbox.
-"""
+"""Factories: looks up "module:attribute", a class, a function or a finished object, and builds an
+object from it. The settings of a class or function are its keyword parameters, or the fields of a
+dataclass when it has one parameter of such a type. A parameter annotated `RunContext` receives the
+facts of the run and is no setting. Needs only the standard library, as inside a sandbox."""
 
 from __future__ import annotations
 

@@ -4,9 +4,8 @@
     result = trace_bench.run(method="grpo", env="toolsandbox", budget=320, seed=1)
     print(result.table)
 
-Nothing is printed unless `verbose` is set. Errors in the arguments or on the machine raise
-`trace_bench.UserError` with the message that the command line would print.
-"""
+Errors in the arguments or on the machine raise `trace_bench.UserError` with the message that the
+command line would print."""
 
 from __future__ import annotations
 
@@ -210,8 +209,6 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command lin
 def _word(value: Any) -> str:
     """A value in Hydra's notation. Within quotes, a quote is escaped, and so are the backslashes
     before a quote or before the end."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
     if not isinstance(value, str | Path):
         return json.dumps(value)
     text = str(value)
