@@ -24,9 +24,8 @@ from trace_bench.core.beginning import read_agent
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable
-from trace_bench.core.lines import Entry, Stored
 from trace_bench.core.store import Lines, read_lines, write_json
-from trace_bench.core.types import Purpose, Score, StopReason, Trajectory, Turn
+from trace_bench.core.types import Entry, Purpose, Score, StopReason, Stored, Trajectory, Turn
 from trace_bench.envs.recorded.data import META
 from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import Player

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from toy import ToySuite, toy_task
 
-from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.protocols import Policy
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AdapterRef, AgentSpec, StopReason
+from trace_bench.core.types import AdapterRef, AgentSpec, Figures, Outcome, StopReason
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy

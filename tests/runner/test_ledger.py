@@ -3,10 +3,10 @@ import dataclasses
 import pytest
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.lines import Entry
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import (
     Boundary,
+    Entry,
     Failure,
     Purpose,
     Score,

@@ -1,7 +1,7 @@
 """The boundary of values: a text or plain data from outside becomes a declared value, or an
 Unreadable that names the key, what was given and what is allowed. What a value may hold, the
-annotations of its dataclass say (`types`, `lines`). msgspec reads them; it is imported when
-something is read, since a worker in a container has none."""
+annotations of its dataclass say. msgspec reads them; it is imported when something is read, since
+a worker in a container has none."""
 
 from __future__ import annotations
 
@@ -24,8 +24,16 @@ from typing import (
 )
 
 from trace_bench.core.limits import Limits, Unreadable, fault_of, measure, read
-from trace_bench.core.lines import Stored
-from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Trajectory, to_json
+from trace_bench.core.types import (
+    Message,
+    Milestone,
+    Score,
+    Step,
+    StopReason,
+    Stored,
+    Trajectory,
+    to_json,
+)
 
 T = TypeVar("T")
 FILE = Limits(2**30, depth=100, items=50_000_000)

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of
-from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import REPAIRS, SUMMARY
 from trace_bench.core.store import read_bytes, repair
-from trace_bench.core.types import Amount, Figure, Meta, Name, Share, StopReason, charged
+from trace_bench.core.types import Amount, Figure, Meta, Name, Outcome, Share, StopReason, charged
 
 ByName = Mapping[Name, Amount]
 Plain = Mapping[str, Any]

@@ -17,8 +17,7 @@ from typing import Any
 
 from trace_bench.core import store
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Entry, Outcome
-from trace_bench.core.types import to_json
+from trace_bench.core.types import Entry, Outcome, to_json
 from trace_bench.results.records import DAMAGE
 from trace_bench.results.rules import DEFAULT, RULES, counted, drops
 from trace_bench.results.runs import finished, read_run

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import unknown
-from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.store import read_lines
+from trace_bench.core.types import Figures, Outcome
 
 DEFAULT = "retry"
 RULES = {

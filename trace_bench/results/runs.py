@@ -12,11 +12,10 @@ from typing import Any
 
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
 from trace_bench.core.store import fingerprint, read_bytes, read_if_there
 from trace_bench.core.summary import Borrowed, Costs, Summary, read_settings, read_summary
-from trace_bench.core.types import Boundary, Purpose, flat, to_json
+from trace_bench.core.types import Boundary, Outcome, Purpose, flat, to_json
 from trace_bench.results.records import Record, record_of
 from trace_bench.results.rules import DEFAULT, counted, drops
 from trace_bench.results.statistics import mean, task_means

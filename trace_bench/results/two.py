@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
-from trace_bench.core.types import grouped
+from trace_bench.core.types import Outcome, grouped
 from trace_bench.results import compare
 from trace_bench.results.captions import began_with
 from trace_bench.results.compare import Cell, Difference, base_of, difference

@@ -21,10 +21,9 @@ from typing import Any
 from trace_bench.core.beginning import read_agent
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Outcome, Stored
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import Summary, read_summary
-from trace_bench.core.types import AgentSpec, Trajectory, to_json
+from trace_bench.core.types import AgentSpec, Outcome, Stored, Trajectory, to_json
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import p_value, paired_difference, task_means

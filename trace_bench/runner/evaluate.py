@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trace_bench.core.lines import Outcome
 from trace_bench.core.protocols import Policy, Prompt, Router, RoutesTurns
 from trace_bench.core.store import Lines, stable_seed
-from trace_bench.core.types import AgentSpec, Task, Trajectory, grouped
+from trace_bench.core.types import AgentSpec, Outcome, Task, Trajectory, grouped
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
 from trace_bench.play.steps import close, make, step_all, with_guidance
 from trace_bench.play.suites import Suites

@@ -20,10 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.lines import Entry, Stored
 from trace_bench.core.protocols import OnEpisode, PlayElsewhere, TakesBack
 from trace_bench.core.store import Lines, damaged, read_lines
-from trace_bench.core.types import CHARGED, Boundary, Failure, Purpose, Task, Trajectory
+from trace_bench.core.types import (
+    CHARGED,
+    Boundary,
+    Entry,
+    Failure,
+    Purpose,
+    Stored,
+    Task,
+    Trajectory,
+)
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import GENERATED
 

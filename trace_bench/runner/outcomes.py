@@ -7,9 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.summary import AgentRow, AgentScore, PairedDifference, Routing
-from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory, grouped
+from trace_bench.core.types import (
+    AdapterRef,
+    AgentSpec,
+    Figures,
+    Outcome,
+    Task,
+    Trajectory,
+    grouped,
+)
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner.ledger import Spot
 

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from trace_bench.core.beginning import base_agent
 from trace_bench.core.errors import BudgetExceeded, UserError, outlasting
-from trace_bench.core.lines import Outcome
 from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
 from trace_bench.core.run_files import AGENT, CONFIG, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.summary import Summary, TrainedApart, read_summary
-from trace_bench.core.types import CHARGED, AgentSpec, Task, to_json
+from trace_bench.core.types import CHARGED, AgentSpec, Outcome, Task, to_json
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites

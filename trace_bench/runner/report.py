@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import PER_ITEM, TASKS
 from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.summary import (
@@ -23,6 +22,7 @@ from trace_bench.core.summary import (
     TrainedApart,
     facts,
 )
+from trace_bench.core.types import Outcome
 from trace_bench.llm.roles import cost_in_words
 from trace_bench.results.statistics import many, p_value
 from trace_bench.trackers.jsonl import Metrics

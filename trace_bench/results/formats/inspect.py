@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.lines import Outcome
 from trace_bench.core.store import fingerprint, write_text
 from trace_bench.core.text import file_name
-from trace_bench.core.types import Message, Trajectory, grouped, to_json
+from trace_bench.core.types import Message, Outcome, Trajectory, grouped, to_json
 from trace_bench.results.formats.episodes import HELD_OUT, Exported, FinishedRun
 from trace_bench.results.statistics import mean, task_means
 

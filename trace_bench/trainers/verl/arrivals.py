@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.lines import Stored
 from trace_bench.core.store import parse_line, read_lines, write_text
-from trace_bench.core.types import Count, Trajectory
+from trace_bench.core.types import Count, Stored, Trajectory
 
 LATEST = "latest_checkpointed_iteration.txt"
 
