@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from trace_bench.core.protocols import (
     Source,
     State,
     Suite,
+    TakesBack,
     Tracker,
     Trainer,
 )
@@ -34,7 +35,17 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.policies.routing.router import AT_SERVERS
-from trace_bench.runner.ledger import CallStore, KnownCalls, Ledger, NamedCall
+from trace_bench.runner.ledger import (
+    AGAIN,
+    NOT_AGAIN,
+    EpisodeFile,
+    KnownCalls,
+    Ledger,
+    check,
+    counts,
+    entry,
+    play_missing,
+)
 from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Aside, Progress
 
@@ -44,6 +55,31 @@ MakeSuite = Callable[[Source], Suite]  # the suite that source code defines, in 
 Checkpoint = Callable[[int, AgentSpec, int], None]
 """(rollouts spent, the current agent, rollouts spent after the next call): the agent represents all
 budgets from the first number up to, but not including, the second."""
+
+
+@dataclass(frozen=True)
+class NamedCall:
+    """A call of `Lab.rollouts`. `by`: runs missing episodes instead of this process. `there`: the
+    episodes so far, in the order in which they ended."""
+
+    name: str
+    batch: EpisodeBatch
+    purpose: Purpose
+    by: PlayElsewhere | None = None
+    there: dict[int, Trajectory] = field(default_factory=dict)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether its lost episodes can be run again at the next start."""
+        return self.by is None or isinstance(self.by, TakesBack)
+
+    def missing(self) -> list[int]:
+        return [i for i in range(len(self.batch)) if i not in self.there]
+
+    def lost(self, found: Mapping[int, Trajectory]) -> list[int]:
+        """Which of these episodes count as lost."""
+        tasks = self.batch.tasks
+        return [i for i, t in found.items() if i < len(tasks) and counts(tasks[i], t.failure)]
 
 
 @dataclass(eq=False)
@@ -69,9 +105,8 @@ class RunLab:
     def __post_init__(self) -> None:
         self.suite = self.player.suites.target
         self._sources: dict[str, Source] = {}
-        self._calls = CallStore(
-            self.folder, self.ledger, self.player, self.known, self.max_lost, self._show, self.log
-        )
+        self._known = self.known if self.player.repeats else None
+        self._episodes = EpisodeFile(self.folder / "trajectories.jsonl")
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls_made: set[str] = set()
         self._heard: list[Hear] = []
@@ -119,7 +154,7 @@ class RunLab:
         way = None if route is None else tuple(route)
         told = None if hints is None else tuple(hints)
         batch = EpisodeBatch(agent, tuple(tasks), seeds, temperature, way, told)
-        out = self._calls.play(NamedCall(call, batch, purpose, by))
+        out = self._played(NamedCall(call, batch, purpose, by))
         self.spent += charge
         self.episodes.add(outcome_of("", 0, trajectory, 0) for trajectory in out)
         seconds = self.seconds.get(purpose.value, 0.0) + time.monotonic() - started
@@ -224,11 +259,87 @@ class RunLab:
 
     def close(self) -> None:
         self.ledger.close()
-        self._calls.close()
+        self._episodes.close()
         self.tracker.close()
         self.player.suites.close()
 
-    def _show(self, trajectory: Trajectory, purpose: Purpose) -> None:
+    def _played(self, call: NamedCall) -> list[Trajectory]:
+        """The call's episodes, in order; those that are not on disk are run and written."""
+        self._take_back(call)
+        for i, trajectory in self._episodes.take(call.name).items():
+            self._check_same(call, i, trajectory)
+            # Its ledger line is missing if the run was killed between the two writes.
+            self._record(call, i, trajectory)
+        self._check_lost(call)
+        if call.missing():
+            self._complete(call)
+        if self._known is not None and call.by is None:
+            self._known.keep(call.name, call.batch, call.there)
+        return [call.there[i] for i in range(len(call.batch))]
+
+    def _record(self, call: NamedCall, index: int, trajectory: Trajectory) -> None:
+        self.ledger.record(entry(call.name, index, call.purpose, trajectory))
+        call.there[index] = trajectory
         score = trajectory.score
         reward = None if score is None else score.similarity
-        self.progress.episode(reward, charged=self.charges(purpose))
+        self.progress.episode(reward, charged=self.charges(call.purpose))
+
+    def _take_back(self, call: NamedCall) -> None:
+        """Forgets the stored lost episodes of a call that lost too many. The trajectories come
+        last: as long as they are there, a start that was cut off is repeated by the next one."""
+        if not call.goes_back:
+            return
+        stored, count = self._episodes.of(call.name), len(call.batch)
+        lost = call.lost(stored)
+        if len(lost) <= self.max_lost * count:
+            return
+        if isinstance(call.by, TakesBack):
+            kept = stored.keys() - set(lost)
+            call.by.take_back([i for i in range(count) if i not in kept])
+        self.ledger.take_back(call.name, lost)
+        self._episodes.take_back(call.name, lost)
+        self.log(f"{call.name}: {len(lost)} lost episodes are run again")
+
+    def _check_lost(self, call: NamedCall) -> None:
+        lost = [call.there[i] for i in call.lost(call.there)]
+        causes = [f"{trajectory.failure} ({trajectory.task})" for trajectory in lost]
+        remedy = AGAIN if call.goes_back else NOT_AGAIN
+        where = self.player.faults.where
+        check(call.name, causes, len(call.batch), self.max_lost, where, remedy)
+
+    def _complete(self, call: NamedCall) -> None:
+        """Runs the missing episodes; adds each to `there` and to the files when it ends."""
+
+        def ended(index: int, trajectory: Trajectory) -> None:
+            # The trajectory is written first, so every ledger line has its trajectory.
+            self._episodes.add(call.name, index, trajectory)
+            self._record(call, index, trajectory)
+            if trajectory.failure is not None:
+                self._check_lost(call)
+
+        def arrived(index: int, trajectory: Trajectory) -> None:
+            self._check_same(call, index, trajectory)
+            ended(index, trajectory)
+
+        known = None if self._known is None else self._known.find(call.name, call.batch)
+        if call.by is not None:
+            call.by(call.missing(), arrived)
+        elif known is not None:
+            for index in [i for i in known if i not in call.there]:
+                ended(index, known[index])
+        else:
+            play_missing(self.player, call.batch, frozenset(call.there), ended)
+
+    def _check_same(self, call: NamedCall, index: int, found: Trajectory) -> None:
+        """Raises UserError unless a stored (or received) episode is the one that this call runs."""
+        expected, batch = "nothing", call.batch
+        if index < len(batch):
+            task, version = batch.tasks[index], batch.agent.version
+            expected = f"{task.id} by {version}"
+            if (found.task, found.seed, found.agent) == (task.id, batch.seeds[index], version):
+                return
+        raise UserError(
+            f"{self.folder} was written by another version of the program: its call "
+            f"{call.name!r}, episode {index} is {found.task} by {found.agent}, and this version "
+            f"would run {expected}. Change the setting `run_dir`, or remove the folder."
+        )

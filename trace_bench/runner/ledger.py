@@ -1,5 +1,5 @@
 """What a run has played, on disk: the ledger, which enforces the budget; whole episodes, of the lab
-and of evaluations; the lab's named calls; and the limit on lost episodes.
+and of evaluations; and the limit on lost ones.
 
 The ledger has one line per episode in which the agent acts, for any purpose. What `accounting`
 exempts (`types.CHARGED`) is recorded but not charged. Lines on disk, by (call, index), count as
@@ -15,12 +15,12 @@ start takes them back."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import OnEpisode, PlayElsewhere, TakesBack
+from trace_bench.core.protocols import OnEpisode
 from trace_bench.core.store import Lines, damaged, read_lines
 from trace_bench.core.types import (
     CHARGED,
@@ -243,124 +243,3 @@ class KnownCalls:
     def find(self, call: str, batch: EpisodeBatch) -> Mapping[int, Trajectory] | None:
         kept, played = self._calls.get(call, (None, None))
         return played if kept == batch else None
-
-
-@dataclass(frozen=True)
-class NamedCall:
-    """A call of `Lab.rollouts`. `by`: runs missing episodes instead of this process."""
-
-    name: str
-    batch: EpisodeBatch
-    purpose: Purpose
-    by: PlayElsewhere | None = None
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether its lost episodes can be run again at the next start."""
-        return self.by is None or isinstance(self.by, TakesBack)
-
-
-@dataclass(eq=False)
-class CallStore:
-    """The calls of a run folder, each answered from its files as far as they go. `known`: complete
-    calls of other labs of this run, used for identical ones; `shown`: is given every episode."""
-
-    folder: Path
-    ledger: Ledger
-    player: Player
-    known: KnownCalls | None
-    max_lost: float
-    shown: Callable[[Trajectory, Purpose], None]
-    log: Callable[[str], None]
-
-    def __post_init__(self) -> None:
-        self.known = self.known if self.player.repeats else None
-        self._file = EpisodeFile(self.folder / "trajectories.jsonl")
-
-    def play(self, call: NamedCall) -> list[Trajectory]:
-        """The call's episodes, in order; those that are not on disk are run and written."""
-        self._take_back(call)
-        there: dict[int, Trajectory] = {}
-        for i, trajectory in self._file.take(call.name).items():
-            self._check_same(call, i, trajectory)
-            # Its ledger line is missing if the run was killed between the two writes.
-            self._record(call, i, trajectory, there)
-        self._check_lost(call, there)
-        if len(there) < len(call.batch):
-            self._complete(call, there)
-        if self.known is not None and call.by is None:
-            self.known.keep(call.name, call.batch, there)
-        return [there[i] for i in range(len(call.batch))]
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _record(
-        self, call: NamedCall, index: int, trajectory: Trajectory, there: dict[int, Trajectory]
-    ) -> None:
-        self.ledger.record(entry(call.name, index, call.purpose, trajectory))
-        there[index] = trajectory
-        self.shown(trajectory, call.purpose)
-
-    def _take_back(self, call: NamedCall) -> None:
-        """Forgets the stored lost episodes of a call that lost too many. The trajectories come
-        last: as long as they are there, a start that was cut off is repeated by the next one."""
-        if not call.goes_back:
-            return
-        stored, tasks = self._file.of(call.name), call.batch.tasks
-        lost = [i for i, t in stored.items() if i < len(tasks) and counts(tasks[i], t.failure)]
-        if len(lost) <= self.max_lost * len(tasks):
-            return
-        if isinstance(call.by, TakesBack):
-            gone = frozenset(lost)
-            call.by.take_back([i for i in range(len(tasks)) if i in gone or i not in stored])
-        self.ledger.take_back(call.name, lost)
-        self._file.take_back(call.name, lost)
-        self.log(f"{call.name}: {len(lost)} lost episodes are run again")
-
-    def _check_lost(self, call: NamedCall, there: Mapping[int, Trajectory]) -> None:
-        lost = [
-            f"{t.failure} ({t.task})"
-            for i, t in there.items()
-            if t.failure is not None and counts(call.batch.tasks[i], t.failure)
-        ]
-        remedy = AGAIN if call.goes_back else NOT_AGAIN
-        where = self.player.faults.where
-        check(call.name, lost, len(call.batch), self.max_lost, where, remedy)
-
-    def _complete(self, call: NamedCall, there: dict[int, Trajectory]) -> None:
-        """Runs the missing episodes; adds each to `there` and to the files when it ends."""
-
-        def ended(index: int, trajectory: Trajectory) -> None:
-            # The trajectory is written first, so every ledger line has its trajectory.
-            self._file.add(call.name, index, trajectory)
-            self._record(call, index, trajectory, there)
-            if trajectory.failure is not None:
-                self._check_lost(call, there)
-
-        def arrived(index: int, trajectory: Trajectory) -> None:
-            self._check_same(call, index, trajectory)
-            ended(index, trajectory)
-
-        known = None if self.known is None else self.known.find(call.name, call.batch)
-        if call.by is not None:
-            call.by([i for i in range(len(call.batch)) if i not in there], arrived)
-        elif known is not None:
-            for index in [i for i in known if i not in there]:
-                ended(index, known[index])
-        else:
-            play_missing(self.player, call.batch, frozenset(there), ended)
-
-    def _check_same(self, call: NamedCall, index: int, found: Trajectory) -> None:
-        """Raises UserError unless a stored (or received) episode is the one that this call runs."""
-        expected, batch = "nothing", call.batch
-        if index < len(batch):
-            task, version = batch.tasks[index], batch.agent.version
-            expected = f"{task.id} by {version}"
-            if (found.task, found.seed, found.agent) == (task.id, batch.seeds[index], version):
-                return
-        raise UserError(
-            f"{self.folder} was written by another version of the program: its call "
-            f"{call.name!r}, episode {index} is {found.task} by {found.agent}, and this version "
-            f"would run {expected}. Change the setting `run_dir`, or remove the folder."
-        )
