@@ -107,11 +107,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Milestone:
-    """One thing that a task rewards, or (as a minefield) forbids, and whether it happened.
-
-    `similarity` in [0, 1] is how well it was met; `hit` is the strict form; `place` is the index of
-    the message at which it was met (None: nowhere). `tells`: the text that the agent should send to
-    the user, for a milestone that asks for one."""
+    """One thing that a task rewards, or (as a minefield) forbids, and whether it happened: how well
+    (`similarity` in [0, 1]), strictly (`hit`), and at the index of which message (`place`, None:
+    nowhere). `tells`: the text that the agent should send to the user, where one is asked for."""
 
     name: str
     similarity: Share
@@ -122,12 +120,10 @@ class Milestone:
 
 @dataclass(frozen=True)
 class Check:
-    """One item of a checklist (`trace_bench.checklists`), and its outcome in an episode.
-
-    `turn`: the user's turn, from 0; `item`: its id, unique in the turn; `weight`: its share of the
-    turn (all items of a turn: 1); `after`: items of the turn that must be satisfied before it;
-    `step`: which of the agent's messages that reached the environment satisfied it, from 0 (None:
-    none did)."""
+    """One item of a checklist (`trace_bench.checklists`), and its outcome in an episode. `turn`:
+    the user's turn, from 0; `item`: its id, unique in the turn; `weight`: its share of the turn
+    (all: 1); `after`: items of the turn that must be satisfied before it; `step`: which of the
+    agent's messages that reached the environment satisfied it, from 0 (None: none did)."""
 
     turn: Count
     item: str
@@ -143,10 +139,9 @@ class Check:
 @dataclass(frozen=True)
 class Score:
     """`similarity` in [0, 1] is the environment's own score; `success` is its strict form.
-
-    `milestones` and `minefields` are the parts of the score, for an environment that has them;
-    methods may read them. `checks`: of an environment that scores by a checklist; from them come
-    advantages of turns and steps. `details` is for human readers only. JSON-safe."""
+    `milestones` and `minefields` are its parts, for an environment that has them; methods may read
+    them. `checks`: of an environment that scores by a checklist; from them come advantages of turns
+    and steps. `details` is for human readers only. JSON-safe."""
 
     similarity: Share
     success: bool
@@ -156,8 +151,7 @@ class Score:
     checks: Annotated[tuple[Check, ...], MOST] = ()
 
 
-ROLES = ("system", "user", "assistant", "tool")
-"""The roles of messages."""
+ROLES = ("system", "user", "assistant", "tool")  # of messages
 
 
 @dataclass(frozen=True)
@@ -175,12 +169,10 @@ class Step:
 class Turn:
     """One turn of the agent. `prompt_ids` are the tokens appended for `messages` (all that arrived
     since the last turn), `token_ids` the exact sampled ids with their log-probabilities (natural
-    log, at the sampling temperature). Empty if the policy has none.
-
-    `kept`: how many of the conversation's tokens so far the prompt begins with; None: all of them,
-    it only grows. A number where earlier turns were rendered anew, such as without their thoughts:
-    with this turn begins another stretch of the conversation.
-    """
+    log, at the sampling temperature). Empty if the policy has none. `kept`: how many of the
+    conversation's tokens so far the prompt begins with, where earlier turns were rendered anew,
+    such as without their thoughts, so that another stretch of the conversation begins; None: all
+    of them."""
 
     messages: tuple[Message, ...]
     reply: Message

@@ -93,8 +93,9 @@ def summarize(
         budget=settings.budget,
         rollouts={**lab.ledger.by_purpose(), "evaluation": evaluation.count},
         demonstrations=plan.demonstrations,
-        beginning=began
-        and Began(began.sha256, began.runs, *totals(began.runs, settings.accounting)),
+        beginning=None
+        if began is None
+        else Began(began.sha256, began.runs, *totals(began.runs, settings.accounting)),
         yardsticks=yardsticks,
         **_scores(final, base),
         without_known_bad=_without_known_bad(bench, final, base),
