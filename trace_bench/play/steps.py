@@ -71,6 +71,16 @@ def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]
     return (step_one(*call) if isinstance(call[0], Unmade) else next(found) for call in due)
 
 
+def opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step | BaseException]:
+    """What the environments of these tasks return at reset, or the exception; closed at the end."""
+    due = [(make(suite), task) for task in tasks]
+    try:
+        yield from step_all(suite, due)
+    finally:
+        for env, _ in due:
+            close(env)
+
+
 def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | BaseException]:
     """One result per call, in order. Raises UserError for a sandbox that does not work."""
     found = attempt(lambda: list(suite.act(due)))

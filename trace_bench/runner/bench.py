@@ -23,7 +23,7 @@ from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
-from trace_bench.play.steps import close, make, step_all
+from trace_bench.play.steps import opened
 from trace_bench.play.suites import about_of, name_of, splits_of, tags, tasks_of
 from trace_bench.runner import build
 from trace_bench.runner.build import MAKER, Log
@@ -191,8 +191,8 @@ def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | 
     or if tools do not reach the model. Tasks that cannot be reset are left to the run."""
     if policy.context is None or suite.asks_user():
         return None
-    opened = _opened(suite, tasks)
-    sizes = [policy.first_prompt(step.messages, step.tools) for step in opened]
+    steps = _opened(suite, tasks)
+    sizes = [policy.first_prompt(step.messages, step.tools) for step in steps]
     if not (long := [size for size in sizes if size >= policy.context]):
         return None
     said = (
@@ -225,11 +225,4 @@ def _length(step: Step) -> int:
 def _opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step]:
     """What the environments of some of these tasks return at reset."""
     some = tasks[:: max(1, len(tasks) // LOOKED_AT)][:LOOKED_AT]
-    due = [(make(suite), task) for task in some]
-    try:
-        for step in step_all(suite, due):
-            if isinstance(step, Step):
-                yield step
-    finally:
-        for env, _ in due:
-            close(env)
+    return (step for step in opened(suite, some) if isinstance(step, Step))

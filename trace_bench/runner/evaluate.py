@@ -16,7 +16,7 @@ from trace_bench.core.protocols import Policy, Prompt, Router, RoutesTurns
 from trace_bench.core.store import Lines, stable_seed
 from trace_bench.core.types import AgentSpec, Outcome, Task, Trajectory, grouped
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
-from trace_bench.play.steps import close, make, step_all, with_guidance
+from trace_bench.play.steps import opened, with_guidance
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
@@ -241,17 +241,12 @@ def _some(
     """The choices for one batch of tasks, which are reset together, suite by suite."""
     found: dict[int, Choice | BaseException] = {}
     for group in grouped(range(len(tasks)), lambda i: id(suites.of(tasks[i]))).values():
-        suite = suites.of(tasks[group[0]])
-        due = [(make(suite), tasks[i]) for i in group]
-        try:
-            prompts: dict[int, Prompt] = {}
-            for i, step in zip(group, step_all(suite, due), strict=True):
-                if isinstance(step, BaseException):
-                    found[i] = step
-                else:
-                    prompts[i] = (with_guidance(step.messages, agent.prompt), step.tools)
-            found.update(zip(prompts, router.routes(list(prompts.values())), strict=True))
-        finally:
-            for env, _ in due:
-                close(env)
+        steps = opened(suites.of(tasks[group[0]]), [tasks[i] for i in group])
+        prompts: dict[int, Prompt] = {}
+        for i, step in zip(group, steps, strict=True):
+            if isinstance(step, BaseException):
+                found[i] = step
+            else:
+                prompts[i] = (with_guidance(step.messages, agent.prompt), step.tools)
+        found.update(zip(prompts, router.routes(list(prompts.values())), strict=True))
     return [found[i] for i in range(len(tasks))]
