@@ -38,10 +38,9 @@ from trace_bench.results.places import find
 from trace_bench.results.records import read_records
 from trace_bench.results.rules import same_agents
 from trace_bench.runner.api import Result
-from trace_bench.runner.evaluate import Evaluator
+from trace_bench.runner.evaluate import Evaluator, KnownOutcomes, outcome_of
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger, entry
-from trace_bench.runner.outcomes import KnownOutcomes, outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent

@@ -14,10 +14,10 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Figures, Outcome, Stop
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
-from trace_bench.runner import outcomes as figures_of
+from trace_bench.runner import evaluation as figures_of
 from trace_bench.runner import report
-from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, only, routing
+from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes
+from trace_bench.runner.evaluation import only, routing
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
 

@@ -25,7 +25,8 @@ from trace_bench.core.types import (
     Turn,
 )
 from trace_bench.runner import report
-from trace_bench.runner.outcomes import equal_trials, outcome_of
+from trace_bench.runner.evaluate import outcome_of
+from trace_bench.runner.evaluation import equal_trials
 
 REPLY = {"role": "assistant", "content": ""}
 TURN = Turn((), REPLY)

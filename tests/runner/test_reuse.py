@@ -20,8 +20,8 @@ from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.scripted import IdlePolicy, ScriptedPolicy
+from trace_bench.runner.evaluate import act_of
 from trace_bench.runner.evaluation import Evaluation
-from trace_bench.runner.outcomes import act_of
 from trace_bench.runner.progress import Clock, Progress
 from trace_bench.settings.compose import compose
 

@@ -10,20 +10,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from trace_bench.core.protocols import Policy, Prompt, Router, RoutesTurns
 from trace_bench.core.store import Lines, stable_seed
-from trace_bench.core.types import AgentSpec, Outcome, Task, Trajectory, grouped
+from trace_bench.core.types import (
+    AdapterRef,
+    AgentSpec,
+    Figures,
+    Outcome,
+    Task,
+    Trajectory,
+    grouped,
+)
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
 from trace_bench.play.steps import opened, with_guidance
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.runner.ledger import EpisodeFile, Spot, check, play_missing
-from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, act_of, outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.schema import Settings
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    tasks: tuple[Task, ...]
+    trials: int = 1
+
+    @cached_property
+    def episodes(self) -> list[tuple[Task, int]]:
+        return [(task, trial) for trial in range(self.trials) for task in self.tasks]
+
+    @cached_property
+    def keys(self) -> list[tuple[str, int]]:
+        return [(task.id, trial) for task, trial in self.episodes]
+
+
+Act = tuple[str, str, str | None, tuple[AdapterRef, ...], str, int]
+KnownOutcomes = dict[Act | None, tuple[Outcome, Spot]]
+"""The run's evaluated episodes, by everything that an episode depends on (`act_of`), and where the
+trajectory of each is stored, if it is."""
+
+
+def act_of(agent: AgentSpec, adapter: str | None, task: str, trial: int) -> Act | None:
+    """The key of an episode. `adapter`: what acts, by name, which for a weighted sum has those of
+    its adapters in it. None for an adapter that the agent lacks."""
+    refs = tuple(a for a in agent.adapters if adapter is not None and a.name in adapter)
+    if adapter is not None and not refs:
+        return None
+    return agent.model, agent.prompt, adapter, refs, task, trial
+
+
+def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> Outcome:
+    score, failure = trajectory.score, trajectory.failure
+    return Outcome(
+        agent=label,
+        version=trajectory.agent,
+        adapter=trajectory.adapter,
+        task=trajectory.task,
+        trial=trial,
+        score=None if score is None else Figures(score.success, score.similarity),
+        stop=trajectory.stop,
+        error=None if failure is None else str(failure),
+        tokens=trajectory.tokens,
+        attempt=attempt,
+        turns=len(trajectory.turns),
+        malformed=sum(turn.malformed is not None for turn in trajectory.turns),
+        items=0 if score is None else len(score.checks),
+    )
 
 
 @dataclass(eq=False)

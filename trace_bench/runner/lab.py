@@ -35,6 +35,7 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.policies.routing.router import AT_SERVERS
+from trace_bench.runner.evaluate import outcome_of
 from trace_bench.runner.ledger import (
     AGAIN,
     NOT_AGAIN,
@@ -46,7 +47,6 @@ from trace_bench.runner.ledger import (
     entry,
     play_missing,
 )
-from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")

@@ -28,14 +28,13 @@ from trace_bench.core.summary import (
     TrainedApart,
     TrainingSuite,
 )
-from trace_bench.core.types import AgentSpec, to_json
+from trace_bench.core.types import AgentSpec, Outcome, to_json
 from trace_bench.llm.roles import IN_EPISODES, cost_per_item
 from trace_bench.play.suites import about_of, name_of
 from trace_bench.runner.bench import Bench
 from trace_bench.runner.build import models_in_roles
-from trace_bench.runner.evaluation import Evaluation
+from trace_bench.runner.evaluation import Evaluation, difference, equal_trials, row, score
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.outcomes import Outcome, difference, equal_trials, row, score
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
 
 VERSIONS = (
