@@ -126,8 +126,9 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "runner/ledger.py": [
         (lambda f: read_lines(f / "ledger.jsonl", Entry), "ledger.jsonl"),
         (lambda f: Ledger(f / "ledger.jsonl", 9), "ledger.jsonl"),
+        (lab, "trajectories.jsonl"),
+        (lab, "ledger.jsonl"),
     ],
-    "runner/episodes.py": [(lab, "trajectories.jsonl"), (lab, "ledger.jsonl")],
     "results/rules.py": [(same_agents, "evaluation.jsonl")],
     "runner/evaluate.py": [
         (evaluator, "evaluation.jsonl"),
