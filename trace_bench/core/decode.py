@@ -188,12 +188,13 @@ _PARTS = frozenset({"milestones", "minefields"})
 
 def _older(score: Score) -> Score:
     """A score of an older run folder, which has the milestones in `details`."""
-    details, found = dict(score.details), {}
+    details = dict(score.details)
+    found: dict[str, Any] = {}
     for kind in sorted(_PARTS):
         if isinstance(details.get(kind), list | dict):
             pairs = enumerate(_pairs(details.pop(kind)))
             found[kind] = tuple(_milestone(kind, number, *pair) for number, pair in pairs)
-    return replace(score, details=details, **found)  # type: ignore[arg-type]
+    return replace(score, details=details, **found)
 
 
 def _pairs(found: Any) -> list[tuple[float, int | None]]:

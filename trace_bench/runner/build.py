@@ -37,6 +37,7 @@ def run_context(
 ) -> RunContext:
     """The facts of the run for factories. `ask`: asks the models in roles; `facts`: others."""
     played = models_in_roles(settings)
+    asks: dict[str, Any] = {name: ask for name, role in ASKED.items() if role in played}
     shared = {f.name for f in fields(RunContext)} & {f.name for f in fields(PolicySettings)}
     return RunContext(
         seed=settings.seed,
@@ -47,7 +48,7 @@ def run_context(
         general_demonstrations=parts["env"].declared.general_demonstrations,
         settings=plain(settings),
         at_servers=parts["policy"].declared.at_servers,
-        **{name: ask for name, role in ASKED.items() if role in played},
+        **asks,
         **{name: getattr(settings.policy, name) for name in shared},
         **facts,
     )
