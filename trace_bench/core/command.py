@@ -24,10 +24,9 @@ Main = Callable[[Sequence[str]], int]
 
 
 def command(interrupted: str | None = None) -> Callable[[Main], Callable[..., int]]:
-    """Makes a function of the command line's words a program that returns its exit code: that of
-    the function, or 2 after the one line of a UserError. `interrupted`: what Ctrl-C prints, with
-    the exit code 130 (None: Ctrl-C is not handled). A reader of the output that has seen enough
-    (head, less) ends it with 0."""
+    """Makes a function of the command line's words a program that returns its exit code, or 2 after
+    the one line of a UserError, or 0 when a reader of the output (head, less) has seen enough.
+    `interrupted`: what Ctrl-C prints, with the exit code 130 (None: Ctrl-C is not handled)."""
 
     def decorate(main: Main) -> Callable[..., int]:
         @functools.wraps(main)

@@ -51,11 +51,10 @@ MALFORMED = "ValueError: malformed tool call"
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """Episodes to run, one per entry of `tasks`.
-
-    `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
-    base model); without `route` the agent's router chooses. `hints[i]` is added to the agent's
-    prompt in episode i. Raises ValueError unless all have the same length."""
+    """Episodes to run, one per entry of `tasks`. `seeds[i]` is the seed of episode i's own random
+    stream; `route[i]` its adapter's name (None: base model), without `route` the agent's router
+    chooses; `hints[i]` is added to the agent's prompt. Raises ValueError unless all have the same
+    length."""
 
     agent: AgentSpec
     tasks: tuple[Task, ...]

@@ -134,11 +134,8 @@ class RunLab:
     ) -> list[Trajectory]:
         """Runs one episode per entry of `tasks`, in order, charged to the budget unless
         `accounting` exempts the purpose. `by`: runs missing episodes with the same seeds instead of
-        this process.
-
-        Raises BudgetExceeded before anything is run, ValueError for a call name that was used
-        before or the purpose EVALUATION, and UserError as soon as too many of the episodes are
-        lost."""
+        this process. Raises BudgetExceeded before anything is run, ValueError for a call name that
+        was used before or the purpose EVALUATION, and UserError as soon as too many are lost."""
         if call in self._calls_made:
             raise ValueError(f"the call {call!r} was made before; names are unique in a run")
         if purpose is Purpose.EVALUATION:
