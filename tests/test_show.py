@@ -11,8 +11,7 @@ import pytest
 
 from trace_bench.__main__ import main as start
 from trace_bench.core.decode import convert
-from trace_bench.core.lines import Stored
-from trace_bench.core.types import Trajectory
+from trace_bench.core.types import Stored, Trajectory
 from trace_bench.report import page
 from trace_bench.results.formats import atif, inspect
 from trace_bench.show import main, render

@@ -12,8 +12,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from trace_bench.__main__ import main
-from trace_bench.core.lines import Entry
 from trace_bench.core.store import read_lines
+from trace_bench.core.types import Entry
 from trace_bench.show import main as show
 from trace_bench.tiny import MODEL_FOLDER
 

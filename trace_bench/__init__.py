@@ -12,6 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trace_bench.core import VERSION as __version__
 from trace_bench.core.chat import Toolbox, answer_call, make_call, make_tool, read_call, tool
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
 from trace_bench.core.protocols import (
@@ -63,7 +64,6 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from trace_bench.runner.api import Comparison, Result, compare, load, run

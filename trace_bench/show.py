@@ -23,11 +23,10 @@ from typing import Any
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Stored
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines, reason, shown
 from trace_bench.core.text import visible
-from trace_bench.core.types import Message, Milestone, Trajectory, grouped
+from trace_bench.core.types import Message, Milestone, Stored, Trajectory, grouped
 from trace_bench.results.runs import same_agents
 
 CAPABILITIES = "capabilities.json"

@@ -39,7 +39,7 @@ READERS = {
         "t.jinja",
     ),
     "agent=, config.yaml": (
-        "from trace_bench.core.yaml_file import read_settings; read_settings(P)",
+        "from trace_bench.core.summary import read_settings; read_settings(P)",
         "config.yaml",
     ),
     "model.path": (

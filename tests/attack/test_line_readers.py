@@ -24,9 +24,8 @@ from trace_bench.core.beginning import read_agent
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable
-from trace_bench.core.lines import Entry, Stored
 from trace_bench.core.store import Lines, read_lines, write_json
-from trace_bench.core.types import Purpose, Score, StopReason, Trajectory, Turn
+from trace_bench.core.types import Entry, Purpose, Score, StopReason, Stored, Trajectory, Turn
 from trace_bench.envs.recorded.data import META
 from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import Player
@@ -39,10 +38,9 @@ from trace_bench.results.places import find
 from trace_bench.results.records import read_records
 from trace_bench.results.runs import same_agents
 from trace_bench.runner.api import Result
-from trace_bench.runner.evaluate import Evaluator
+from trace_bench.runner.evaluate import Evaluator, KnownOutcomes, outcome_of
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger, entry
-from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
@@ -86,8 +84,7 @@ def lab(folder: Path) -> None:
 
 def evaluator(folder: Path) -> None:
     player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
-    kept = folder / "evaluation_trajectories.jsonl"
-    Evaluator(folder / "evaluation.jsonl", player, SETTINGS, Progress(9), trajectories=kept)
+    Evaluator(folder / "evaluation.jsonl", player, SETTINGS, Progress(9), KnownOutcomes())
 
 
 def roles(folder: Path) -> None:
@@ -129,8 +126,9 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "runner/ledger.py": [
         (lambda f: read_lines(f / "ledger.jsonl", Entry), "ledger.jsonl"),
         (lambda f: Ledger(f / "ledger.jsonl", 9), "ledger.jsonl"),
+        (lab, "trajectories.jsonl"),
+        (lab, "ledger.jsonl"),
     ],
-    "runner/episodes.py": [(lab, "trajectories.jsonl"), (lab, "ledger.jsonl")],
     "results/runs.py": [(same_agents, "evaluation.jsonl")],
     "runner/evaluate.py": [
         (evaluator, "evaluation.jsonl"),

@@ -12,15 +12,13 @@ import torch
 from safetensors.torch import save_file
 from test_line_readers import PLAYED
 
-from trace_bench.core.beginning import WEIGHTS, read_beginning
-from trace_bench.core.lines import Stored
+from trace_bench.core.beginning import WEIGHTS, base_agent, read_beginning
 from trace_bench.core.store import canonical, write_json
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.core.types import AdapterRef, AgentSpec, Stored
 from trace_bench.policies.routing.merge import Mixture, merge
 from trace_bench.results.formats import WRITERS
 from trace_bench.results.formats.episodes import FinishedRun
-from trace_bench.runner.beginning import base_agent
 from trace_bench.serve.__main__ import sums_of
 
 HOSTILE = {

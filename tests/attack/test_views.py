@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.summary import read_settings
 from trace_bench.core.text import visible
-from trace_bench.core.yaml_file import read_settings
 from trace_bench.policies.loading import load_model
 from trace_bench.results.places import find
 from trace_bench.results.table import Table

@@ -17,9 +17,8 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from trace_bench.core.chat import read_call
-from trace_bench.core.lines import Stored
 from trace_bench.core.store import each_line
-from trace_bench.core.types import Message, Tool, Trajectory
+from trace_bench.core.types import Message, Stored, Tool, Trajectory
 
 SHARES = ("readable", "at hand", "well formed")
 HEAD = f"""| run | agent | episodes | success | similarity | turns | calls | {" | ".join(SHARES)} |

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from calls import HEAD, row
 
+from trace_bench.core.beginning import read_beginning
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites, tasks_of
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.runner.beginning import read_beginning
 from trace_bench.serve.answer import Guide, Guides
 from trace_bench.settings.compose import compose
 from trace_bench.tiny.tasks import world_of

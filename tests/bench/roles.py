@@ -40,7 +40,7 @@ from trace_bench.envs.recorded.tools import ModelSimulator, exchanges
 from trace_bench.envs.tau2.user import AskedUser
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.llm.roles import ROLES, Role, Roles
-from trace_bench.llm.structured import Unusable, read_block
+from trace_bench.llm.structured import read_block
 from trace_bench.methods.looking import analyst
 from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.reflectors import ModelReflector

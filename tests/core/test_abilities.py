@@ -24,8 +24,9 @@ from trace_bench.core.protocols import (
     abilities,
     adopted,
     make_env,
+    members,
+    required,
 )
-from trace_bench.core.protocols.declared import members, required
 from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy

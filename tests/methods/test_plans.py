@@ -23,7 +23,7 @@ from trace_bench.core.protocols import (
     Synthesizes,
 )
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
-from trace_bench.runner.beginning import with_beginning
+from trace_bench.runner.plan import with_beginning
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.settings import TrainerSettings
 

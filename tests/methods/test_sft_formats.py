@@ -13,9 +13,8 @@ import pytest
 from trace_bench.__main__ import main as start
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import RunContext
-from trace_bench.core.types import AgentSpec
+from trace_bench.core.types import AgentSpec, Stored
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.methods.sft import Fitting, Sft, SftSettings, others, with_own_tools
 from trace_bench.methods.sft.formats import openai, read

@@ -16,9 +16,8 @@ from servers.scripted import Answer, chat, models, serve
 from transformers import AutoModelForCausalLM
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import RoutesTurns, TurnRequest
-from trace_bench.core.types import AdapterRef, AgentSpec, Message, Tool, Turn
+from trace_bench.core.types import AdapterRef, AgentSpec, Message, Stored, Tool, Turn
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy

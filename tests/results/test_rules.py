@@ -10,9 +10,8 @@ import pytest
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.store import file_hash, read_lines
-from trace_bench.core.types import StopReason
+from trace_bench.core.types import Figures, Outcome, StopReason
 from trace_bench.results.__main__ import main
 from trace_bench.results.formats import export
 from trace_bench.results.places import find

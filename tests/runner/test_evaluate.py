@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 from toy import ToySuite, toy_task
 
-from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.protocols import Policy
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AdapterRef, AgentSpec, StopReason
+from trace_bench.core.types import AdapterRef, AgentSpec, Figures, Outcome, StopReason
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
-from trace_bench.runner import outcomes as figures_of
+from trace_bench.runner import evaluation as figures_of
 from trace_bench.runner import report
-from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, only, routing
+from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes
+from trace_bench.runner.evaluation import only, routing
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
 
@@ -104,8 +103,7 @@ def make(
         Player(policy, Suites(suite), max_turns=8, max_tokens=8),
         compose(["max_lost=1"]),
         Progress(0, stream=io.StringIO()),
-        known,
-        folder / "kept.jsonl",
+        known or KnownOutcomes(),
     )
 
 
@@ -128,7 +126,7 @@ def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     assert [o.score for o in copied] == [o.score for o in first]
     assert again.count == 12 and len(suite.made) == made
     assert len((tmp_path / "evaluation.jsonl").read_text().splitlines()) == 14  # 2 retried
-    assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 8
+    assert len((tmp_path / "evaluation_trajectories.jsonl").read_text().splitlines()) == 8
     then = again.evaluate("base", agent, plan)
     assert [o.score for o in then] == [o.score for o in first]
     assert len(suite.made) == made + 2  # another start tries what is lost once more
@@ -151,11 +149,11 @@ def test_kept_episodes_have_their_own_places_after_a_kill(tmp_path: Path) -> Non
         evaluator = make(tmp_path, server, suite)
         evaluator.evaluate("base", AgentSpec("reference"), plan, keep=True)
         evaluator.close()
-        lines = read_lines(tmp_path / "kept.jsonl")
+        lines = read_lines(tmp_path / "evaluation_trajectories.jsonl")
         places = [(line["call"], line["index"]) for line in lines]
         assert len(set(places)) == len(places) == 6  # four, and two that were lost once more
         assert all(line["trajectory"]["task"] == tasks[line["index"]].id for line in lines)
-        for name in ("kept.jsonl", "evaluation.jsonl") if kept else ():
+        for name in ("evaluation_trajectories.jsonl", "evaluation.jsonl") if kept else ():
             whole = (tmp_path / name).read_bytes().splitlines(keepends=True)
             (tmp_path / name).write_bytes(b"".join(whole[:kept]))
 
@@ -218,7 +216,7 @@ def test_a_lost_episode_is_run_again_and_both_attempts_are_kept(tmp_path: Path) 
         ("toy/tests/train/0002", 0, True), ("toy/tests/train/0002", 1, True),
     ]  # fmt: skip
     assert [o.attempt for o in first] == [1, 0, 1] and place.count == 3
-    assert len(read_lines(tmp_path / "kept.jsonl")) == 5
+    assert len(read_lines(tmp_path / "evaluation_trajectories.jsonl")) == 5
     again = make(tmp_path, ReferencePolicy(suite), suite)
     then = again.evaluate("base", agent, plan)
     assert [o.attempt for o in then] == [1, 0, 2] and then[:2] == first[:2]

@@ -12,11 +12,21 @@ from toy import ToyEnv
 
 import trace_bench
 from trace_bench.__main__ import main
-from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.summary import EpisodeCounts, Health, TrainingCounts
-from trace_bench.core.types import Boundary, Check, Failure, Score, StopReason, Trajectory, Turn
+from trace_bench.core.types import (
+    Boundary,
+    Check,
+    Failure,
+    Figures,
+    Outcome,
+    Score,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 from trace_bench.runner import report
-from trace_bench.runner.outcomes import equal_trials, outcome_of
+from trace_bench.runner.evaluate import outcome_of
+from trace_bench.runner.evaluation import equal_trials
 
 REPLY = {"role": "assistant", "content": ""}
 TURN = Turn((), REPLY)

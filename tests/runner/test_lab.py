@@ -15,15 +15,13 @@ from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import MethodPlan, Phase, Policy, TurnRequest, Yardstick
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.methods.grpo import Base
-from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
-from trace_bench.runner.ahead import stages_of
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.progress import Progress
+from trace_bench.runner.ledger import KnownCalls, Ledger
+from trace_bench.runner.progress import Progress, stages_of
 from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
 
@@ -57,7 +55,9 @@ def make(
         folder,
         seed=3,
         ledger=Ledger(folder / "ledger.jsonl", budget),
-        player=Player(policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16, faults),
+        player=Player(
+            policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16, None, faults or Faults()
+        ),
         trainer=None,  # type: ignore[arg-type]
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
         progress=progress,

@@ -18,8 +18,8 @@ from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import Boundary, Failure, Purpose, Step, Task
 from trace_bench.play.rollouts import EpisodeBatch
 from trace_bench.play.steps import MOST, Faults
-from trace_bench.runner.episodes import check, counts
 from trace_bench.runner.lab import RunLab
+from trace_bench.runner.ledger import check, counts
 
 
 class Outage(ToySuite):
@@ -131,9 +131,7 @@ class Elsewhere(TakesBack):
     def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
         tasks = tuple(toy_task(i) for i in which)
         seeds = tuple(stable_seed(self.lab.seed, "one", i) for i in which)
-        for i, t in zip(
-            which, self.lab._player.play(EpisodeBatch(BASE, tasks, seeds)), strict=True
-        ):
+        for i, t in zip(which, self.lab.player.play(EpisodeBatch(BASE, tasks, seeds)), strict=True):
             ended(i, t)
 
     def take_back(self, missing: Sequence[int]) -> None:

@@ -12,10 +12,9 @@ import pytest
 from docker.errors import APIError
 from sandboxes import chosen, in_process, in_sandbox
 
-from trace_bench.core.lines import Entry
 from trace_bench.core.protocols import HasReference
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AgentSpec, Purpose, Trajectory, to_json
+from trace_bench.core.types import AgentSpec, Entry, Purpose, Trajectory, to_json
 from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.engine import LABEL, Sandbox

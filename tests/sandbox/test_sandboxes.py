@@ -26,9 +26,9 @@ from trace_bench.core.protocols import (
     Suite,
     abilities,
     make_env,
+    members,
     perform,
 )
-from trace_bench.core.protocols.declared import members
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.suites import Suites

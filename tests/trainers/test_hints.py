@@ -15,8 +15,7 @@ from playing import play
 from trace_bench.core.chat import make_call
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Suite
-from trace_bench.core.protocols.declared import adopted
+from trace_bench.core.protocols import Suite, adopted
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Message, Task, Trajectory
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite

@@ -18,8 +18,7 @@ from test_hints import Bare
 
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, RunContext, Suite
-from trace_bench.core.protocols.declared import adopted
+from trace_bench.core.protocols import HasReference, RunContext, Suite, adopted
 from trace_bench.core.types import Score, StopReason, Trajectory, Turn
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.chat import Chat

@@ -12,9 +12,8 @@ import verl_job as jobs
 from models import save_model
 from test_verl_tokens import TokenServer
 
-from trace_bench.core.lines import Stored
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AgentSpec, Trajectory
+from trace_bench.core.types import AgentSpec, Stored, Trajectory
 from trace_bench.runner.build import MAKER
 
 pytestmark = pytest.mark.verl

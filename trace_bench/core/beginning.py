@@ -1,8 +1,6 @@
-"""The agent of an earlier run as the base agent of another one (the setting `agent`).
-
-What is read here decides what the new run computes: the agent, under adapter names that hold a hash
-of their content, and what was spent on it by all the runs that made it, the first one first.
-"""
+"""The agent of an earlier run as the base agent of another one (the setting `agent`): the agent,
+under adapter names that hold a hash of their content, and what was spent on it by all the runs that
+made it. Its adapters are copied, so that the earlier run's folder may change."""
 
 from __future__ import annotations
 
@@ -18,11 +16,20 @@ from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, REPAIRS, SUMMARY
-from trace_bench.core.store import fingerprint, plain_file, read_json, read_object
-from trace_bench.core.summary import EarlierRun, read_summary
+from trace_bench.core.store import (
+    disk_errors,
+    fingerprint,
+    plain_file,
+    read_bytes,
+    read_json,
+    read_object,
+    replacing,
+    write_bytes,
+    write_json,
+)
+from trace_bench.core.summary import EarlierRun, read_settings, read_summary
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec, charged, to_json
-from trace_bench.core.yaml_file import read_settings
+from trace_bench.core.types import AdapterRef, AgentSpec, charged
 
 WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
 """The files of an adapter."""
@@ -56,10 +63,7 @@ def totals(runs: Sequence[EarlierRun], accounting: str) -> tuple[int | None, int
     """(rollouts charged in all of these runs, None if one is unknown; demonstrations)."""
     spent = [None if r.rollouts is None else charged(r.rollouts, accounting) for r in runs]
     known = [n for n in spent if n is not None]
-    return (
-        sum(known) if len(known) == len(spent) else None,
-        sum(r.demonstrations for r in runs),
-    )
+    return sum(known) if len(known) == len(spent) else None, sum(r.demonstrations for r in runs)
 
 
 def read_beginning(given: str) -> Beginning:
@@ -68,21 +72,28 @@ def read_beginning(given: str) -> Beginning:
     path = _place(given)
     try:
         if path.name == BEGINNING:
-            found = _kept(path)
-        else:
-            agent = _named(_plain(read_agent(path)))
-            found = Beginning(agent, _runs(path.parent), _weights(path.parent))
+            data = read_object(path)
+            agent = placed(convert(data["agent"], AgentSpec), path.parent)
+            runs = convert(data["runs"], tuple[EarlierRun, ...])
+            return Beginning(_named(agent), runs, data["weights"])
+        agent = _named(_plain(read_agent(path)))
+        return Beginning(agent, _runs(path.parent), _weights(path.parent))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise UserError(
             f"agent={given}: {path} or the summary beside it is damaged "
             f"({type(error).__name__}: {error}). Restore it from a copy, or change `agent`."
         ) from error
-    return found
 
 
-def as_json(found: Beginning) -> dict[str, Any]:
-    """The content of a run's own beginning.json, with which its agent can be had again."""
-    return {"agent": to_json(found.agent), "runs": to_json(found.runs), "weights": found.weights}
+def base_agent(model: str, found: Beginning | None, folder: Path) -> AgentSpec:
+    """The base agent on the model, with its adapters in the run's folder. Its version names its
+    content. Raises UserError if an adapter has changed since it was looked at."""
+    if found is None:
+        return AgentSpec(model=model)
+    adapters = tuple(_copy(adapter, folder / "adapters") for adapter in found.agent.adapters)
+    agent = replace(found.agent, adapters=adapters)
+    write_json(folder / BEGINNING, replace(found, agent=agent))
+    return replace(agent, model=model, version=f"start-{found.sha256}")
 
 
 def adapter_hash(adapter: AdapterRef) -> str:
@@ -120,11 +131,9 @@ def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any
     for key in ("adapter", "otherwise"):
         if key in out:
             out[key] = name(out[key])
-    if "examples" in out:
-        out["examples"] = [[e[0], name(e[1]), *e[2:]] for e in out["examples"]]
-    for key in ("skills", "parts"):
+    for key, place in (("examples", 1), ("skills", 0), ("parts", 0)):
         if key in out:
-            out[key] = [[name(item[0]), *item[1:]] for item in out[key]]
+            out[key] = [[*e[:place], name(e[place]), *e[place + 1 :]] for e in out[key]]
     if "labels" in out:
         out["labels"] = [name(label) for label in out["labels"]]
     for key in ("retrieval", "zero_shot"):
@@ -143,12 +152,6 @@ def _place(given: str) -> Path:
             f"which is gone has kept it: <its folder>/{BEGINNING}. Change `agent`."
         )
     return path
-
-
-def _kept(path: Path) -> Beginning:
-    data = read_object(path)
-    agent = placed(convert(data["agent"], AgentSpec), path.parent)
-    return Beginning(_named(agent), convert(data["runs"], tuple[EarlierRun, ...]), data["weights"])
 
 
 def _plain(agent: AgentSpec) -> AgentSpec:
@@ -193,9 +196,8 @@ def _runs(folder: Path) -> tuple[EarlierRun, ...]:
 
 
 def _weights(folder: Path) -> str | None:
-    if not (folder / CONFIG).exists():
-        return None
-    found = read_settings(folder / CONFIG)["model"].get("sha256")
+    there = (folder / CONFIG).exists()
+    found = read_settings(folder / CONFIG)["model"].get("sha256") if there else None
     return None if found is None else str(found)
 
 
@@ -218,3 +220,22 @@ def placed(agent: AgentSpec, folder: Path) -> AgentSpec:
         own = folder.joinpath("adapters", *Path(adapter.path).parts[-2:])
         adapters.append(replace(adapter, path=str(own)) if own.is_dir() else adapter)
     return replace(agent, adapters=tuple(adapters))
+
+
+def _copy(adapter: AdapterRef, folder: Path) -> AdapterRef:
+    """The adapter's files in the folder of its name and version; written once, whole or not."""
+    stem, _, version = adapter.name.partition("@")
+    target = folder / stem / version
+    own = replace(adapter, path=str(target))
+    expected = stem.rpartition("-")[2]
+    if target.is_dir() and adapter_hash(own).startswith(expected):
+        return own
+    with disk_errors(target), replacing(target) as building:
+        for name in WEIGHTS:
+            write_bytes(building / name, read_bytes(Path(adapter.path) / name))
+        if not adapter_hash(replace(adapter, path=str(building))).startswith(expected):
+            raise UserError(
+                f"the adapter {adapter.path} was changed while it was copied. Run the command "
+                "again when nothing writes it any more, or change `agent`."
+            )
+    return own

@@ -1,9 +1,6 @@
-"""Typed values from plain data, every field checked once: the validator of all settings.
-
-`build` makes a frozen dataclass, `arguments` the keyword arguments of any class or function; both
-read the annotations, and a field's metadata for the range of a number (`number`). A wrong value
-raises a UserError that names the key, the value and what is allowed.
-"""
+"""Typed values from plain data, every field checked once: the validator of all settings. It reads
+annotations, and a field's metadata for the range of a number (`number`). A wrong value raises a
+UserError that names the key, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -24,14 +21,11 @@ T = TypeVar("T")
 _MISSING = inspect.Parameter.empty
 _SCALARS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
-
 PLACE = {"identity": False}
 """Field metadata of a setting that affects no result, so that it is not in a run's identity."""
 LATER = {"later": True}
 """Field metadata of a setting that older runs do not have. It is part of a run's identity where it
 is not the default, so that runs of before can be compared."""
-
-
 BY_MODEL = {"by_model": True}
 """Field metadata of a setting that the model decides where it is null in what was composed
 (`settings.recipes`); the default is that of a model of a million parameters."""
@@ -97,10 +91,11 @@ def arguments(
 ) -> dict[str, Any]:
     """`given` as checked keyword arguments; settings left at their default are omitted. Raises
     UserError for unknown keys, unless the callable takes any (`open_ended`)."""
+    others = {key: value for key, value in given.items() if key not in known}
+    if others and not open_ended:
+        where = _join(path, str(next(iter(others))))
+        raise unknown("key", where, known, where)
     out: dict[str, Any] = {}
-    for key in given:
-        if key not in known and not open_ended:
-            raise unknown("key", _join(path, str(key)), known, _join(path, str(key)))
     for name, parameter in known.items():
         where = _join(path, name)
         if name in given:
@@ -110,7 +105,7 @@ def arguments(
             out[name] = _convert(parameter.hint, value, where, parameter.metadata)
         elif parameter.required:
             raise UserError(f"the setting `{where}` is missing.")
-    return out | {key: value for key, value in given.items() if key not in known}
+    return out | others
 
 
 def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
@@ -139,18 +134,13 @@ def choices(hint: Any) -> Mapping[str, type]:
 
 
 def _parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
-    try:
-        signature = inspect.signature(target)
-    except (TypeError, ValueError):  # some built-in classes have none
-        return {}
     found: Any = target
     fields = {f.name: f for f in dataclasses.fields(found)} if _is_dataclass(found) else {}
     out = {}
-    for name, p in signature.parameters.items():
+    for name, p in _signature(target).items():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             continue
-        field = fields.get(name)
-        default = p.default
+        default, field = p.default, fields.get(name)
         if field is not None and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         hint = _hint(p.annotation, _home(target, name))
@@ -169,11 +159,14 @@ def returns(function: Callable[..., Any]) -> type | None:
 
 def takes_any(target: Callable[..., Any]) -> bool:
     """Whether a class or function takes keyword arguments of any name."""
+    return any(p.kind is p.VAR_KEYWORD for p in _signature(target).values())
+
+
+def _signature(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
-        found = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(p.kind is p.VAR_KEYWORD for p in found)
+        return inspect.signature(target).parameters
+    except (TypeError, ValueError):  # some built-in classes have none
+        return {}
 
 
 def _home(target: Any, name: str) -> Mapping[str, Any]:
@@ -209,18 +202,18 @@ def _join(path: str, key: str) -> str:
 
 
 def _convert(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
-    origin = get_origin(hint)
+    origin = get_origin(hint) or hint
     if origin in (Union, pytypes.UnionType):
         return _one_of(get_args(hint), value, path, metadata)
     if origin is Literal:
         if not any(value == a and type(value) is type(a) for a in get_args(hint)):
             raise unknown("value", value, get_args(hint), path)
         return value
-    if origin in (tuple, list) or hint in (tuple, list):
+    if origin in (tuple, list):
         return _sequence(hint, value, path, metadata)
     if _is_dataclass(hint):
         return value if isinstance(value, hint) else build(hint, value, path)
-    if origin in (dict, Mapping) or hint in (dict, Mapping):
+    if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise _wrong(path, value, "a group of settings")
         return dict(value)
@@ -276,15 +269,13 @@ def _sequence(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> 
 
 
 def _scalar(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
-    low = metadata.get("low", float("-inf"))
-    high = metadata.get("high", float("inf"))
+    low, high = metadata.get("low"), metadata.get("high", float("inf"))
     allowed = _SCALARS[hint]
-    if "low" in metadata:
+    if low is not None:
         allowed += f" from {low}" + ("" if high == float("inf") else f" to {high}")
     accepted = (int, float) if hint is float else (hint,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
-        raise _wrong(path, value, allowed)
-    if "low" in metadata and not low <= value <= high:
+    right = isinstance(value, accepted) and (hint is bool or not isinstance(value, bool))
+    if not right or (low is not None and not low <= value <= high):
         raise _wrong(path, value, allowed)
     try:
         return hint(value)

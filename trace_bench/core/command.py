@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from trace_bench.core import VERSION
 from trace_bench.core.errors import UserError
 from trace_bench.core.text import visible
-from trace_bench.core.version import VERSION
 
 if TYPE_CHECKING:
     import argparse
@@ -24,10 +24,9 @@ Main = Callable[[Sequence[str]], int]
 
 
 def command(interrupted: str | None = None) -> Callable[[Main], Callable[..., int]]:
-    """Makes a function of the command line's words a program that returns its exit code: that of
-    the function, or 2 after the one line of a UserError. `interrupted`: what Ctrl-C prints, with
-    the exit code 130 (None: Ctrl-C is not handled). A reader of the output that has seen enough
-    (head, less) ends it with 0."""
+    """Makes a function of the command line's words a program that returns its exit code, or 2 after
+    the one line of a UserError, or 0 when a reader of the output (head, less) has seen enough.
+    `interrupted`: what Ctrl-C prints, with the exit code 130 (None: Ctrl-C is not handled)."""
 
     def decorate(main: Main) -> Callable[..., int]:
         @functools.wraps(main)

@@ -1,10 +1,7 @@
 """The boundary of values: a text or plain data from outside becomes a declared value, or an
-Unreadable that names the key, what was given and what is allowed.
-
-The declarations are the dataclasses themselves (`types`, `lines`): their annotations are the only
-place that says what a value may hold. A number that is not finite passes nowhere. msgspec reads
-them; it is imported when something is read, since a worker in a container has none.
-"""
+Unreadable that names the key, what was given and what is allowed. What a value may hold, the
+annotations of its dataclass say. msgspec reads them; it is imported when something is read, since
+a worker in a container has none."""
 
 from __future__ import annotations
 
@@ -27,8 +24,16 @@ from typing import (
 )
 
 from trace_bench.core.limits import Limits, Unreadable, fault_of, measure, read
-from trace_bench.core.lines import Stored
-from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Trajectory, to_json
+from trace_bench.core.types import (
+    Message,
+    Milestone,
+    Score,
+    Step,
+    StopReason,
+    Stored,
+    Trajectory,
+    to_json,
+)
 
 T = TypeVar("T")
 FILE = Limits(2**30, depth=100, items=50_000_000)
@@ -184,11 +189,11 @@ _PARTS = frozenset({"milestones", "minefields"})
 def _older(score: Score) -> Score:
     """A score of an older run folder, which has the milestones in `details`."""
     details = dict(score.details)
-    found: Any = {
-        kind: tuple(_milestone(kind, *item) for item in enumerate(_pairs(details.pop(kind))))
-        for kind in sorted(_PARTS)
-        if isinstance(details.get(kind), list | dict)
-    }
+    found: dict[str, Any] = {}
+    for kind in sorted(_PARTS):
+        if isinstance(details.get(kind), list | dict):
+            pairs = enumerate(_pairs(details.pop(kind)))
+            found[kind] = tuple(_milestone(kind, number, *pair) for number, pair in pairs)
     return replace(score, details=details, **found)
 
 
@@ -204,8 +209,7 @@ def _pairs(found: Any) -> list[tuple[float, int | None]]:
         raise Unreadable(f"the milestones in its details cannot be read ({error})") from error
 
 
-def _milestone(kind: str, number: int, found: tuple[float, int | None]) -> Milestone:
-    value, place = found
+def _milestone(kind: str, number: int, value: float, place: int | None) -> Milestone:
     hit = value >= 1.0 - 1e-6 if kind == "milestones" else value > 0.0
     data = {"name": f"{kind[:-1]} {number}", "similarity": value, "hit": hit, "place": place}
     return convert(data, Milestone)

@@ -1,9 +1,5 @@
-"""Errors, by where they are handled.
-
-`UserError` is for the person at the command line: it names what was given, what is allowed and
-which setting to change, and ends the program without a traceback. `EpisodeError` is for one
-episode: it becomes a `Failure` on that episode's trajectory and never ends a run.
-"""
+"""Errors, by where they are handled: `UserError` by the person at the command line, `EpisodeError`
+as one episode's `Failure`."""
 
 from __future__ import annotations
 
@@ -25,7 +21,8 @@ class TraceBenchError(Exception):
 
 
 class UserError(TraceBenchError):
-    """A problem that the person who started the program can fix."""
+    """A problem that the person who started the program can fix: names what was given, what is
+    allowed and which setting to change, and ends the program without a traceback."""
 
 
 class SourceError(UserError):
@@ -37,7 +34,7 @@ class EngineError(UserError):
 
 
 class EpisodeError(TraceBenchError):
-    """One episode failed. `boundary`: the part in which it failed (see `types.Boundary`)."""
+    """One episode failed, which never ends a run. `boundary`: where (see `types.Boundary`)."""
 
     def __init__(self, boundary: str, message: str) -> None:
         super().__init__(message)

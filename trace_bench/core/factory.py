@@ -1,10 +1,7 @@
-"""Factories: looks up "module:attribute" and builds an object from it.
-
-The attribute is a class, a function or a finished object. The settings of a class or function are
-its parameters: either its keyword parameters themselves, or the fields of a dataclass when it has
-one parameter of such a type. A parameter annotated `RunContext` receives the facts of the run and
-is no setting. Needs nothing but the standard library, so that it also works inside a sandbox.
-"""
+"""Factories: looks up "module:attribute", a class, a function or a finished object, and builds an
+object from it. The settings of a class or function are its keyword parameters, or the fields of a
+dataclass when it has one parameter of such a type. A parameter annotated `RunContext` receives the
+facts of the run and is no setting. Needs only the standard library, as inside a sandbox."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ from trace_bench.core.checked import (
     takes_any,
 )
 from trace_bench.core.errors import TraceBenchError, UserError, attempt
-from trace_bench.core.protocols import RunContext, adopted
-from trace_bench.core.protocols.declared import missing
+from trace_bench.core.protocols import RunContext, adopted, missing
 from trace_bench.core.text import described
 from trace_bench.core.types import to_json
 
@@ -63,14 +59,12 @@ class Factory:
     def settings(self, given: Mapping[str, Any], group: str) -> dict[str, Any]:
         """All settings as plain data, checked, with defaults filled in.
         Raises UserError naming the key, the value and what is allowed."""
-        if self.finished:
-            if given:
-                raise UserError(
-                    f"{self.where}={self.text} is an object, which takes no options; given: "
-                    f"{', '.join(map(str, given))}. Name a class or a function, or leave "
-                    f"`{group}.options` empty."
-                )
-            return {}
+        if self.finished and given:
+            raise UserError(
+                f"{self.where}={self.text} is an object, which takes no options; given: "
+                f"{', '.join(map(str, given))}. Name a class or a function, or leave "
+                f"`{group}.options` empty."
+            )
         cls, known = self._parameters()
         if cls is not None:
             return dict(to_json(build(cls, given, group)))
@@ -84,8 +78,6 @@ class Factory:
         return self._parameters()[0] or self.target
 
     def known(self) -> Mapping[str, Parameter]:
-        if self.finished:
-            return {}
         cls, known = self._parameters()
         return known if cls is None else parameters(cls)
 
@@ -135,6 +127,8 @@ class Factory:
 
     def _parameters(self) -> tuple[type | None, Mapping[str, Parameter]]:
         """The dataclass of all settings, if there is one, and the parameters that are settings."""
+        if self.finished:
+            return None, {}
         known = {n: p for n, p in parameters(self.target).items() if p.hint is not RunContext}
         if len(known) == 1:
             (only,) = known.values()

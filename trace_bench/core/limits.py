@@ -1,9 +1,6 @@
-"""Limits on what comes from outside: a worker, a server, a model or a stranger's environment.
-
-`read` turns a JSON text into a value, `fault_of` looks at a value that is one already. What passes
-is small, shallow and has numbers that a float can hold, so that nothing behind the boundary can
-run out of memory, of recursion or of range.
-"""
+"""Limits on what comes from outside: a worker, a server, a model or a stranger's environment. What
+passes is small, shallow and has numbers that a float can hold, so that nothing behind the boundary
+can run out of memory, of recursion or of range."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""Crash-safe files and machine-independent seeds.
-
-Everything a run writes goes through here: whole files are replaced atomically, JSONL files are
-appended line by line and repaired on open, and a full disk is reported as a UserError.
-"""
+"""Crash-safe files and machine-independent seeds. Everything a run writes goes through here: whole
+files are replaced atomically, JSONL files are appended line by line and repaired on open, and a
+full disk is reported as a UserError."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import fcntl
 import hashlib
 import json
 import math
@@ -79,13 +78,11 @@ def shown(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """As `write_bytes`, in UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replaces a file atomically: readers see the old or the new content, never a part. Raises
-    UserError if the disk is full."""
+    """Replaces a file atomically: readers see the old or the new content, never a part."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -139,11 +136,6 @@ def locked(folder: Path, refusal: str = "") -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("w")
     with file:
-        try:
-            import fcntl
-        except ImportError:  # no such lock on Windows; the folder is then unguarded
-            yield
-            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if refusal else 0))
         except OSError as error:
@@ -291,11 +283,9 @@ def bounded_lines(path: Path, longest: int, fix: str = "") -> Iterator[tuple[int
 
 
 class Lines(Generic[T]):
-    """An append-only JSONL file, each of whose lines is a value of the `kind`.
-
-    Opening reads the existing lines: a last line that was cut off by a kill is removed; a broken
-    line before it, or one that is no such value, raises UserError, since this program never
-    writes one. A killed process loses at most the line that it was writing."""
+    """An append-only JSONL file, each of whose lines is a value of the `kind`. Opening it removes a
+    last line that was cut off by a kill; a line before it that is no such value raises UserError,
+    since this program never writes one."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:
         self.path = path
@@ -321,8 +311,7 @@ class Lines(Generic[T]):
                 file.truncate(good)
 
     def append(self, value: Any, *, sync: bool = False) -> None:
-        """Writes one line. A line that does not fit on the disk is removed again. `sync`: also
-        flush it to the disk, so that it survives a crash of the machine."""
+        """Writes one line, whole or not at all. `sync`: so that it survives a machine's crash."""
         line = _encoded(value, self.path, separators=(",", ":"))
         with disk_errors(self.path):
             if self._file is None:

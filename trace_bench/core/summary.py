@@ -1,4 +1,5 @@
-"""What a finished run says of itself in summary.json: its figures, what was lost, and what it was.
+"""What a run folder says of its run: its settings in config.yaml, which may be damaged or meant to
+do harm, and summary.json of a finished one: its figures, what was lost, and what it was.
 
 The names of the fields are the keys of the file. Files of older runs lack those with a default."""
 
@@ -11,16 +12,18 @@ from typing import Annotated, Any, Literal
 
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Unreadable
-from trace_bench.core.lines import Outcome
+from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.run_files import REPAIRS, SUMMARY
-from trace_bench.core.store import read_bytes
-from trace_bench.core.types import Amount, Figure, Meta, Name, Share, StopReason, charged
+from trace_bench.core.store import read_bytes, repair
+from trace_bench.core.types import Amount, Figure, Meta, Name, Outcome, Share, StopReason, charged
 
 ByName = Mapping[Name, Amount]
 Plain = Mapping[str, Any]
 SPARSE = {"sparse": True}
 SHOWN = ("model", "temperature", "seed")  # of a role that a model plays
+
+# Aliases count each time: a few lines of them may stand for billions.
+LIMITS = Limits(2**20, depth=50, items=100_000)
 
 
 @dataclass(frozen=True)
@@ -305,6 +308,40 @@ class Summary(Compared):
     def lost(self) -> int:
         """How many held-out episodes were lost; 0 for summaries without a health."""
         return 0 if self.health is None else sum(self.health.evaluation.lost.values())
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises UserError for anything else, for what is no plain data,
+    and for a file that is too large, too deep, or stands for too many values."""
+    import yaml
+
+    try:
+        data = read_bytes(path)
+        if len(data) > LIMITS.size:
+            raise ValueError(f"{len(data)} bytes; allowed: {LIMITS.size}")
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        _check_depth(yaml.parse(data.decode(), Loader=loader))  # too deep a file ends the process
+        value = yaml.load(data.decode(), Loader=loader)
+        if not isinstance(value, dict):
+            raise ValueError("no settings")
+        if fault := fault_of(value, LIMITS):
+            raise ValueError(fault)
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(f"{path} cannot be read ({why}). {repair(path)}") from error
+    return value
+
+
+def _check_depth(events: Iterable[Any]) -> None:
+    """Reads the file's events, which takes no recursion. Raises ValueError."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > LIMITS.depth:
+            raise ValueError(f"deeper than {LIMITS.depth}")
 
 
 def read_summary(folder: Path) -> Summary | None:

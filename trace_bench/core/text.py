@@ -74,7 +74,7 @@ def without_surrogates(value: Any) -> Any:
 def file_name(text: str) -> str:
     """Any text, such as a name in a stranger's file, as one part of a path: letters, digits and
     `_+.:@-`, no leading dot, at most 100 characters. What had to be changed has a digest behind it,
-    so that two texts do not share a name; what has become one stays."""
+    so that two texts do not share a name."""
     plain = re.sub(r"[^A-Za-z0-9_+.:@-]+", "-", text).lstrip(".-")
     if plain == text and 0 < len(text) <= 100:
         return text

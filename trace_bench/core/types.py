@@ -1,4 +1,5 @@
-"""The values that travel through the program. Plain, frozen and JSON-safe.
+"""The values that travel through the program, and the lines of a run folder's files. Plain, frozen
+and JSON-safe.
 
 Messages and tools are dictionaries in the OpenAI chat format, so that every environment, policy
 and server shares them unchanged:
@@ -106,11 +107,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Milestone:
-    """One thing that a task rewards, or (as a minefield) forbids, and whether it happened.
-
-    `similarity` in [0, 1] is how well it was met; `hit` is the strict form; `place` is the index of
-    the message at which it was met (None: nowhere). `tells`: the text that the agent should send to
-    the user, for a milestone that asks for one."""
+    """One thing that a task rewards, or (as a minefield) forbids, and whether it happened: how well
+    (`similarity` in [0, 1]), strictly (`hit`), and at the index of which message (`place`, None:
+    nowhere). `tells`: the text that the agent should send to the user, where one is asked for."""
 
     name: str
     similarity: Share
@@ -121,12 +120,10 @@ class Milestone:
 
 @dataclass(frozen=True)
 class Check:
-    """One item of a checklist (`trace_bench.checklists`), and its outcome in an episode.
-
-    `turn`: the user's turn, from 0; `item`: its id, unique in the turn; `weight`: its share of the
-    turn (all items of a turn: 1); `after`: items of the turn that must be satisfied before it;
-    `step`: which of the agent's messages that reached the environment satisfied it, from 0 (None:
-    none did)."""
+    """One item of a checklist (`trace_bench.checklists`), and its outcome in an episode. `turn`:
+    the user's turn, from 0; `item`: its id, unique in the turn; `weight`: its share of the turn
+    (all: 1); `after`: items of the turn that must be satisfied before it; `step`: which of the
+    agent's messages that reached the environment satisfied it, from 0 (None: none did)."""
 
     turn: Count
     item: str
@@ -142,10 +139,9 @@ class Check:
 @dataclass(frozen=True)
 class Score:
     """`similarity` in [0, 1] is the environment's own score; `success` is its strict form.
-
-    `milestones` and `minefields` are the parts of the score, for an environment that has them;
-    methods may read them. `checks`: of an environment that scores by a checklist; from them come
-    advantages of turns and steps. `details` is for human readers only. JSON-safe."""
+    `milestones` and `minefields` are its parts, for an environment that has them; methods may read
+    them. `checks`: of an environment that scores by a checklist; from them come advantages of turns
+    and steps. `details` is for human readers only. JSON-safe."""
 
     similarity: Share
     success: bool
@@ -155,8 +151,7 @@ class Score:
     checks: Annotated[tuple[Check, ...], MOST] = ()
 
 
-ROLES = ("system", "user", "assistant", "tool")
-"""The roles of messages."""
+ROLES = ("system", "user", "assistant", "tool")  # of messages
 
 
 @dataclass(frozen=True)
@@ -174,12 +169,10 @@ class Step:
 class Turn:
     """One turn of the agent. `prompt_ids` are the tokens appended for `messages` (all that arrived
     since the last turn), `token_ids` the exact sampled ids with their log-probabilities (natural
-    log, at the sampling temperature). Empty if the policy has none.
-
-    `kept`: how many of the conversation's tokens so far the prompt begins with; None: all of them,
-    it only grows. A number where earlier turns were rendered anew, such as without their thoughts:
-    with this turn begins another stretch of the conversation.
-    """
+    log, at the sampling temperature). Empty if the policy has none. `kept`: how many of the
+    conversation's tokens so far the prompt begins with, where earlier turns were rendered anew,
+    such as without their thoughts, so that another stretch of the conversation begins; None: all
+    of them."""
 
     messages: tuple[Message, ...]
     reply: Message
@@ -251,6 +244,75 @@ class AgentSpec:
     prompt: str = ""
     adapters: tuple[AdapterRef, ...] = ()
     router: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A line of trajectories.jsonl and evaluation_trajectories.jsonl: an episode, and which one of
+    which call of `Lab.rollouts` (or of the evaluation) it is."""
+
+    call: str
+    index: Count
+    trajectory: Trajectory
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of ledger.jsonl. `similarity`, `success`: None when the infrastructure failed."""
+
+    call: str
+    index: Count
+    purpose: Purpose
+    task: str
+    seed: Seed
+    agent: str  # AgentSpec.version
+    adapter: str | None  # versioned name of the adapter that acted; None is the base model
+    similarity: Share | None
+    success: bool | None
+    tokens: Count
+    turns: Count
+    stop: StopReason
+    error: str | None = None  # "boundary: message"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What of a score is in a line of an evaluation."""
+
+    success: bool
+    similarity: Share
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A line of evaluation.jsonl, curve.jsonl and routing.jsonl: one held-out episode. `score` is
+    None when the infrastructure failed."""
+
+    agent: str  # label: base, final, idle, random, reference, adapter:<name>
+    version: str  # AgentSpec.version
+    adapter: str | None  # the adapter that acted
+    task: str
+    trial: Count
+    score: Figures | None
+    stop: StopReason
+    error: str | None
+    tokens: Count
+    attempt: Count = 0  # how often the infrastructure had lost this episode before
+    turns: Count = 0  # of the agent
+    malformed: Count = 0  # of those, with a tool call that cannot be read
+    items: Count = 0  # of the checklist in the score
+
+    @property
+    def lost(self) -> bool:
+        return self.score is None
+
+    @property
+    def success(self) -> float:
+        return float(self.score.success) if self.score else 0.0
+
+    @property
+    def similarity(self) -> float:
+        return self.score.similarity if self.score else 0.0
 
 
 def written(value: Any) -> dict[str, Any]:

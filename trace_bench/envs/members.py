@@ -7,8 +7,7 @@ from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from trace_bench.core.protocols import abilities
-from trace_bench.core.protocols.declared import members, required, written
+from trace_bench.core.protocols import abilities, members, required, written
 
 ALIKE = 0.85  # difflib's ratio; `referense` and `reference` have 0.89
 _ABSENT = object()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from trace_bench.core.decode import score_of
@@ -37,6 +38,7 @@ from trace_bench.core.types import (
     Tool,
     Trajectory,
     Turn,
+    grouped,
 )
 from trace_bench.play import shards, steps
 from trace_bench.play.steps import Faults, FaultsElsewhere
@@ -49,11 +51,10 @@ MALFORMED = "ValueError: malformed tool call"
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """Episodes to run, one per entry of `tasks`.
-
-    `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
-    base model); without `route` the agent's router chooses. `hints[i]` is added to the agent's
-    prompt in episode i. Raises ValueError unless all have the same length."""
+    """Episodes to run, one per entry of `tasks`. `seeds[i]` is the seed of episode i's own random
+    stream; `route[i]` its adapter's name (None: base model), without `route` the agent's router
+    chooses; `hints[i]` is added to the agent's prompt. Raises ValueError unless all have the same
+    length."""
 
     agent: AgentSpec
     tasks: tuple[Task, ...]
@@ -72,22 +73,15 @@ class EpisodeBatch:
 
     def with_more(self, more: EpisodeBatch) -> EpisodeBatch:
         """With those of a batch of the same agent behind its own."""
-        return replace(
-            self,
-            tasks=(*self.tasks, *more.tasks),
-            seeds=(*self.seeds, *more.seeds),
-            route=None if self.route is None else (*self.route, *(more.route or ())),
-            hints=None if self.hints is None else (*self.hints, *(more.hints or ())),
-        )
+        return self._with(lambda name, own: (*own, *(getattr(more, name) or ())))
 
     def only(self, which: Sequence[int]) -> EpisodeBatch:
-        return replace(
-            self,
-            tasks=tuple(self.tasks[i] for i in which),
-            seeds=tuple(self.seeds[i] for i in which),
-            route=None if self.route is None else tuple(self.route[i] for i in which),
-            hints=None if self.hints is None else tuple(self.hints[i] for i in which),
-        )
+        return self._with(lambda _, own: tuple(own[i] for i in which))
+
+    def _with(self, change: Callable[[str, Sequence[Any]], tuple[Any, ...]]) -> EpisodeBatch:
+        """With other values of everything that is given for each episode."""
+        each: dict[str, Any] = {n: getattr(self, n) for n in ("tasks", "seeds", "route", "hints")}
+        return replace(self, **{n: change(n, own) for n, own in each.items() if own is not None})
 
 
 More = Callable[[], EpisodeBatch | None]
@@ -96,18 +90,18 @@ More = Callable[[], EpisodeBatch | None]
 
 @dataclass(frozen=True)
 class Player:
-    """Runs batches of episodes. `max_tokens`: per turn; `faults`: keeps tracebacks; `shards`: parts
-    of a batch, `workers`: processes that play them (`play.shards`). `max_seconds`: of an episode
-    since its first message, looked at whenever a turn has ended."""
+    """Runs batches of episodes. `max_tokens`: per turn; `max_seconds`: of an episode since its
+    first message, looked at whenever a turn has ended; `faults`: keeps tracebacks; `shards`: parts
+    of a batch, `workers`: processes that play them (`play.shards`)."""
 
     policy: Policy
     suites: Suites
     max_turns: int = 20
     max_tokens: int = 96
-    faults: Faults | None = None
+    max_seconds: float | None = None
+    faults: Faults = field(default_factory=Faults)
     shards: int = 1
     workers: int = 1
-    max_seconds: float | None = None
 
     @property
     def repeats(self) -> bool:
@@ -132,14 +126,13 @@ class Player:
                 on_episode(place, trajectory)
 
         def part(places: Sequence[int], tell: shards.Ended, fault: shards.Fault) -> None:
-            own = replace(self, faults=None if self.faults is None else FaultsElsewhere(fault))
+            own = replace(self, faults=FaultsElsewhere(fault))
             _Playing(own, batch.only(places), lambda i, t: tell(places[i], t)).play()
 
-        fault = (lambda *_: None) if self.faults is None else self.faults.keep
         suites = {id(suite): suite for suite in map(self.suites.of, batch.tasks)}.values()
         workers = self.workers if all(suite.forks for suite in suites) else 1
         parts = shards.divided(batch.tasks, self.shards)
-        shards.play(parts, workers, part, ended, fault)
+        shards.play(parts, workers, part, ended, self.faults.keep)
         return [done[i] for i in range(len(batch))]
 
 
@@ -160,52 +153,55 @@ class _Live:
     turns: list[Turn] = field(default_factory=list)
     began: float = 0.0  # by the clock, when the conversation was opened
 
+    @property
+    def adapters(self) -> str | None:
+        """The adapter that acted; all, in order of their first turn, if it changed."""
+        if len(self.used) < 2:
+            return self.adapter
+        return " > ".join(name or "base model" for name in self.used)
+
 
 _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to make
 
 
+@dataclass(eq=False)
 class _Playing:
-    def __init__(
-        self,
-        player: Player,
-        batch: EpisodeBatch,
-        on_episode: OnEpisode | None,
-        more: More | None = None,
-    ) -> None:
-        policy = player.policy
-        self.player, self.batch, self.on_episode, self.more = player, batch, on_episode, more
+    player: Player
+    batch: EpisodeBatch
+    on_episode: OnEpisode | None
+    more: More | None = None
+
+    def __post_init__(self) -> None:
+        policy, agent = self.player.policy, self.batch.agent
         self.policy = policy
-        self.router = make_router(batch.agent, policy) if batch.route is None else None
+        self.router = make_router(agent, policy) if self.batch.route is None else None
         self.turns = self.router if isinstance(self.router, RoutesTurns) else None
-        self.sums = MergedSums(policy, batch.agent)
+        self.sums = MergedSums(policy, agent)
         self.live: dict[int, _Live] = {}
         self.done: dict[int, Trajectory] = {}
         self.outbox: list[TurnRequest] = []
         self.asked = 0  # turns requested and not yet collected
-        self.thinking: dict[Future[Step | BaseException], _Live] = {}
-        self.routing: dict[Future[Choice], tuple[_Live, Step, tuple[Message, ...]]] = {}
+        self.waiting: dict[Future[Any], Callable[[Any], None]] = {}  # and what takes the result
         self.threads: ThreadPoolExecutor | None = None
 
     def play(self) -> list[Trajectory]:
-        started = 0
         try:
             while len(self.done) < len(self.batch):
                 if self.more is not None and (more := self.more()) is not None:
                     self.batch = self.batch.with_more(more)
-                count = min(len(self.batch) - started, self.policy.capacity - len(self.live))
-                fresh = range(started, started + max(count, 0))
-                started += len(fresh)
+                end = min(len(self.batch), len(self.done) + self.policy.capacity)
+                fresh = range(len(self.done) + len(self.live), end)
                 self._act([self._start(i) for i in fresh])
                 self._submit()
-                waiting = bool(self.thinking or self.routing)
-                if self.asked or (waiting and self.more is not None):  # either end wakes it
+                # The end of a turn wakes it, and that of what is waited for, too.
+                if self.asked or (self.waiting and self.more is not None):
                     replies = self.policy.collect()
                     self.asked -= len(replies)
                     self._answer(replies)
-                elif waiting:
-                    busy: list[Future[Any]] = [*self.thinking, *self.routing]
-                    wait(busy, return_when=FIRST_COMPLETED)
-                self._gather()
+                elif self.waiting:
+                    wait(self.waiting, return_when=FIRST_COMPLETED)
+                for future in [f for f in self.waiting if f.done()]:
+                    self.waiting.pop(future)(future.result())
                 self._submit()
         finally:
             if self.threads is not None:
@@ -252,38 +248,25 @@ class _Playing:
 
     def _act(self, due: Sequence[_Due]) -> None:
         """Makes the resets and steps that are due, suite by suite."""
-        groups: dict[int, list[_Due]] = {}
-        for episode, what in due:
-            groups.setdefault(id(episode.suite), []).append((episode, what))
-        for group in groups.values():
+        for group in grouped(due, lambda one: id(one[0].suite)).values():
             suite = group[0][0].suite
             if suite.asks_user() and not isinstance(suite, ActsTogether):
                 for episode, what in group:
-                    self.thinking[self._in_thread(steps.step_one, episode.env, what)] = episode
+                    self._in_thread(
+                        partial(steps.step_one, episode.env, what), partial(self._stepped, episode)
+                    )
                 continue
             made = steps.step_all(suite, [(episode.env, what) for episode, what in group])
             for (episode, _), step in zip(group, made, strict=True):
                 self._stepped(episode, step)
 
-    def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Runs a function that waits for a model's answer in a thread. When it ends, the
-        policy is woken, so that this episode does not wait for another one's turn."""
+    def _in_thread(self, ask: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Runs in a thread what waits for a model's answer. When it ends, the policy is woken, so
+        that this episode does not wait for another one's turn, and `then` is given the result."""
         self.threads = self.threads or ThreadPoolExecutor(self.policy.capacity)
-        future = self.threads.submit(function, *arguments)
+        future = self.threads.submit(ask)
+        self.waiting[future] = then
         future.add_done_callback(lambda _: self.policy.wake())
-        return future
-
-    def _gather(self) -> None:
-        for routed in [f for f in self.routing if f.done()]:
-            episode, step, first = self.routing.pop(routed)
-            if (error := routed.exception()) is None:
-                self._begin(episode, step, first, routed.result())
-            elif isinstance(error, UserError):
-                raise error  # a setup error: no episode can be routed
-            else:
-                self._fail(episode, Boundary.POLICY, described(error))
-        for future in [f for f in self.thinking if f.done()]:
-            self._stepped(self.thinking.pop(future), future.result())
 
     def _stepped(self, episode: _Live, step: Step | BaseException) -> None:
         if isinstance(step, BaseException):
@@ -298,26 +281,27 @@ class _Playing:
         episode.opened, episode.began = True, time.monotonic()
         hint = "" if self.batch.hints is None else self.batch.hints[episode.index]
         guidance = "\n".join(text for text in (self.batch.agent.prompt, hint) if text)
-        first = steps.with_guidance(step.messages, guidance)
+        opening = replace(step, messages=steps.with_guidance(step.messages, guidance))
         episode.tools = step.tools
+        begin = partial(self._begin, episode, opening)
         if self.router is None:
-            self._begin(episode, step, first, episode.adapter)
-        elif self.router.waits:
-            future = self._in_thread(self.router.route, first, step.tools)
-            self.routing[future] = (episode, step, first)
+            begin(episode.adapter)
+            return
+        choose = partial(attempt, partial(self.router.route, opening.messages, step.tools))
+        if self.router.waits:
+            self._in_thread(choose, begin)
         else:
-            try:
-                chosen: Choice = self.router.route(first, step.tools)
-            except UserError:
-                raise  # a setup error: no episode can be routed
-            except Exception as error:
-                self._fail(episode, Boundary.POLICY, error)
-                return
-            self._begin(episode, step, first, chosen)
+            begin(choose())
 
-    def _begin(
-        self, episode: _Live, step: Step, first: tuple[Message, ...], chosen: Choice
-    ) -> None:
+    def _unrouted(self, episode: _Live, error: BaseException) -> None:
+        if isinstance(error, UserError):
+            raise error  # a setup error: no episode can be routed
+        self._fail(episode, Boundary.POLICY, error)
+
+    def _begin(self, episode: _Live, opening: Step, chosen: Choice | BaseException) -> None:
+        if isinstance(chosen, BaseException):
+            self._unrouted(episode, chosen)
+            return
         episode.adapter = self.sums.name_of(chosen)
         try:
             self.policy.bind(episode.index, episode.task)
@@ -326,7 +310,7 @@ class _Playing:
         except Exception as error:  # a script for a task that has none
             self._fail(episode, Boundary.POLICY, error)
             return
-        self._take(episode, Step(first, done=step.done, score=step.score, stop=step.stop))
+        self._take(episode, opening)
 
     def _take(self, episode: _Live, step: Step) -> None:
         episode.pending = tuple(step.messages)
@@ -359,17 +343,13 @@ class _Playing:
 
     def _switched(self, episode: _Live, turns: RoutesTurns) -> bool:
         """Chooses the adapter for an episode's next turn; False if that failed the episode."""
-        messages: list[Message] = []
-        for turn in episode.turns:
-            messages += [*turn.messages, turn.reply]
-        try:
-            chosen = turns.next([*messages, *episode.pending], episode.tools)
-            episode.adapter = self.sums.name_of(chosen)
-        except UserError:
-            raise  # a setup error: no turn can be routed
-        except Exception as error:
-            self._fail(episode, Boundary.POLICY, error)
+        said = [m for turn in episode.turns for m in (*turn.messages, turn.reply)]
+        every = [*said, *episode.pending]
+        chosen = attempt(lambda: self.sums.name_of(turns.next(every, episode.tools)))
+        if isinstance(chosen, BaseException):
+            self._unrouted(episode, chosen)
             return False
+        episode.adapter = chosen
         return True
 
     def _cut(self, episode: _Live, stop: StopReason) -> None:
@@ -384,7 +364,7 @@ class _Playing:
     def _fail(self, episode: _Live, boundary: Boundary, error: BaseException | str) -> None:
         if isinstance(error, EpisodeError):
             boundary = Boundary(error.boundary)
-        if self.player.faults is not None and isinstance(error, BaseException):
+        if isinstance(error, BaseException):
             self.player.faults.note(episode.task, boundary, error)
         text = error if isinstance(error, str) else described(error)
         self._finish(episode, StopReason.ERROR, None, Failure(boundary, text))
@@ -407,7 +387,7 @@ class _Playing:
             stop=stop,
             score=score,
             failure=failure,
-            adapter=_players(episode),
+            adapter=episode.adapters,
         )
         del self.live[episode.index]
         self.policy.release(episode.index)
@@ -415,10 +395,3 @@ class _Playing:
         self.done[episode.index] = trajectory
         if self.on_episode is not None:
             self.on_episode(episode.index, trajectory)
-
-
-def _players(episode: _Live) -> str | None:
-    """The adapter that acted in the episode; all, in order of their first turn, if it changed."""
-    if len(episode.used) < 2:
-        return episode.adapter
-    return " > ".join(name or "base model" for name in episode.used)

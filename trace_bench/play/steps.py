@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -43,9 +42,9 @@ def step_one(env: Env, what: Task | Message) -> Step | BaseException:
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raises Late in the Python code inside after so many seconds: in the main thread, where the
-    system has a timer and nobody else has set it."""
-    alone = threading.current_thread() is threading.main_thread() and sys.platform != "win32"
+    """Raises Late in the Python code inside after so many seconds: in the main thread, where nobody
+    else has set the timer."""
+    alone = threading.current_thread() is threading.main_thread()
     if not alone or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
@@ -72,19 +71,29 @@ def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]
     return (step_one(*call) if isinstance(call[0], Unmade) else next(found) for call in due)
 
 
+def opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step | BaseException]:
+    """What the environments of these tasks return at reset, or the exception; closed at the end."""
+    due = [(make(suite), task) for task in tasks]
+    try:
+        yield from step_all(suite, due)
+    finally:
+        for env, _ in due:
+            close(env)
+
+
 def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | BaseException]:
     """One result per call, in order. Raises UserError for a sandbox that does not work."""
     found = attempt(lambda: list(suite.act(due)))
     if isinstance(found, SourceError):  # a generated environment that no longer loads
-        return [EpisodeError(Boundary.ENVIRONMENT.value, str(found))] * len(due)
-    if isinstance(found, TraceBenchError):
+        found = EpisodeError(Boundary.ENVIRONMENT.value, str(found))
+    elif isinstance(found, TraceBenchError):
         raise found
+    elif not isinstance(found, BaseException) and len(found) != len(due):
+        why = f"act() returned {len(found)} results for {len(due)} calls"
+        found = EpisodeError(Boundary.ENVIRONMENT.value, why)
     if isinstance(found, BaseException):
         return [found] * len(due)
-    if len(found) == len(due):
-        return [s if isinstance(s, BaseException) else attempt(partial(usable, s)) for s in found]
-    why = f"act() returned {len(found)} results for {len(due)} calls"
-    return [EpisodeError(Boundary.ENVIRONMENT.value, why)] * len(due)
+    return [s if isinstance(s, BaseException) else attempt(partial(usable, s)) for s in found]
 
 
 class Unmade(Env):
@@ -127,10 +136,10 @@ MOST = 8  # tracebacks of one start
 
 @dataclass
 class Faults:
-    """Writes the first tracebacks of a start to `path`, each cause once, over those of earlier
-    starts. An error that has none (what a server or a worker reports) is left out."""
+    """Writes the first tracebacks of a start to `path` (None: nowhere), each cause once, over those
+    of earlier starts. An error that has none (what a server or a worker reports) is left out."""
 
-    path: Path
+    path: Path | None = None
     _kinds: set[str] = field(default_factory=set)
 
     def note(self, task: Task, boundary: Boundary, error: BaseException) -> None:
@@ -145,13 +154,12 @@ class Faults:
         self.keep(kind, f"{task.id}, lost at the boundary {boundary}:\n{text}\n")
 
     def keep(self, kind: str, text: str) -> None:
-        if kind in self._kinds or len(self._kinds) >= MOST:
+        if self.path is None or kind in self._kinds or len(self._kinds) >= MOST:
             return
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open(
-                "a" if self._kinds else "w", encoding="utf-8", errors="replace"
-            ) as file:
+            how = "a" if self._kinds else "w"
+            with self.path.open(how, encoding="utf-8", errors="replace") as file:
                 file.write(text)
         self._kinds.add(kind)
 
@@ -165,7 +173,7 @@ class FaultsElsewhere(Faults):
     """Tells kind and text of each cause once, to be kept by another."""
 
     def __init__(self, tell: Callable[[str, str], None]) -> None:
-        super().__init__(Path())
+        super().__init__()
         self._tell = tell
 
     def keep(self, kind: str, text: str) -> None:
@@ -189,11 +197,9 @@ def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, 
 def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
     """The messages as they were before `with_guidance`."""
     out = list(messages)
-    for i, message in enumerate(out):
-        if message["role"] == "system":
-            text = str(message["content"]).removesuffix(f"Guidance: {guidance}")
-            if not text:
-                return (*out[:i], *out[i + 1 :])
-            out[i] = {**message, "content": text.removesuffix("\n")}
-            break
+    place = next((i for i, message in enumerate(out) if message["role"] == "system"), None)
+    if place is not None:
+        text = str(out[place]["content"]).removesuffix(f"Guidance: {guidance}")
+        kept = [{**out[place], "content": text.removesuffix("\n")}] if text else []
+        out[place : place + 1] = kept
     return tuple(out)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trace_bench.core.errors import TraceBenchError, UserError, attempt, unknown
@@ -20,29 +20,28 @@ def generated_key(name: str) -> str:
     return GENERATED + name
 
 
+@dataclass(eq=False)
 class Suites:
     """The target suite, and others by their tasks' `env`. `lots`: scores drawn by lot."""
 
-    def __init__(
-        self, target: Suite, others: Mapping[str, Suite] | None = None, lots: bool = False
-    ) -> None:
-        self.target, self._lots = target, lots
-        self._others = dict(others or {})
+    target: Suite
+    others: dict[str, Suite] = field(default_factory=dict)
+    lots: bool = False
 
     def __iter__(self) -> Iterator[Suite]:
         yield self.target
-        yield from self._others.values()
+        yield from self.others.values()
 
     def of(self, task: Task) -> Suite:
         """The suite of a task. Raises ValueError for a task of a generated suite that is gone."""
-        if task.env.startswith(GENERATED) and task.env not in self._others:
+        if task.env.startswith(GENERATED) and task.env not in self.others:
             raise ValueError(f"the suite {task.env} of task {task.id} is not in use")
-        return self._others.get(task.env, self.target)
+        return self.others.get(task.env, self.target)
 
     def scored(self, task: Task, turns: Sequence[Turn], score: Score) -> Score:
         """The score of an episode: the environment's, or a lot that follows from what was said, for
         each item of a checklist too."""
-        if not self._lots or task.env in self._others:
+        if not self.lots or task.env in self.others:
             return score
         drawn = stable_seed("lots", task.id, [turn.reply for turn in turns])
         tenths, heard = drawn % 10, any(turn.malformed is None for turn in turns)
@@ -53,16 +52,16 @@ class Suites:
         return Score(1.0 if tenths > 4 else tenths / 10, tenths > 4, checks=tuple(checks))
 
     def add(self, key: str, suite: Suite) -> None:
-        self._others[key] = suite
+        self.others[key] = suite
 
     def drop(self, key: str) -> None:
         """Closes and removes the suite with that key, if there is one."""
-        if (suite := self._others.pop(key, None)) is not None:
+        if (suite := self.others.pop(key, None)) is not None:
             suite.close()
 
     def close(self) -> None:
         """Closes the added suites. The target suite is closed by its owner."""
-        for key in list(self._others):
+        for key in list(self.others):
             self.drop(key)
 
 

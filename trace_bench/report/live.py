@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Unreadable
-from trace_bench.core.lines import Entry, Outcome, Stored
 from trace_bench.core.run_files import CONFIG, SUMMARY
 from trace_bench.core.store import each_line, plain_file, write_text
-from trace_bench.core.types import grouped
-from trace_bench.core.yaml_file import read_settings
+from trace_bench.core.summary import read_settings
+from trace_bench.core.types import Entry, Outcome, Stored, grouped
 from trace_bench.results.statistics import mean
 
 T = TypeVar("T")

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.summary import Summary
-from trace_bench.core.types import grouped, to_json
+from trace_bench.core.types import Outcome, grouped, to_json
 from trace_bench.results import captions
 from trace_bench.results.compare import DEFAULTS, Cell, difference, other_data, other_environment
 from trace_bench.results.places import find as records_in

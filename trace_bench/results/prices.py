@@ -19,7 +19,7 @@ from typing import Any
 
 from trace_bench.core.checked import build, number
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.yaml_file import read_settings
+from trace_bench.core.summary import read_settings
 from trace_bench.results.compare import Cell, Cells, by_cell
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import mean

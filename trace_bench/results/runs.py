@@ -14,12 +14,10 @@ from typing import Any
 
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
 from trace_bench.core.store import fingerprint, read_bytes, read_if_there, read_lines
-from trace_bench.core.summary import Borrowed, Costs, Summary, read_summary
-from trace_bench.core.types import Boundary, Purpose, flat, to_json
-from trace_bench.core.yaml_file import read_settings
+from trace_bench.core.summary import Borrowed, Costs, Summary, read_settings, read_summary
+from trace_bench.core.types import Boundary, Figures, Outcome, Purpose, flat, to_json
 from trace_bench.results.records import DEFAULT, Record, record_of
 from trace_bench.results.statistics import mean, task_means
 

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
-from trace_bench.core.types import grouped
+from trace_bench.core.types import Outcome, grouped
 from trace_bench.results.captions import began_with, repeats_of
 from trace_bench.results.compare import Cell, Difference, difference, other_data, other_environment
 from trace_bench.results.places import Found, choose, find, say, split

@@ -4,9 +4,8 @@
     result = trace_bench.run(method="grpo", env="toolsandbox", budget=320, seed=1)
     print(result.table)
 
-Nothing is printed unless `verbose` is set. Errors in the arguments or on the machine raise
-`trace_bench.UserError` with the message that the command line would print.
-"""
+Errors in the arguments or on the machine raise `trace_bench.UserError` with the message that the
+command line would print."""
 
 from __future__ import annotations
 
@@ -22,10 +21,9 @@ from typing import Any
 from trace_bench.core.beginning import read_agent
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Outcome, Stored
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import Summary, read_summary
-from trace_bench.core.types import AgentSpec, Trajectory, to_json
+from trace_bench.core.types import AgentSpec, Outcome, Stored, Trajectory, to_json
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import p_value, paired_difference, task_means
@@ -210,8 +208,6 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command lin
 def _word(value: Any) -> str:
     """A value in Hydra's notation. Within quotes, a quote is escaped, and so are the backslashes
     before a quote or before the end."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
     if not isinstance(value, str | Path):
         return json.dumps(value)
     text = str(value)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
@@ -23,14 +23,14 @@ from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
-from trace_bench.play.steps import close, make, step_all
+from trace_bench.play.steps import opened
 from trace_bench.play.suites import about_of, name_of, splits_of, tags, tasks_of
 from trace_bench.runner import build
-from trace_bench.runner.ahead import Stage, stages_of
-from trace_bench.runner.beginning import beginning_of, check_beginning
 from trace_bench.runner.build import MAKER, Log
 from trace_bench.runner.folder import Place
 from trace_bench.runner.plan import (
+    beginning_of,
+    check_beginning,
     check_needs,
     check_sandbox,
     check_shown,
@@ -40,6 +40,7 @@ from trace_bench.runner.plan import (
     shown_to,
     training_tasks,
 )
+from trace_bench.runner.progress import Stage, stages_of
 from trace_bench.settings.identity import model_path
 from trace_bench.settings.recipes import far_off
 from trace_bench.settings.registry import Part
@@ -114,15 +115,21 @@ class Bench:
 
 
 def build_bench(
-    settings: Settings, parts: Mapping[str, Part], place: Place, stack: ExitStack, log: Log
+    settings: Settings,
+    parts: Mapping[str, Part],
+    place: Place,
+    stack: ExitStack,
+    log: Log,
+    new: bool,
 ) -> Bench:
     """Builds all parts; `stack` closes those that hold resources. Raises UserError for every error
-    that can be found without running the policy or the trainer."""
+    that can be found before anything is run; slow checks are for a `new` run only."""
     llm = place.folder / "llm.jsonl"
     roles = stack.enter_context(closing(build.make_roles(settings, llm, log)))
-    facts: dict[str, Any] = {**vars(place), "elsewhere": MAKER}
-    facts["clean_up"] = lambda: build.clean_up(settings)
-    context = build.run_context(settings, parts, roles.ask, **facts)
+    clean_up = partial(build.clean_up, settings)
+    context = build.run_context(
+        settings, parts, roles.ask, **vars(place), elsewhere=MAKER, clean_up=clean_up
+    )
     suite = stack.enter_context(closing(build.make_suite(settings, parts, context, log)))
     trainer: Trainer = parts["trainer"].make(context)
     method: Method = parts["method"].make(context)
@@ -139,26 +146,21 @@ def build_bench(
     checkpoints(settings, plan)
     context = replace(context, suite=suite)
     policy = stack.enter_context(closing(build.make_policy(parts, context)))
+    check_needs(plan, parts, suite, trainer, policy)
     held_out = tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
-    return Bench(
+    bench = Bench(
         settings, parts, place, context, suite, roles, trainer, method, plan, train, held_out,
         policy, log,
     )  # fmt: skip
-
-
-def check_built(bench: Bench, new: bool) -> None:
-    """Raises UserError for what only built parts show. Slow checks are for a `new` run only."""
-    check_needs(bench.plan, bench.parts, bench.suite, bench.trainer, bench.policy)
     _check_shards(bench)
     if new:
-        found = (
-            check_prompts(bench.policy, bench.suite, bench.held_out),
-            try_turn(bench.policy, bench.suite, bench.held_out, bench.settings.policy),
-        )
-        for line in filter(None, found):
-            bench.log(line)
-    if bench.plan.trains:
-        bench.trainer.preflight(new)
+        said = [check_prompts(policy, suite, held_out)]
+        said.append(try_turn(policy, suite, held_out, settings.policy))
+        for line in filter(None, said):
+            log(line)
+    if plan.trains:
+        trainer.preflight(new)
+    return bench
 
 
 def _check_shards(bench: Bench) -> None:
@@ -189,8 +191,8 @@ def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | 
     or if tools do not reach the model. Tasks that cannot be reset are left to the run."""
     if policy.context is None or suite.asks_user():
         return None
-    opened = _opened(suite, tasks)
-    sizes = [policy.first_prompt(step.messages, step.tools) for step in opened]
+    steps = _opened(suite, tasks)
+    sizes = [policy.first_prompt(step.messages, step.tools) for step in steps]
     if not (long := [size for size in sizes if size >= policy.context]):
         return None
     said = (
@@ -223,11 +225,4 @@ def _length(step: Step) -> int:
 def _opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step]:
     """What the environments of some of these tasks return at reset."""
     some = tasks[:: max(1, len(tasks) // LOOKED_AT)][:LOOKED_AT]
-    due = [(make(suite), task) for task in some]
-    try:
-        for step in step_all(suite, due):
-            if isinstance(step, Step):
-                yield step
-    finally:
-        for env, _ in due:
-            close(env)
+    return (step for step in opened(suite, some) if isinstance(step, Step))

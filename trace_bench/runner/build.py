@@ -6,14 +6,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import Ask, Policy, RunContext, Source, Suite
-from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
+from trace_bench.llm.client import Client, Endpoint, LLMError, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.suites import Suites, generated_key
 from trace_bench.runner.lab import MakeSuite
@@ -23,6 +23,7 @@ from trace_bench.settings.identity import model_path, parts_of, plain, served_na
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import PartSettings, PolicySettings, RoleSettings, Settings, parse
 
+ASKED = {"ask": "user", "judge": "judge", "simulator": "simulator"}  # of RunContext, and the role
 Parts = Mapping[str, Part]
 Log = Callable[[str], None]
 
@@ -36,19 +37,18 @@ def run_context(
 ) -> RunContext:
     """The facts of the run for factories. `ask`: asks the models in roles; `facts`: others."""
     played = models_in_roles(settings)
+    asks: dict[str, Any] = {name: ask for name, role in ASKED.items() if role in played}
     shared = {f.name for f in fields(RunContext)} & {f.name for f in fields(PolicySettings)}
     return RunContext(
         seed=settings.seed,
         budget=settings.budget,
-        model=model_path(settings, parts) if parts else "",
+        model=model_path(settings, parts),
         served_model=served_name(settings.model),
         dev_split=settings.env.dev_split,
-        general_demonstrations=parts["env"].declared.general_demonstrations if parts else "",
+        general_demonstrations=parts["env"].declared.general_demonstrations,
         settings=plain(settings),
-        at_servers="policy" in parts and parts["policy"].declared.at_servers,
-        ask=ask if "user" in played else None,
-        judge=ask if "judge" in played else None,
-        simulator=ask if "simulator" in played else None,
+        at_servers=parts["policy"].declared.at_servers,
+        **asks,
         **{name: getattr(settings.policy, name) for name in shared},
         **facts,
     )
@@ -99,6 +99,43 @@ def _role(name: str, how: RoleSettings, log: Log) -> Role:
         concurrency=how.concurrency,
     )
     return Role(endpoint, replace(how, extra=extra), lambda text: log(f"the {name}: {text}"))
+
+
+def unanswered(settings: Settings, parts: Parts) -> list[str]:
+    """Servers that do not answer, keys that are not set."""
+    named: list[tuple[str, Any, str, str | None]] = []  # each setting and its value
+    acting = parts["policy"]
+    if acting.declared.at_servers:
+        for place, (urls, key) in enumerate(acting.declared.addresses.items()):
+            there, by = acting.options.get(urls), acting.options.get(key)
+            if there or not place:  # the first must be given
+                named.append((f"policy.{urls}", there, f"policy.{key}", by))
+    for name, role in sorted(models_in_roles(settings).items()):
+        named.append((f"llm.{name}.base_url", role.base_url, f"llm.{name}.key_env", role.key_env))
+    asked: dict[tuple[object, ...], tuple[Any, ...]] = {}
+    for one in named:  # each server once, by the first that asks it
+        asked.setdefault((tuple(one[1] or ()), one[3]), one)
+    return [error for one in asked.values() if (error := _no_answer_from(*one))]
+
+
+def _no_answer_from(where: str, there: Any, named: str, key_env: str | None) -> str | None:
+    try:
+        urls = check_urls(tuple(there or ()), where)
+        key = read_key(key_env, named)
+        with closing(Client(Endpoint(urls, key, deadline=3.0, retries=0))) as client:
+            for n in range(len(urls)):
+                _answers(client, n)
+    except (TraceBenchError, LLMError) as error:
+        return f"{where}: {error}"
+    return None
+
+
+def _answers(client: Client, server: int) -> None:
+    try:
+        client.ask("/models", None, server)
+    except LLMError as error:
+        if error.status not in (404, 405):  # it answers, and has no list
+            raise
 
 
 def models_in_roles(settings: Settings) -> dict[str, RoleSettings]:

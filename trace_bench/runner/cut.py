@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, Suite
-from trace_bench.play.steps import close, make, step_all
+from trace_bench.play.steps import opened
 from trace_bench.play.suites import tasks_of
 from trace_bench.runner.build import make_roles, make_suite, models_in_roles, run_context
 from trace_bench.runner.plan import plan_of
@@ -188,9 +188,7 @@ def _suite(settings: Settings, folder: Path) -> Iterator[Suite]:
 
 def _open(settings: Settings, folder: Path) -> None:
     with _suite(settings, folder) as suite:
-        task, env = tasks_of(suite, settings.evaluation.split)[0], make(suite)
-        (first,) = step_all(suite, [(env, task)])
-        with suppress(Exception):
-            close(env)
+        task = tasks_of(suite, settings.evaluation.split)[0]
+        (first,) = opened(suite, [task])
     if isinstance(first, BaseException):
         raise UserError(f"the environment of {task.id} does not open: {first}")

@@ -10,41 +10,92 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from trace_bench.core.lines import Outcome
-from trace_bench.core.protocols import Policy
+from trace_bench.core.protocols import Policy, Prompt, Router, RoutesTurns
 from trace_bench.core.store import Lines, stable_seed
-from trace_bench.core.types import AgentSpec, Trajectory
-from trace_bench.play.known import choices as choices_of
-from trace_bench.play.known import play_missing
+from trace_bench.core.types import (
+    AdapterRef,
+    AgentSpec,
+    Figures,
+    Outcome,
+    Task,
+    Trajectory,
+    grouped,
+)
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
+from trace_bench.play.steps import opened, with_guidance
+from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
-from trace_bench.runner.episodes import EpisodeFile, Spot, check
-from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, outcome_of
+from trace_bench.policies.routing.router import make_router
+from trace_bench.runner.ledger import EpisodeFile, Spot, check, play_missing
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.schema import Settings
 
 
-class Evaluator:
-    """Runs agents on held-out tasks and writes outcomes to `path`, and on request `trajectories`. A
-    lost episode is run again, up to `evaluation.retries` times, and once by every later start."""
+@dataclass(frozen=True)
+class EvaluationPlan:
+    tasks: tuple[Task, ...]
+    trials: int = 1
 
-    def __init__(
-        self,
-        path: Path,
-        player: Player,
-        settings: Settings,
-        progress: Progress,
-        known: KnownOutcomes | None = None,
-        trajectories: Path | None = None,
-    ) -> None:
-        self._player = player
-        self._settings = settings
-        self._retries = settings.evaluation.retries
-        self._progress = progress
-        self._known = known or KnownOutcomes()
-        self._lines = Lines(path, Outcome)
+    @cached_property
+    def episodes(self) -> list[tuple[Task, int]]:
+        return [(task, trial) for trial in range(self.trials) for task in self.tasks]
+
+    @cached_property
+    def keys(self) -> list[tuple[str, int]]:
+        return [(task.id, trial) for task, trial in self.episodes]
+
+
+Act = tuple[str, str, str | None, tuple[AdapterRef, ...], str, int]
+KnownOutcomes = dict[Act | None, tuple[Outcome, Spot]]
+"""The run's evaluated episodes, by everything that an episode depends on (`act_of`), and where the
+trajectory of each is stored, if it is."""
+
+
+def act_of(agent: AgentSpec, adapter: str | None, task: str, trial: int) -> Act | None:
+    """The key of an episode. `adapter`: what acts, by name, which for a weighted sum has those of
+    its adapters in it. None for an adapter that the agent lacks."""
+    refs = tuple(a for a in agent.adapters if adapter is not None and a.name in adapter)
+    if adapter is not None and not refs:
+        return None
+    return agent.model, agent.prompt, adapter, refs, task, trial
+
+
+def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> Outcome:
+    score, failure = trajectory.score, trajectory.failure
+    return Outcome(
+        agent=label,
+        version=trajectory.agent,
+        adapter=trajectory.adapter,
+        task=trajectory.task,
+        trial=trial,
+        score=None if score is None else Figures(score.success, score.similarity),
+        stop=trajectory.stop,
+        error=None if failure is None else str(failure),
+        tokens=trajectory.tokens,
+        attempt=attempt,
+        turns=len(trajectory.turns),
+        malformed=sum(turn.malformed is not None for turn in trajectory.turns),
+        items=0 if score is None else len(score.checks),
+    )
+
+
+@dataclass(eq=False)
+class Evaluator:
+    """Runs agents on held-out tasks and writes outcomes to `path`, and trajectories, on request,
+    beside it. A lost episode is run again, up to `evaluation.retries` times, and once by every
+    later start."""
+
+    path: Path
+    player: Player
+    settings: Settings
+    progress: Progress
+    known: KnownOutcomes
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(self.path, Outcome)
         self._found: dict[str, dict[tuple[str, int], Outcome]] = {}
         for outcome in self._lines.existing:
             self._remember(outcome)
@@ -55,7 +106,7 @@ class Evaluator:
             for key, outcome in found.items()
             if outcome.lost
         }
-        self._kept = EpisodeFile(trajectories, held=False)
+        self._kept = EpisodeFile(self.path.with_stem(f"{self.path.stem}_trajectories"), held=False)
 
     def evaluate(
         self,
@@ -69,31 +120,32 @@ class Evaluator:
         """Outcomes in the plan's order. Seeds depend on task and trial only, so that agents meet
         the same draws. `keep`: also store the trajectories. With a `policy` other than the run's,
         every episode is run. Raises UserError if too many are lost."""
-        job = _OneAgent(label, agent, plan, self._player, keep)
+        job = _OneAgent(label, agent, plan, self.player, keep)
         if policy is not None:
-            job = replace(job, player=replace(self._player, policy=policy))
+            job = replace(job, player=replace(self.player, policy=policy))
         found = self._found.setdefault(label, {})
         everything = range(len(plan.episodes))
         if any(key not in found for key in plan.keys) or self._untold(job):
-            choices = choices_of(job.player, agent, plan.tasks) if self._reuses(job) else None
-            shared = {} if choices is None else self._shared(job, choices)
+            chosen = choices(job.player, agent, plan.tasks) if self._reuses(job) else None
+            shared = {} if chosen is None else self._shared(job, chosen)
             self._copy(job, shared)
-            self._play(job, [i for i in everything if i not in shared], 0, choices)
+            self._play(job, [i for i in everything if i not in shared], 0, chosen)
         again = [self._lost.pop((label, *key), 0) for key in plan.keys]
-        for attempt in range(1, max(self._retries, *again) + 1):
+        for attempt in range(1, max(self.settings.evaluation.retries, *again) + 1):
             lost = [i for i in everything if found[plan.keys[i]].lost]
-            lost = [i for i in lost if attempt <= max(self._retries, again[i])]
+            lost = [i for i in lost if attempt <= max(self.settings.evaluation.retries, again[i])]
             if lost := [i for i in lost if found[plan.keys[i]].attempt < attempt]:
                 self._play(job, lost, attempt)
         outcomes = [found[key] for key in plan.keys]
         if policy is None:
             causes = [f"{o.error} ({o.task})" for o in outcomes if o.lost]
             what = f"evaluation of {label}"
-            check(what, causes, len(outcomes), self._settings.max_lost, self._player.faults)
+            check(what, causes, len(outcomes), self.settings.max_lost, self.player.faults.where)
         if self._reuses(job):
             for i, outcome in enumerate(outcomes):
-                place = (job.call(outcome.attempt), i)
-                self._known.add(agent, outcome, place if place in self._kept else None)
+                act = act_of(agent, outcome.adapter, outcome.task, outcome.trial)
+                if act is not None and not outcome.lost:
+                    self.known.setdefault(act, (outcome, (job.call(outcome.attempt), i)))
         return outcomes
 
     def copy(self, label: str, source: Sequence[Outcome]) -> list[Outcome]:
@@ -124,68 +176,58 @@ class Evaluator:
 
     def _reuses(self, job: _OneAgent) -> bool:
         """Whether outcomes may be copied: with the run's own policy, if episodes are repeatable."""
-        return job.player is self._player and job.player.repeats
+        return job.player is self.player and job.player.repeats
 
     def _shared(
-        self, job: _OneAgent, choices: Sequence[Choice | BaseException]
-    ) -> dict[int, tuple[Outcome, Spot | None]]:
+        self, job: _OneAgent, chosen: Sequence[Choice | BaseException]
+    ) -> dict[int, tuple[Outcome, Spot]]:
         """Outcomes of other agents that act as this one would, by index in the plan. Independent of
         how many of this agent's own are on disk, so that the set of episodes to run is too."""
-        shared: dict[int, tuple[Outcome, Spot | None]] = {}
+        shared: dict[int, tuple[Outcome, Spot]] = {}
         for i, (task, trial) in enumerate(job.plan.episodes):
-            choice = choices[i % len(job.plan.tasks)]
+            choice = chosen[i % len(job.plan.tasks)]
             if isinstance(choice, Mixture | BaseException):
                 continue
-            known = self._known.find(job.agent, choice, task.id, trial)
+            known = self.known.get(act_of(job.agent, choice, task.id, trial))
             if known is not None and (not job.keep or known[1] in self._kept):
                 shared[i] = known
         return shared
 
-    def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot | None]]) -> None:
-        found = self._found[job.label]
-        spots = [spot for _, spot in shared.values() if spot is not None]
-        trajectories = self._kept.read(spots if job.keep else ())
+    def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot]]) -> None:
+        version = job.agent.version
+        spots = [spot for _, spot in shared.values()] if job.keep else []
+        trajectories = self._kept.read(spots)
         for i, (outcome, place) in shared.items():
             if place in trajectories:
-                trajectory = replace(trajectories[place], agent=job.agent.version)
-                self._kept.add(job.call(), i, trajectory)
-            if job.plan.keys[i] not in found:
-                version = job.agent.version
+                self._kept.add(job.call(), i, replace(trajectories[place], agent=version))
+            if job.plan.keys[i] not in self._found[job.label]:
                 self._write(replace(outcome, agent=job.label, version=version, attempt=0))
 
     def _untold(self, job: _OneAgent) -> set[int]:
         """The plan's episodes that have a score and whose trajectory, which should be kept, is
         gone. Only where the same episode can be run again."""
-        if not (job.keep and self._kept.keeps and job.player.repeats):
+        if not (job.keep and job.player.repeats):
             return set()
-        found = self._found[job.label]
-        return {
-            i
-            for i, key in enumerate(job.plan.keys)
-            if key in found
-            and not found[key].lost
-            and found[key].attempt == 0
-            and (job.call(), i) not in self._kept
-        }
+        found = enumerate(map(self._found[job.label].get, job.plan.keys))
+        told = {i for i, old in found if old is None or old.lost or old.attempt}
+        return {i for i in range(len(job.plan.keys)) if (job.call(), i) not in self._kept} - told
 
     def _play(
         self,
         job: _OneAgent,
         which: Sequence[int],
         attempt: int,
-        choices: Sequence[Choice | BaseException] | None = None,
+        chosen: Sequence[Choice | BaseException] | None = None,
     ) -> None:
-        """Runs those of the episodes `which` that are missing. `choices`: the router's, by task."""
+        """Runs those of the episodes `which` that are missing. `chosen`: by the router, by task."""
         episodes = [job.plan.episodes[i] for i in which]
         found, call = self._found[job.label], job.call(attempt)
-        there, untold = set(), self._untold(job) if attempt == 0 else set()
-        for place, (task, trial) in enumerate(episodes):
-            old = found.get((task.id, trial))
-            if old is not None and old.attempt >= attempt and which[place] not in untold:
-                there.add(place)
+        untold = self._untold(job) if attempt == 0 else set()
+        last = [found[key].attempt if (key := job.plan.keys[i]) in found else -1 for i in which]
+        there = {n for n, i in enumerate(which) if last[n] >= attempt and i not in untold}
         if len(there) == len(episodes):
             return
-        self._progress.phase(f"evaluation of {job.label}", total=len(episodes) - len(there))
+        self.progress.phase(f"evaluation of {job.label}", total=len(episodes) - len(there))
 
         def ended(index: int, trajectory: Trajectory) -> None:
             if job.keep:
@@ -195,18 +237,18 @@ class Evaluator:
             trial = episodes[index][1]
             self._write(outcome_of(job.label, trial, trajectory, attempt))
             score = trajectory.score
-            self._progress.episode(None if score is None else score.similarity, charged=False)
+            self.progress.episode(None if score is None else score.similarity, charged=False)
 
         seeds = [
-            stable_seed(self._settings.seed, "evaluation", t.id, trial) for t, trial in episodes
+            stable_seed(self.settings.seed, "evaluation", t.id, trial) for t, trial in episodes
         ]
         tasks = tuple(task for task, _ in episodes)
         route = None
-        if choices is not None:
-            made = [choices[i % len(job.plan.tasks)] for i in which]
+        if chosen is not None:
+            made = [chosen[i % len(job.plan.tasks)] for i in which]
             names = tuple(c for c in made if c is None or isinstance(c, str))
             route = names if len(names) == len(made) else None  # one is no adapter's name
-        temperature = self._settings.policy.eval_temperature
+        temperature = self.settings.policy.eval_temperature
         batch = EpisodeBatch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
 
@@ -229,3 +271,38 @@ class _OneAgent:
 
     def call(self, attempt: int = 0) -> str:
         return f"evaluation/{self.label}" + (f"/attempt{attempt}" if attempt else "")
+
+
+def choices(
+    player: Player, agent: AgentSpec, tasks: Sequence[Task]
+) -> list[Choice | BaseException] | None:
+    """The router's choice for each task, or an exception if the task cannot be reset. None if it is
+    only known in an episode, as a model is waited for or each turn has a choice of its own."""
+    router = make_router(agent, player.policy)
+    if agent.router is None:
+        return [router.route((), ())] * len(tasks)
+    asks = any(suite.asks_user() for suite in player.suites)
+    if router.waits or isinstance(router, RoutesTurns) or asks:
+        return None
+    found: list[Choice | BaseException] = []
+    for first in range(0, len(tasks), player.policy.capacity):
+        some = tasks[first : first + player.policy.capacity]
+        found += _some(router, player.suites, agent, some)
+    return found
+
+
+def _some(
+    router: Router, suites: Suites, agent: AgentSpec, tasks: Sequence[Task]
+) -> list[Choice | BaseException]:
+    """The choices for one batch of tasks, which are reset together, suite by suite."""
+    found: dict[int, Choice | BaseException] = {}
+    for group in grouped(range(len(tasks)), lambda i: id(suites.of(tasks[i]))).values():
+        steps = opened(suites.of(tasks[group[0]]), [tasks[i] for i in group])
+        prompts: dict[int, Prompt] = {}
+        for i, step in zip(group, steps, strict=True):
+            if isinstance(step, BaseException):
+                found[i] = step
+            else:
+                prompts[i] = (with_guidance(step.messages, agent.prompt), step.tools)
+        found.update(zip(prompts, router.routes(list(prompts.values())), strict=True))
+    return [found[i] for i in range(len(tasks))]

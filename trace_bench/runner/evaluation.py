@@ -1,74 +1,79 @@
 """All evaluations of a run, in order: the base model, the scripted bounds, points of the curve
-during training, the trained agent, its adapters and its router, and the yardsticks."""
+during training, the trained agent, its adapters and its router, and the yardsticks; and the figures
+that are made of their outcomes."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.chat import read_call
 from trace_bench.core.protocols import Policy
 from trace_bench.core.run_files import FLOORS
-from trace_bench.core.summary import CurvePoint, EpisodeCounts
+from trace_bench.core.summary import (
+    AgentRow,
+    AgentScore,
+    CurvePoint,
+    EpisodeCounts,
+    PairedDifference,
+    Routing,
+)
 from trace_bench.core.text import visible
-from trace_bench.core.types import AgentSpec, Task, Tool, Trajectory
+from trace_bench.core.types import AgentSpec, Outcome, Task, Tool, Trajectory, grouped
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import splits_of, tasks_of
-from trace_bench.runner import outcomes
-from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import EvaluationPlan, Outcome, RouterFigures
+from trace_bench.results.statistics import paired_difference, share_interval, task_means
+from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes
 from trace_bench.runner.progress import Clock, Progress
 from trace_bench.settings.schema import Settings
 
 
+@dataclass(eq=False)
 class Evaluation:
     """The evaluations of one run folder; finished ones are answered from disk.
 
-    outcomes: of each agent on the held-out tasks, by label ("base", "final", a floor's or a
-    yardstick's name). points: the curve. routed, validated: the router's choices on the held-out
-    and on the development tasks, where there is a choice."""
+    tasks: the held-out ones. due: the rollout counts of the curve's points, ascending. outcomes: of
+    each agent on the held-out tasks, by label ("base", "final", a floor's or a yardstick's name).
+    points: the curve. routed, validated: the router's choices on the held-out and on the
+    development tasks, where there is a choice."""
 
-    def __init__(
-        self,
-        folder: Path,
-        player: Player,
-        settings: Settings,
-        tasks: Sequence[Task],
-        points: Sequence[int],
-        *,
-        progress: Progress,
-        clock: Clock,
-    ) -> None:
-        """`tasks`: the held-out ones. `points`: the rollout counts of the curve, ascending."""
-        self.outcomes: dict[str, list[Outcome]] = {}
-        self.points: list[CurvePoint] = []
-        self.routed: RouterFigures | None = None
-        self.validated: RouterFigures | None = None
-        self._player, self._settings, self._due = player, settings, tuple(points)
-        self._progress, self._clock = progress, clock
-        self._plan = EvaluationPlan(tuple(tasks), settings.evaluation.trials)
-        shared = (player, settings, progress, outcomes.KnownOutcomes())
-        kept = folder / "evaluation_trajectories.jsonl"
-        self._held_out = Evaluator(folder / "evaluation.jsonl", *shared, kept)
-        self._curve = Evaluator(folder / "curve.jsonl", *shared)
-        self._routing = Evaluator(folder / "routing.jsonl", *shared)
+    folder: Path
+    player: Player
+    settings: Settings
+    tasks: Sequence[Task]
+    due: Sequence[int]
+    progress: Progress
+    clock: Clock
+    outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
+    points: list[CurvePoint] = field(default_factory=list)
+    routed: RouterFigures | None = None
+    validated: RouterFigures | None = None
+
+    def __post_init__(self) -> None:
+        self._plan = EvaluationPlan(tuple(self.tasks), self.settings.evaluation.trials)
+        shared = (self.player, self.settings, self.progress, KnownOutcomes())
+        self._held_out, self._curve, self._routing = (
+            Evaluator(self.folder / f"{name}.jsonl", *shared)
+            for name in ("evaluation", "curve", "routing")
+        )
 
     def base(self, agent: AgentSpec) -> None:
         """Evaluates the base agent, and says what it did if it earned nothing."""
-        with self._clock.phase("base evaluation"):
+        with self.clock.phase("base evaluation"):
             found = self._held_out.evaluate("base", agent, self._plan, keep=True)
         self.outcomes["base"] = found
         if any(o.similarity for o in found):
             return
         if (said := unable(self._held_out.kept("base", len(found)))) is not None:
-            self._progress.log(said)
+            self.progress.log(said)
 
     def floors(self, policies: Mapping[str, Policy]) -> None:
         """Evaluates scripted policies, by name, as bounds for the scores."""
-        with self._clock.phase("floors"):
+        with self.clock.phase("floors"):
             for name, policy in policies.items():
                 agent = AgentSpec(model=name, version=name)
                 self.outcomes[name] = self._held_out.evaluate(
@@ -79,20 +84,20 @@ class Evaluation:
         """Evaluates the agent, trained with `spent` rollouts, on the development tasks if a point
         of the curve lies before `until`. So no point shows an agent that spent more rollouts."""
         reached = {p.checkpoint for p in self.points}
-        due = [c for c in self._due if c not in reached and c < until]
+        due = [c for c in self.due if c not in reached and c < until]
         if not due:
             return
         found = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
-        self._progress.phase("method")
-        own = vars(outcomes.score(found))
+        self.progress.phase("method")
+        own = vars(score(found))
         self.points += [CurvePoint(checkpoint=c, rollouts=spent, **own) for c in due]
 
     def trained(
         self, label: str, phase: str, base: AgentSpec, agent: AgentSpec, keep: bool = False
     ) -> None:
         """Evaluates a trained agent; an unchanged one gets the base agent's outcomes."""
-        with self._clock.phase(phase):
-            if outcomes.acts_alike(agent, base):
+        with self.clock.phase(phase):
+            if acts_alike(agent, base):
                 found = self._held_out.copy(label, self.outcomes["base"])
             else:
                 found = self._held_out.evaluate(label, agent, self._plan, keep=keep)
@@ -101,26 +106,25 @@ class Evaluation:
     def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
         """With `evaluation.routing`, evaluates every adapter alone on every held-out task, if the
         agent has a choice; and the model without any, if the router may choose that."""
-        if not self._settings.evaluation.routing or not agent.adapters:
+        if not self.settings.evaluation.routing or not agent.adapters:
             return
         if len(agent.adapters) == 1 and agent.router is None:
             return
-        with self._clock.phase("evaluation of every adapter"):
-            choices = _each_alone(self._held_out, self._plan, base, agent, "adapter:")
-            self.routed = outcomes.routing(choices, self.outcomes["final"])
+        with self.clock.phase("evaluation of every adapter"):
+            alone = _each_alone(self._held_out, self._plan, base, agent, "adapter:")
+            self.routed = routing(alone, self.outcomes["final"])
 
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
-        if agent.router is None or not self._settings.evaluation.routing:
+        if agent.router is None or not self.settings.evaluation.routing:
             return
-        split = self._settings.env.dev_split
-        if split not in splits_of(self._player.suites.target):
-            self._progress.log(f"there is no split {split}, so the router is not measured on it")
+        split = self.settings.env.dev_split
+        if split not in splits_of(self.player.suites.target):
+            self.progress.log(f"there is no split {split}, so the router is not measured on it")
             return
         plan = self._dev_plan()
-        with self._clock.phase("evaluation of routing"):
-            choices = _each_alone(self._routing, plan, base, agent)
-            routed = self._routing.evaluate("routed", agent, plan)
-            self.validated = outcomes.routing(choices, routed)
+        with self.clock.phase("evaluation of routing"):
+            alone = _each_alone(self._routing, plan, base, agent)
+            self.validated = routing(alone, self._routing.evaluate("routed", agent, plan))
 
     @property
     def count(self) -> int:
@@ -145,8 +149,8 @@ class Evaluation:
             evaluator.close()
 
     def _dev_plan(self) -> EvaluationPlan:
-        settings = self._settings
-        tasks = tasks_of(self._player.suites.target, settings.env.dev_split)
+        settings = self.settings
+        tasks = tasks_of(self.player.suites.target, settings.env.dev_split)
         few = settings.evaluation.limit if settings.rehearsal else None
         return EvaluationPlan(tuple(tasks[:few]))
 
@@ -154,14 +158,110 @@ class Evaluation:
 def _each_alone(
     evaluator: Evaluator, plan: EvaluationPlan, base: AgentSpec, agent: AgentSpec, label: str = ""
 ) -> dict[str | None, list[Outcome]]:
-    """The outcomes of all that the agent's router chooses among, each for all tasks."""
+    """The outcomes of all that the agent's router chooses among, its adapters and mostly the base
+    model (None), each for all tasks."""
+    without = () if (agent.router or {}).get("otherwise") else (None,)
     found = {}
-    for name in outcomes.choices_of(agent):
-        spec, own = outcomes.only(agent, name), f"{label}{name or 'none'}"
-        if outcomes.acts_alike(spec, base):
+    for name in (*without, *(a.name for a in agent.adapters)):
+        spec, own = only(agent, name), f"{label}{name or 'none'}"
+        if acts_alike(spec, base):
             spec, own = base, "base"
         found[name] = evaluator.evaluate(own, spec, plan)
     return found
+
+
+@dataclass(frozen=True)
+class RouterFigures:
+    """The quality of a router, computed from every adapter's outcome on every task."""
+
+    figures: Routing
+    oracle: tuple[Outcome, ...]  # per task and trial the best of base model and adapters
+    single_outcomes: tuple[Outcome, ...]  # of the adapter `figures.single`
+
+
+def routing(
+    choices: Mapping[str | None, Sequence[Outcome]], final: Sequence[Outcome]
+) -> RouterFigures:
+    """`choices[name][i]` is adapter `name` (None: base model) on the i-th episode of the plan,
+    `final[i]` the routed agent's outcome there. The base model wins ties, then the earlier adapter.
+
+    The oracle chooses by the very scores on which it is evaluated: no method, but a bound for
+    routers that choose one adapter. A sum of adapters can be better."""
+    names = sorted(choices, key=lambda name: name is not None)
+    each = zip(*(choices[name] for name in names), strict=True)
+    oracle = tuple(max(of_task, key=_rank) for of_task in each)
+    adapters = [n for n in names if n is not None] or names
+    single = max(adapters, key=lambda n: _rank(*choices[n]))
+    differ = [i for i in range(len(final)) if len({_rank(choices[n][i]) for n in names}) > 1]
+    agree = [
+        _rank(choices.get(o.adapter, final)[i]) >= _rank(oracle[i]) for i, o in enumerate(final)
+    ]
+    figures = Routing(
+        agreement=sum(agree) / len(agree) if agree else 1.0,
+        decisive=len(differ),
+        agreement_decisive=sum(agree[i] for i in differ) / len(differ) if differ else None,
+        single=single or "base model",
+        oracle_score=score(oracle),
+        single_score=score(choices[single]),
+    )
+    return RouterFigures(figures, oracle, tuple(choices[single]))
+
+
+def acts_alike(one: AgentSpec, two: AgentSpec) -> bool:
+    """Whether two agents do the same, whatever their versions."""
+    return replace(one, version="") == replace(two, version="")
+
+
+def only(agent: AgentSpec, adapter: str | None) -> AgentSpec:
+    """The agent with one adapter for all tasks; None: without any."""
+    kept = tuple(a for a in agent.adapters if a.name == adapter)
+    version = f"{agent.version}/{adapter or 'none'}"
+    return replace(agent, version=version, adapters=kept, router=None)
+
+
+def _rank(*outcomes: Outcome) -> tuple[float, float]:
+    return (sum(o.success for o in outcomes), sum(o.similarity for o in outcomes))
+
+
+def score(outcomes: Sequence[Outcome]) -> AgentScore:
+    scored = [o for o in outcomes if o.score is not None]
+    failures = len(outcomes) - len(scored)
+    if not scored:
+        return AgentScore(None, failures=failures)
+    success = task_means((o.task, o.success) for o in scored)
+    similarity = task_means((o.task, o.similarity) for o in scored)
+    found = share_interval(list(success.values()))
+    mean = sum(similarity.values()) / len(similarity)
+    return AgentScore(found.value, mean, len(success), (found.low, found.high), failures)
+
+
+def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> AgentRow | None:
+    """The table row of an agent; None if none of its episodes has a score."""
+    own = score(outcomes)
+    if own.success is None or own.similarity is None or own.interval is None:
+        return None
+    change = None if base is None else difference(outcomes, base)
+    return AgentRow(name, own.success, *own.interval, own.similarity, own.n, own.failures, change)
+
+
+def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> PairedDifference | None:
+    """Paired difference in success, over the tasks for which both have a score."""
+    one = task_means((o.task, o.success) for o in treated if o.score is not None)
+    two = task_means((o.task, o.success) for o in control if o.score is not None)
+    both = [task for task in two if task in one]
+    if not both:
+        return None
+    return paired_difference({t: one[t] for t in both}, {t: two[t] for t in both})
+
+
+def equal_trials(outcomes: Sequence[Outcome]) -> int | None:
+    """The trials of each task, if several and all equal in score, turns and tokens; else None."""
+    by_task = grouped(outcomes, lambda o: o.task).values()
+    trials = {len(found) for found in by_task}
+    if trials in (set(), {1}):
+        return None
+    equal = (len({(o.score, o.stop, o.turns, o.tokens) for o in found}) == 1 for found in by_task)
+    return max(trials) if all(equal) else None
 
 
 # -- what a base agent did that earned nothing, before rollouts are spent on rewards of 0 ----------
@@ -192,20 +292,23 @@ def unable(episodes: Sequence[Trajectory]) -> str | None:
         counts[UNREAD] += len(unread)
         examples += map(_shown, unread)
         for call, answer in calls:
-            shown = f"{_shown(_written(call))}, answered by {_shown(answer)}"
+            shown = f"{_shown(call)}, answered by {_shown(answer)}"
             any_call.append(shown)
             if (fault := _fault(episode.tools, call, answer)) is not None:
                 counts[fault] += 1
                 examples.append(shown)
     did = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
     example = "".join(f". For example: {one}" for one in [*examples, *any_call][:1])
-    return (
-        f"the base agent earned 0 in all {len(scores)} held-out episodes: {did}{example}. {REMEDY}"
-    )
+    head = f"the base agent earned 0 in all {len(scores)} held-out episodes"
+    return f"{head}: {did}{example}. {REMEDY}"
 
 
-def _shown(text: str) -> str:
-    return f'"{visible(" ".join(text.split())[:LONGEST])}"'
+def _shown(said: Any) -> str:
+    """A call, or a text, in quotes."""
+    function = said.get("function") if isinstance(said, Mapping) else None
+    if isinstance(function, Mapping):
+        said = f"{function.get('name')}({function.get('arguments')})"
+    return f'"{visible(" ".join(str(said).split())[:LONGEST])}"'
 
 
 def _calls(episode: Trajectory) -> Iterator[tuple[Any, str]]:
@@ -217,13 +320,6 @@ def _calls(episode: Trajectory) -> Iterator[tuple[Any, str]]:
         for call in calls if isinstance(calls, list | tuple) else ():
             identity = call.get("id") if isinstance(call, Mapping) else None
             yield call, answers.get(str(identity), "")
-
-
-def _written(call: Any) -> str:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
-        return str(call)
-    return f"{function.get('name')}({function.get('arguments')})"
 
 
 def _fault(tools: Sequence[Tool], call: Any, answer: str) -> str | None:

@@ -13,7 +13,7 @@ from trace_bench.core import store
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import CONFIG, ELSEWHERE
 from trace_bench.core.store import LOCK
-from trace_bench.core.yaml_file import read_settings
+from trace_bench.core.summary import read_settings
 from trace_bench.settings.identity import differences, identity, plain
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from trace_bench.core.errors import TraceBenchError, UserError, outlasting
+from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import (
     MethodPlan,
     Phase,
@@ -22,15 +23,22 @@ from trace_bench.core.protocols import (
     Trainer,
     Workload,
 )
-from trace_bench.core.types import Task
-from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Task
 from trace_bench.llm.roles import IN_EPISODES
-from trace_bench.play.suites import tasks_of
+from trace_bench.play.rollouts import EpisodeBatch, Player
+from trace_bench.play.suites import Suites, tasks_of
 from trace_bench.policies import check_device
 from trace_bench.policies.endpoints import starts
 from trace_bench.results.statistics import can_show
-from trace_bench.runner.ahead import BASE, stages_of
-from trace_bench.runner.build import Parts, make_policy, make_suite, models_in_roles, run_context
+from trace_bench.runner.build import (
+    Parts,
+    make_policy,
+    make_suite,
+    models_in_roles,
+    run_context,
+    unanswered,
+)
 from trace_bench.runner.plan import (
     check_needs,
     check_sandbox,
@@ -39,7 +47,7 @@ from trace_bench.runner.plan import (
     plan_of,
     training_tasks,
 )
-from trace_bench.runner.timed import measured
+from trace_bench.runner.progress import BASE, stages_of
 from trace_bench.settings.identity import model_path, served_name
 from trace_bench.settings.recipes import billions_of, far_off, whose
 from trace_bench.settings.schema import TIMED, SandboxSettings, Settings
@@ -47,6 +55,7 @@ from trace_bench.trainers.memory import shape_of
 from trace_bench.trainers.settings import GPU
 
 T = TypeVar("T")
+EPISODES = 16  # of `dry_run=timed`
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -90,7 +99,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
         *_machines(f),
         *_hours(f),
     ]
-    f.missing += _servers(settings, parts)
+    f.missing += unanswered(settings, parts)
     head = "what keeps it from running here:" if f.missing else "nothing keeps it from running here"
     lines += ["", head]
     lines += [f"  - {what}" for what in f.missing]
@@ -148,16 +157,15 @@ def _plan(f: Forecast) -> MethodPlan | None:
 
 
 def _held_out(f: Forecast) -> int:
-    held_out = _in_split(f, f.settings.evaluation.split)
-    limit = f.settings.evaluation.limit
-    return held_out if limit is None else min(held_out, limit)
+    how = f.settings.evaluation
+    return _count(f, lambda suite: tasks_of(suite, how.split)[: how.limit])
 
 
 def _phases(f: Forecast) -> tuple[Phase, ...]:
     if f.plan is None:
         return (Phase(BASE, _held_out(f) * f.settings.evaluation.trials),)
-    plan = f.plan
-    dev = _in_split(f, f.settings.env.dev_split) if plan.learns else 0
+    plan, split = f.plan, f.settings.env.dev_split
+    dev = _count(f, lambda suite: tasks_of(suite, split)) if plan.learns else 0
     points = _found(f, lambda: checkpoints(f.settings, plan)) or ()
     stages = stages_of(f.settings, plan, _held_out(f), dev, len(points))
     return tuple(phase for stage in stages for phase in stage.phases)
@@ -172,23 +180,20 @@ def _above_budget(f: Forecast) -> int:
 
 def _requests(f: Forecast, rollouts: int) -> list[str]:
     """Estimates of turns, tokens and questions, if the suite has typical episode lengths."""
-    lines = []
     questions = dict(f.plan.questions) if f.plan is not None else {}
-    typical = f.parts["env"].declared.typical
+    typical, most = f.parts["env"].declared.typical, f.settings.policy.max_turns
+    lines = [
+        f"agent: at most {rollouts * most} turns (the suite does not say how long its episodes are)"
+    ]
     if typical is not None:
         turns = math.ceil(rollouts * typical.turns)
         questions["user"] = math.ceil(rollouts * typical.user)
-        lines.append(
+        lines = [
             f"agent: about {turns} turns, {_short(turns * typical.prompt)} prompt and "
             f"{_short(turns * typical.completion)} completion tokens (assumed: {typical.turns:g} "
             f"turns an episode, {typical.prompt} + {typical.completion} tokens a turn; at most "
-            f"{f.settings.policy.max_turns} turns)"
-        )
-    else:
-        lines.append(
-            f"agent: at most {rollouts * f.settings.policy.max_turns} turns (the suite does not "
-            "say how long its episodes are)"
-        )
+            f"{most} turns)"
+        ]
     policy = f.parts["policy"]
     if policy.declared.at_servers:
         servers = len(policy.options["base_url"])
@@ -231,13 +236,13 @@ def _machines(f: Forecast) -> list[str]:
         lines += _found(f, lambda: _agent_here(f)) or []
         _found(f, lambda: check_device(f.settings.policy.device))
     lines += _roles_elsewhere(f)
-    if f.plan is not None and f.plan.trains and not scripted:
-        if served:
-            _found(f, lambda: _weights_here(f))
-        if f.trainer is not None:
-            needed, missing = f.trainer.machines(size)
-            lines += needed
-            f.missing += [m for m in missing if m not in f.missing]
+    if f.plan is not None and f.plan.trains and not scripted and f.trainer is not None:
+        needed, missing = f.trainer.machines(size)
+        lines += needed
+        place = _found(f, lambda: model_path(f.settings, f.parts)) if served else None
+        if place is not None and f.trainer.weights_here and not Path(place).is_dir():
+            missing.insert(0, f"the weights of {place} in a folder here (model.path), for training")
+        f.missing += [m for m in missing if m not in f.missing]
     return lines or ["no GPU is needed"]
 
 
@@ -264,17 +269,39 @@ def _hours(f: Forecast) -> list[str]:
         return []
     acting, suite, plan = f.parts["policy"].declared, f.suite, f.plan
     if f.settings.dry_run == TIMED and not acting.scripted and not acting.at_servers:
-        context = replace(_context(f), suite=suite)
         tasks = _found(f, lambda: training_tasks(f.settings, suite)) or ()
         trainer = f.trainer if plan.trains else None
-        args = (f.settings, f.parts, context, suite, trainer, tasks, f.phases)
-        return _found(f, lambda: measured(*args)) or []
+        return _found(f, lambda: _measured(f, suite, trainer, tasks)) or []
     typical = f.parts["env"].declared.typical
     training = sum(p.rollouts for p in f.phases if p.trains)
     if typical is None or not plan.trains:
         return []
     others = sum(p.rollouts for p in f.phases) - training
     return f.trainer.hours(Workload(max(1, plan.adapters), training, others, typical))
+
+
+def _measured(
+    f: Forecast, suite: Suite, trainer: Trainer | None, tasks: Sequence[Task]
+) -> list[str]:
+    """How long it takes, from a few episodes and one update of the model in this process."""
+    how, trained = f.settings.policy, sum(p.rollouts for p in f.phases if p.trains)
+    total, run = sum(p.rollouts for p in f.phases), _context(f)
+    chosen = tuple(tasks[n % len(tasks)] for n in range(min(EPISODES, how.batch)))
+    seeds = tuple(stable_seed(f.settings.seed, "timed", n) for n in range(len(chosen)))
+    with closing(make_policy(f.parts, run)) as policy:
+        player = Player(policy, Suites(suite), how.max_turns, how.max_tokens)
+        agent = AgentSpec(run.model)
+        player.play(EpisodeBatch(agent, chosen[:2], seeds[:2]))  # what is made once is not timed
+        began = time.perf_counter()
+        played = player.play(EpisodeBatch(agent, chosen, seeds))
+        each = (time.perf_counter() - began) / len(chosen)
+    update = None if trainer is None else trainer.timed(run.model, played)
+    hours = (total * each + trained * (update or 0.0)) / 3600
+    said = "" if update is None else f" and an update {update:.3g} s a rollout, of {trained}"
+    return [
+        f"about {hours:.2g} hours here: an episode took {each:.3g} s, of {total}{said} (measured "
+        f"now on {len(chosen)} episodes; those of a trained agent may be longer or shorter)"
+    ]
 
 
 def _agent_here(f: Forecast) -> list[str]:
@@ -288,55 +315,6 @@ def _agent_here(f: Forecast) -> list[str]:
             "the setting `model`."
         )
     return [f"model {place}: no folder here, so it is read from the hub or its cache"]
-
-
-def _weights_here(f: Forecast) -> None:
-    """A trainer in this process needs the weights that the servers have."""
-    place = model_path(f.settings, f.parts)
-    own = f.trainer is not None and f.trainer.weights_here
-    if own and not Path(place).is_dir():
-        raise UserError(f"the weights of {place} in a folder here (model.path), for training")
-
-
-def _servers(settings: Settings, parts: Parts) -> list[str]:
-    """Servers that do not answer, keys that are not set."""
-    named: list[tuple[str, Any, str, str | None]] = []  # each setting and its value
-    acting = parts["policy"]
-    if acting.declared.at_servers:
-        for place, (urls, key) in enumerate(acting.declared.addresses.items()):
-            there, by = acting.options.get(urls), acting.options.get(key)
-            if there or not place:  # the first must be given
-                named.append((f"policy.{urls}", there, f"policy.{key}", by))
-    for name, role in sorted(models_in_roles(settings).items()):
-        named.append((f"llm.{name}.base_url", role.base_url, f"llm.{name}.key_env", role.key_env))
-    asked: dict[tuple[object, ...], tuple[Any, ...]] = {}
-    for one in named:  # each server once, by the first that asks it
-        asked.setdefault((tuple(one[1] or ()), one[3]), one)
-    return [error for one in asked.values() if (error := _no_answer_from(*one))]
-
-
-def _no_answer_from(where: str, there: Any, named: str, key_env: str | None) -> str | None:
-    try:
-        urls = check_urls(tuple(there or ()), where)
-        key = read_key(key_env, named)
-        with closing(Client(Endpoint(urls, key, deadline=3.0, retries=0))) as client:
-            for n in range(len(urls)):
-                _answers(client, n)
-    except (TraceBenchError, LLMError) as error:
-        return f"{where}: {error}"
-    return None
-
-
-def _answers(client: Client, server: int) -> None:
-    try:
-        client.ask("/models", None, server)
-    except LLMError as error:
-        if error.status not in (404, 405):  # it answers, and has no list
-            raise
-
-
-def _in_split(f: Forecast, split: str) -> int:
-    return _count(f, lambda suite: tasks_of(suite, split))
 
 
 def _count(f: Forecast, tasks: Callable[[Suite], Sequence[Task]]) -> int:

@@ -1,21 +1,20 @@
 """The lab: everything that a method may use, built on ledger, store and rollouts.
 
 Every `rollouts` call has a name, unique in the run, from which its episodes' seeds follow, so a
-repeated call runs the same episodes. When a run is resumed, episodes are answered from disk; of a
-call that stopped the run because too many were lost (`max_lost`), the lost ones are taken back and
-run again, so each counts once; a partly written call is run again as a whole, and only the missing
-lines are appended (`play.known`). The budget is counted by the calls made, not by the lines found,
-so that a method decides as in an uninterrupted run."""
+repeated call runs the same episodes. When a run is resumed, episodes are answered from disk
+(`runner.ledger`). The budget is counted by the calls made, not by the lines found, so that a
+method decides as in an uninterrupted run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Hear,
     PlayElsewhere,
@@ -24,6 +23,7 @@ from trace_bench.core.protocols import (
     Source,
     State,
     Suite,
+    TakesBack,
     Tracker,
     Trainer,
 )
@@ -32,13 +32,21 @@ from trace_bench.core.store import stable_seed, write_json, write_text
 from trace_bench.core.summary import EpisodeCounts, TrainingCounts
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.llm.roles import Roles
-from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.policies.routing.router import AT_SERVERS
-from trace_bench.runner.episodes import CallStore, NamedCall
-from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.outcomes import outcome_of
+from trace_bench.runner.evaluate import outcome_of
+from trace_bench.runner.ledger import (
+    AGAIN,
+    NOT_AGAIN,
+    EpisodeFile,
+    KnownCalls,
+    Ledger,
+    check,
+    counts,
+    entry,
+    play_missing,
+)
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")
@@ -49,41 +57,61 @@ Checkpoint = Callable[[int, AgentSpec, int], None]
 budgets from the first number up to, but not including, the second."""
 
 
+@dataclass(frozen=True)
+class NamedCall:
+    """A call of `Lab.rollouts`. `by`: runs missing episodes instead of this process. `there`: the
+    episodes so far, in the order in which they ended."""
+
+    name: str
+    batch: EpisodeBatch
+    purpose: Purpose
+    by: PlayElsewhere | None = None
+    there: dict[int, Trajectory] = field(default_factory=dict)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether its lost episodes can be run again at the next start."""
+        return self.by is None or isinstance(self.by, TakesBack)
+
+    def missing(self) -> list[int]:
+        return [i for i in range(len(self.batch)) if i not in self.there]
+
+    def lost(self, found: Mapping[int, Trajectory]) -> list[int]:
+        """Which of these episodes count as lost."""
+        tasks = self.batch.tasks
+        return [i for i, t in found.items() if i < len(tasks) and counts(tasks[i], t.failure)]
+
+
+@dataclass(eq=False)
 class RunLab:
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        seed: int,
-        ledger: Ledger,
-        player: Player,
-        trainer: Trainer,
-        tracker: Tracker,
-        progress: Progress | Aside,
-        on_checkpoint: Checkpoint | None = None,
-        roles: Roles | None = None,
-        make_suite: MakeSuite | None = None,
-        known: KnownCalls | None = None,
-        max_lost: float = 0.5,
-    ) -> None:
-        """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `known`:
-        complete calls of other labs of this run, which this lab reuses for identical calls.
-        `max_lost`: the share of a call's episodes that may be lost."""
-        self.folder = folder
-        self.seed = seed
-        self.suite = player.suites.target
-        self.trainer = trainer
-        self.ledger = ledger
-        self._player = player
-        self._tracker, self._progress, self._on_checkpoint = tracker, progress, on_checkpoint
-        self._roles, self._make_suite = roles, make_suite
+    """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `known`:
+    complete calls of other labs of this run, which this lab reuses for identical calls. `max_lost`:
+    the share of a call's episodes that may be lost. `spent`: by the calls made so far; `seconds`:
+    wall time in rollouts, by purpose."""
+
+    folder: Path
+    seed: int
+    ledger: Ledger
+    player: Player
+    trainer: Trainer
+    tracker: Tracker
+    progress: Progress | Aside
+    on_checkpoint: Checkpoint | None = None
+    roles: Roles | None = None
+    make_suite: MakeSuite | None = None
+    known: KnownCalls | None = None
+    max_lost: float = 0.5
+
+    def __post_init__(self) -> None:
+        self.suite = self.player.suites.target
         self._sources: dict[str, Source] = {}
-        self._calls = CallStore(folder, ledger, player, known, max_lost, self._show, self.log)
+        self._known = self.known if self.player.repeats else None
+        self._episodes = EpisodeFile(self.folder / "trajectories.jsonl")
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls_made: set[str] = set()
         self._heard: list[Hear] = []
-        self.spent = 0  # by the calls made so far
-        self.seconds: dict[str, float] = {}  # wall time in rollouts, by purpose
+        self.spent = 0
+        self.seconds: dict[str, float] = {}
         self.episodes, self.training = EpisodeCounts(), TrainingCounts()
 
     def budget_left(self) -> int:
@@ -106,22 +134,24 @@ class RunLab:
     ) -> list[Trajectory]:
         """Runs one episode per entry of `tasks`, in order, charged to the budget unless
         `accounting` exempts the purpose. `by`: runs missing episodes with the same seeds instead of
-        this process.
-
-        Raises BudgetExceeded before anything is run, ValueError for a call name that was used
-        before or the purpose EVALUATION, and UserError as soon as too many of the episodes are
-        lost."""
-        charge = self._charge(call, len(tasks), purpose)
+        this process. Raises BudgetExceeded before anything is run, ValueError for a call name that
+        was used before or the purpose EVALUATION, and UserError as soon as too many are lost."""
+        if call in self._calls_made:
+            raise ValueError(f"the call {call!r} was made before; names are unique in a run")
+        if purpose is Purpose.EVALUATION:
+            raise ValueError("held-out evaluation is run outside the lab")
+        self.ledger.check(call, len(tasks), purpose)
+        charge = len(tasks) if self.charges(purpose) else 0
         self._calls_made.add(call)
-        if self._on_checkpoint is not None and self._latest is not None:
-            self._on_checkpoint(*self._latest, self.spent + charge)
-        self._progress.step(call)
+        if self.on_checkpoint is not None and self._latest is not None:
+            self.on_checkpoint(*self._latest, self.spent + charge)
+        self.progress.step(call)
         started = time.monotonic()
         seeds = tuple(stable_seed(self.seed, call, i) for i in range(len(tasks)))
         way = None if route is None else tuple(route)
         told = None if hints is None else tuple(hints)
         batch = EpisodeBatch(agent, tuple(tasks), seeds, temperature, way, told)
-        out = self._calls.play(NamedCall(call, batch, purpose, by))
+        out = self._played(NamedCall(call, batch, purpose, by))
         self.spent += charge
         self.episodes.add(outcome_of("", 0, trajectory, 0) for trajectory in out)
         seconds = self.seconds.get(purpose.value, 0.0) + time.monotonic() - started
@@ -132,7 +162,7 @@ class RunLab:
 
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
         """The base model's hidden states of prompts (`ShowsState`), which cost no rollout."""
-        policy = self._player.policy
+        policy = self.player.policy
         if not isinstance(policy, ShowsState):
             raise UserError(
                 "the method reads the base model's hidden state, and this policy does not show it. "
@@ -155,13 +185,13 @@ class RunLab:
 
     def metric(self, **values: Any) -> None:
         self.training.log(values)
-        self._tracker.log({"rollouts": self.spent, **values})
+        self.tracker.log({"rollouts": self.spent, **values})
 
     def log(self, text: str) -> None:
-        self._progress.log(text)
+        self.progress.log(text)
 
     def step(self, name: str, done: int, total: int) -> None:
-        self._progress.step(name, done, total)
+        self.progress.step(name, done, total)
 
     def write(self, name: str, value: Any) -> None:
         write_json(self._path(name), value)
@@ -180,7 +210,7 @@ class RunLab:
         return self.folder / name
 
     def prompt_limit(self, role: str) -> int | None:
-        player = None if self._roles is None else self._roles.role(role)
+        player = None if self.roles is None else self.roles.role(role)
         return None if player is None else player.characters
 
     def ask(
@@ -193,16 +223,16 @@ class RunLab:
     ) -> T:
         """The model's answer, parsed by `read`; asked again if that raises `Unusable`. `call` names
         the question; `schema` is the answer's, if it is JSON. Raises LLMError."""
-        if self._roles is None:
+        if self.roles is None:
             raise ValueError(f"no model plays the role {role!r}")
-        return self._roles.usable(role, call, messages, read, schema)
+        return self.roles.usable(role, call, messages, read, schema)
 
     def retract(self, role: str, calls: str) -> None:
-        if self._roles is not None:
-            self._roles.retract(role, calls)
+        if self.roles is not None:
+            self.roles.retract(role, calls)
 
     def suite_of(self, task: Task) -> Suite:
-        return self._player.suites.of(task)
+        return self.player.suites.of(task)
 
     def sources(self) -> list[Source]:
         return list(self._sources.values())
@@ -212,39 +242,101 @@ class RunLab:
     ) -> Suite:
         """Builds the suite of source code, in a sandbox; `rollouts` then accepts its tasks.
         `given`: names that the code may use, with JSON values. Raises UserError."""
-        if self._make_suite is None:
+        if self.make_suite is None:
             raise ValueError("this lab has no sandbox for generated programs")
         found = Source(name, source, dict(given), image)
-        suite = self._make_suite(found)
+        suite = self.make_suite(found)
         self._sources[name] = found
-        self._player.suites.add(generated_key(name), suite)
+        self.player.suites.add(generated_key(name), suite)
         return suite
 
     def drop_suite(self, name: str) -> None:
         self._sources.pop(name, None)
-        self._player.suites.drop(generated_key(name))
+        self.player.suites.drop(generated_key(name))
 
     def close(self) -> None:
         self.ledger.close()
-        self._calls.close()
-        self._tracker.close()
-        self._player.suites.close()
+        self._episodes.close()
+        self.tracker.close()
+        self.player.suites.close()
 
-    def _charge(self, call: str, count: int, purpose: Purpose) -> int:
-        """The rollouts charged for a call. Raises if the call is not permitted."""
-        if call in self._calls_made:
-            raise ValueError(f"the call {call!r} was made before; names are unique in a run")
-        if purpose is Purpose.EVALUATION:
-            raise ValueError("held-out evaluation is run outside the lab")
-        charge = count if self.charges(purpose) else 0
-        if charge > self.budget_left():
-            raise BudgetExceeded(
-                f"{call!r} asks for {count} rollouts; {self.budget_left()} of {self.ledger.budget} "
-                "are left. Change the setting `budget`."
-            )
-        return charge
+    def _played(self, call: NamedCall) -> list[Trajectory]:
+        """The call's episodes, in order; those that are not on disk are run and written."""
+        self._take_back(call)
+        for i, trajectory in self._episodes.take(call.name).items():
+            self._check_same(call, i, trajectory)
+            # Its ledger line is missing if the run was killed between the two writes.
+            self._record(call, i, trajectory)
+        self._check_lost(call)
+        if call.missing():
+            self._complete(call)
+        if self._known is not None and call.by is None:
+            self._known.keep(call.name, call.batch, call.there)
+        return [call.there[i] for i in range(len(call.batch))]
 
-    def _show(self, trajectory: Trajectory, purpose: Purpose) -> None:
+    def _record(self, call: NamedCall, index: int, trajectory: Trajectory) -> None:
+        self.ledger.record(entry(call.name, index, call.purpose, trajectory))
+        call.there[index] = trajectory
         score = trajectory.score
         reward = None if score is None else score.similarity
-        self._progress.episode(reward, charged=self.charges(purpose))
+        self.progress.episode(reward, charged=self.charges(call.purpose))
+
+    def _take_back(self, call: NamedCall) -> None:
+        """Forgets the stored lost episodes of a call that lost too many. The trajectories come
+        last: as long as they are there, a start that was cut off is repeated by the next one."""
+        if not call.goes_back:
+            return
+        stored, count = self._episodes.of(call.name), len(call.batch)
+        lost = call.lost(stored)
+        if len(lost) <= self.max_lost * count:
+            return
+        if isinstance(call.by, TakesBack):
+            kept = stored.keys() - set(lost)
+            call.by.take_back([i for i in range(count) if i not in kept])
+        self.ledger.take_back(call.name, lost)
+        self._episodes.take_back(call.name, lost)
+        self.log(f"{call.name}: {len(lost)} lost episodes are run again")
+
+    def _check_lost(self, call: NamedCall) -> None:
+        lost = [call.there[i] for i in call.lost(call.there)]
+        causes = [f"{trajectory.failure} ({trajectory.task})" for trajectory in lost]
+        remedy = AGAIN if call.goes_back else NOT_AGAIN
+        where = self.player.faults.where
+        check(call.name, causes, len(call.batch), self.max_lost, where, remedy)
+
+    def _complete(self, call: NamedCall) -> None:
+        """Runs the missing episodes; adds each to `there` and to the files when it ends."""
+
+        def ended(index: int, trajectory: Trajectory) -> None:
+            # The trajectory is written first, so every ledger line has its trajectory.
+            self._episodes.add(call.name, index, trajectory)
+            self._record(call, index, trajectory)
+            if trajectory.failure is not None:
+                self._check_lost(call)
+
+        def arrived(index: int, trajectory: Trajectory) -> None:
+            self._check_same(call, index, trajectory)
+            ended(index, trajectory)
+
+        known = None if self._known is None else self._known.find(call.name, call.batch)
+        if call.by is not None:
+            call.by(call.missing(), arrived)
+        elif known is not None:
+            for index in [i for i in known if i not in call.there]:
+                ended(index, known[index])
+        else:
+            play_missing(self.player, call.batch, frozenset(call.there), ended)
+
+    def _check_same(self, call: NamedCall, index: int, found: Trajectory) -> None:
+        """Raises UserError unless a stored (or received) episode is the one that this call runs."""
+        expected, batch = "nothing", call.batch
+        if index < len(batch):
+            task, version = batch.tasks[index], batch.agent.version
+            expected = f"{task.id} by {version}"
+            if (found.task, found.seed, found.agent) == (task.id, batch.seeds[index], version):
+                return
+        raise UserError(
+            f"{self.folder} was written by another version of the program: its call "
+            f"{call.name!r}, episode {index} is {found.task} by {found.agent}, and this version "
+            f"would run {expected}. Change the setting `run_dir`, or remove the folder."
+        )

@@ -1,18 +1,41 @@
-"""The ledger enforces the budget: one line per episode in which the agent acts, for any purpose.
+"""What a run has played, on disk: the ledger, which enforces the budget; whole episodes, of the lab
+and of evaluations; and the limit on lost ones.
 
-What `accounting` exempts (`types.CHARGED`) is recorded but not charged. Lines on disk, by (call,
-index), count as spent and are never written twice, so that a resumed run has the same ledger."""
+The ledger has one line per episode in which the agent acts, for any purpose. What `accounting`
+exempts (`types.CHARGED`) is recorded but not charged. Lines on disk, by (call, index), count as
+spent and are never written twice, so that a resumed run has the same ledger.
+
+An episode is written once, as it ends; every later start is answered from the file. Its rounding
+may depend on the others in its batch, so a batch that is partly on disk is run again as a whole,
+and only the missing episodes are reported; or these alone are run, if the policy or the simulated
+user is not repeatable. An episode is lost when the infrastructure fails (environment, sandbox,
+policy, user). A call of which too many are lost teaches nothing: it stops the run, and the next
+start takes them back."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.lines import Entry
-from trace_bench.core.store import Lines, damaged
-from trace_bench.core.types import CHARGED, Purpose, Trajectory
+from trace_bench.core.protocols import OnEpisode
+from trace_bench.core.store import Lines, damaged, read_lines
+from trace_bench.core.types import (
+    CHARGED,
+    Boundary,
+    Entry,
+    Failure,
+    Purpose,
+    Stored,
+    Task,
+    Trajectory,
+)
+from trace_bench.play.rollouts import EpisodeBatch, Player
+from trace_bench.play.suites import GENERATED
+
+Spot = tuple[str, int]  # (call, index) of an episode
 
 
 def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> Entry:
@@ -34,24 +57,22 @@ def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> En
     )
 
 
+@dataclass(eq=False)
 class Ledger:
     """Counts episodes of the purposes `charged` against `budget` and writes all to `path`."""
 
-    def __init__(
-        self, path: Path, budget: int, charged: frozenset[Purpose] = CHARGED["strict"]
-    ) -> None:
-        if budget < 0:
-            raise UserError(f"budget is {budget}; allowed: 0 or more. Change the setting `budget`.")
-        self.path = path
-        self.budget = budget
-        self.charged = charged
-        self._lines = Lines(path, Entry)
+    path: Path
+    budget: int
+    charged: frozenset[Purpose] = CHARGED["strict"]
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(self.path, Entry)
         self._calls: dict[str, dict[int, Entry]] = {}
         self._counts: Counter[Purpose] = Counter()
         for number, entry in enumerate(self._lines.existing, start=1):
             if entry.index in self._calls.get(entry.call, {}):
                 twice = f"episode {entry.index} of {entry.call!r} is in an earlier line too"
-                raise damaged(path, number, twice)
+                raise damaged(self.path, number, twice)
             self._remember(entry)
         self._lines.existing.clear()
 
@@ -68,23 +89,18 @@ class Ledger:
         """Episodes per purpose, whether charged or not."""
         return {p.value: self._counts[p] for p in Purpose if self._counts[p]}
 
-    def call(self, name: str) -> dict[int, Entry]:
-        return dict(self._calls.get(name, {}))
-
     def check(self, call: str, count: int, purpose: Purpose) -> None:
-        """Raises BudgetExceeded when `count` episodes of `call` (less those already written)
-        do not fit what is left, and ValueError when the call was made with another purpose."""
+        """Raises BudgetExceeded when `count` episodes of `call`, with those already written, do not
+        fit what is left, and ValueError when the call was made with another purpose."""
         there = self._calls.get(call, {})
         for entry in there.values():
             if entry.purpose is not purpose:
                 raise ValueError(f"call {call!r} is {entry.purpose} in the ledger, not {purpose}")
-        if purpose not in self.charged:
-            return
-        new = count - len(there)
-        if new > self.left:
+        left = self.left + len(there)
+        if purpose in self.charged and count > left:
             raise BudgetExceeded(
-                f"{call!r} asks for {new} more rollouts; {self.left} of {self.budget} are left. "
-                "Change the setting `budget`."
+                f"{call!r} asks for {count} rollouts; {left} of {self.budget} are left. Change the "
+                "setting `budget`."
             )
 
     def record(self, entry: Entry) -> bool:
@@ -113,3 +129,117 @@ class Ledger:
     def _remember(self, entry: Entry) -> None:
         self._calls.setdefault(entry.call, {})[entry.index] = entry
         self._counts[entry.purpose] += 1
+
+
+class EpisodeFile:
+    """The episodes of a file, by call and index. Those of earlier starts are held until their call
+    is asked for (`take`), unless `held` is False."""
+
+    def __init__(self, path: Path, *, held: bool = True) -> None:
+        self._lines = Lines(path, Stored)
+        self._there: set[Spot] = set()
+        self._held: dict[str, dict[int, Trajectory]] = {}
+        for line in self._lines.existing:
+            self._there.add((line.call, line.index))
+            if held:
+                self._held.setdefault(line.call, {})[line.index] = line.trajectory
+        self._lines.existing.clear()
+
+    def __contains__(self, spot: object) -> bool:
+        return spot in self._there
+
+    def of(self, call: str) -> dict[int, Trajectory]:
+        """A call's episodes of earlier starts, in the order in which they ended."""
+        return dict(self._held.get(call, {}))
+
+    def take(self, call: str) -> dict[int, Trajectory]:
+        """As `of`; they are no longer held."""
+        return self._held.pop(call, {})
+
+    def read(self, spots: Iterable[Spot]) -> dict[Spot, Trajectory]:
+        wanted = set(spots)
+        if not wanted:
+            return {}
+        found = ((x.call, x.index, x.trajectory) for x in read_lines(self._lines.path, Stored))
+        return {(call, index): t for call, index, t in found if (call, index) in wanted}
+
+    def add(self, call: str, index: int, trajectory: Trajectory) -> None:
+        """Writes an episode that has ended, unless it is there."""
+        if (call, index) not in self._there:
+            self._lines.append(Stored(call, index, trajectory))
+            self._there.add((call, index))
+
+    def take_back(self, call: str, indices: Collection[int]) -> None:
+        gone = frozenset(indices)
+        self._lines.drop(lambda line: line.call == call and line.index in gone)
+        for index in gone:
+            self._there.discard((call, index))
+            self._held.get(call, {}).pop(index, None)
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+_OF_PROGRAM = (Boundary.ENVIRONMENT, Boundary.SANDBOX)
+AGAIN = "Remove the cause and run the same command again: the lost episodes are run again."
+NOT_AGAIN = "The training has learned from what is left of them: change the setting `run_dir`."
+
+
+def counts(task: Task, failure: Failure | None) -> bool:
+    """Whether an episode counts as lost. One that a generated environment fails does not: that is a
+    finding about the environment, which its method then drops."""
+    if failure is None:
+        return False
+    return not (task.env.startswith(GENERATED) and failure.boundary in _OF_PROGRAM)
+
+
+def check(
+    what: str,
+    lost: Sequence[str],
+    total: int,
+    share: float,
+    where: str = "",
+    remedy: str = AGAIN,
+) -> None:
+    """Raises UserError if too many of `total` episodes are `lost` (the cause of each, in order).
+    `where`: of the tracebacks, as `Faults` says it."""
+    if len(lost) <= share * total:
+        return
+    raise UserError(
+        f"{what}: {len(lost)} of {total} episodes were lost, more than max_lost={share:g} allows. "
+        f"The first: {lost[0]}.{where} {remedy} To accept such losses, change the setting "
+        "`max_lost`."
+    )
+
+
+def play_missing(
+    player: Player, batch: EpisodeBatch, there: Collection[int], on_episode: OnEpisode
+) -> None:
+    """Completes a batch of which `there` is on disk; `on_episode` is called for the rest."""
+    missing = [i for i in range(len(batch)) if i not in there]
+    if not missing:
+        return
+    which = range(len(batch)) if player.repeats else missing
+
+    def ended(place: int, trajectory: Trajectory) -> None:
+        if which[place] not in there:
+            on_episode(which[place], trajectory)
+
+    player.play(batch.only(which), ended)
+
+
+class KnownCalls:
+    """Complete calls that were run in this process, for another lab that makes the same calls, of
+    agents without adapters: what two trainings from the same agent have in common."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[EpisodeBatch, Mapping[int, Trajectory]]] = {}
+
+    def keep(self, call: str, batch: EpisodeBatch, played: Mapping[int, Trajectory]) -> None:
+        """`played`: in the order in which the episodes ended."""
+        if not batch.agent.adapters:
+            self._calls[call] = (batch, dict(played))
+
+    def find(self, call: str, batch: EpisodeBatch) -> Mapping[int, Trajectory] | None:
+        kept, played = self._calls.get(call, (None, None))
+        return played if kept == batch else None

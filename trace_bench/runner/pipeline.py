@@ -10,32 +10,29 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from trace_bench.core.beginning import base_agent
 from trace_bench.core.errors import BudgetExceeded, UserError, outlasting
-from trace_bench.core.lines import Outcome
 from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
 from trace_bench.core.run_files import AGENT, CONFIG, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.summary import Summary, TrainedApart, read_summary
-from trace_bench.core.types import CHARGED, AgentSpec, Task, to_json
-from trace_bench.play.known import KnownCalls
+from trace_bench.core.types import CHARGED, AgentSpec, Outcome, Task, to_json
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.runner import build, report
-from trace_bench.runner.beginning import base_agent, beginning_of
-from trace_bench.runner.bench import Bench, build_bench, check_built
+from trace_bench.runner.bench import Bench, build_bench
 from trace_bench.runner.build import Log, Parts
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place, locate, only_writer
-from trace_bench.runner.lab import Checkpoint, RunLab
-from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.plan import checkpoints
+from trace_bench.runner.lab import RunLab
+from trace_bench.runner.ledger import KnownCalls, Ledger
+from trace_bench.runner.plan import beginning_of, checkpoints
 from trace_bench.runner.progress import TIMING, Aside, Clock, Progress
 from trace_bench.runner.summary import summarize
 from trace_bench.settings.identity import parts_of
@@ -103,7 +100,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     place = locate(settings, parts)
     if (found := _finished(parts, place)) is not None:
         return found
-    with few_collections(), only_writer(place.folder), ExitStack() as stack:
+    with only_writer(place.folder), ExitStack() as stack:
         resumed = place.belongs()
         summary = read_summary(place.folder) if resumed else None
         if summary is not None and summary.lost:
@@ -111,8 +108,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
         elif summary is not None:
             summary = _reported_again(settings, parts, place, summary, log)
             return Done(place.folder, summary, stored=True)
-        bench = build_bench(settings, parts, place, stack, log)
-        check_built(bench, new=not resumed)
+        bench = build_bench(settings, parts, place, stack, log, new=not resumed)
         tracker: Tracker = parts["tracker"].make(bench.context)  # refuses before anything is there
         if not resumed:
             place.claim(settings)
@@ -138,12 +134,10 @@ def _finished(parts: Parts, place: Place) -> Done | None:
 @dataclass(frozen=True)
 class _InProgress:
     bench: Bench
-    player: Player
     evaluation: Evaluation
     progress: Progress
     clock: Clock
-    metrics: Metrics
-    known: KnownCalls | None  # shared by the method and its yardsticks
+    lab: RunLab  # the method's
 
 
 def _execute(
@@ -151,35 +145,43 @@ def _execute(
 ) -> Summary:
     """Runs everything that is not on disk yet and writes the summary."""
     started = time.monotonic()
-    folder, settings = bench.place.folder, bench.settings
+    folder, settings, how = bench.place.folder, bench.settings, bench.settings.policy
+    # A run makes millions of small values, hardly any in reference cycles, and each collection of
+    # the old generation visits the model and all libraries. Python's are 700, 10, 10.
+    stack.callback(gc.set_threshold, *gc.get_threshold())
+    gc.set_threshold(20_000, 10, 50)
     stack.callback(progress.close)
     bench.write_tags()
     clock = Clock(folder / TIMING, progress.stage)
-    player = Player(
-        bench.policy,
-        Suites(bench.suite, lots=settings.rehearsal),
-        settings.policy.max_turns,
-        settings.policy.max_tokens,
-        Faults(folder / FAULTS),
-        settings.policy.shards,
-        settings.policy.workers,
-        settings.policy.max_seconds,
-    )
+    suites, faults = Suites(bench.suite, lots=settings.rehearsal), Faults(folder / FAULTS)
+    limits = how.max_turns, how.max_tokens, how.max_seconds
+    player = Player(bench.policy, suites, *limits, faults, how.shards, how.workers)
     points = checkpoints(settings, bench.plan)
-    evaluation = Evaluation(
-        folder, player, settings, bench.held_out, points, progress=progress, clock=clock
-    )
+    evaluation = Evaluation(folder, player, settings, bench.held_out, points, progress, clock)
     stack.enter_context(closing(evaluation))
     metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
-    known = KnownCalls() if bench.yardsticks else None
-    run = _InProgress(bench, player, evaluation, progress, clock, metrics, known)
-    lab = stack.enter_context(closing(_lab(run)))
+    lab = RunLab(
+        folder,
+        settings.seed,
+        _ledger(folder, settings),
+        player,
+        bench.trainer,
+        metrics,
+        progress,
+        evaluation.checkpoint,
+        bench.roles,
+        build.generated_suites(settings, bench.context, bench.log),
+        KnownCalls() if bench.yardsticks else None,
+        settings.max_lost,
+    )
+    stack.enter_context(closing(lab))
     if resumed:
         there = lab.ledger.spent
         progress.log(f"resuming {folder}: {there} of {settings.budget} rollouts are there")
     beginning = beginning_of(settings)
     base = base_agent(bench.acting_model, beginning, folder)
-    agent = _phases(run, lab, base)
+    run = _InProgress(bench, evaluation, progress, clock, lab)
+    agent = _phases(run, base)
     trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks}
     clock.add("total", time.monotonic() - started)
     if not (folder / CONFIG).exists():
@@ -187,16 +189,8 @@ def _execute(
             f"{folder} was removed while the run wrote to it, so it has no result. Run the same "
             "command again."
         )
-    summary = summarize(
-        bench,
-        evaluation,
-        lab,
-        agent=agent,
-        before=None if beginning is None else beginning.runs,
-        yardsticks=trained,
-        seconds=clock.seconds,
-        tracker=metrics.failure,
-    )
+    found = summarize(bench, evaluation, lab, agent, beginning, trained, clock.seconds)
+    summary = _with_failure(found, metrics)
     write_json(folder / SUMMARY, summary)
     metrics.conclude(to_json(summary))
     if summary.complete:
@@ -207,6 +201,10 @@ def _execute(
     return told
 
 
+def _ledger(folder: Path, settings: Settings) -> Ledger:
+    return Ledger(folder / "ledger.jsonl", settings.budget, CHARGED[settings.accounting])
+
+
 def _with_failure(summary: Summary, metrics: Metrics) -> Summary:
     """The summary with how the tracker failed by now, if it has a place for that."""
     if summary.health is None:
@@ -214,9 +212,9 @@ def _with_failure(summary: Summary, metrics: Metrics) -> Summary:
     return replace(summary, health=replace(summary.health, tracker=metrics.failure))
 
 
-def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
+def _phases(run: _InProgress, base: AgentSpec) -> AgentSpec:
     """Runs the phases: base agent, scripted bounds, method, trained agent, adapters, router."""
-    bench, evaluation = run.bench, run.evaluation
+    bench, evaluation, lab = run.bench, run.evaluation, run.lab
     evaluation.base(base)
     names = [*LOWER, *(UPPER if isinstance(bench.suite, HasReference) else ())]
     evaluation.floors(build.scripted_policies(bench.context, names))
@@ -251,43 +249,25 @@ def _fitted(
 
 
 def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> TrainedApart:
-    """Trains a yardstick apart, with its own ledger."""
-    with run.clock.phase(yardstick.title), closing(_lab(run, yardstick)) as lab:
-        run.progress.phase(yardstick.title, total=run.bench.settings.budget)
-        agent = _fitted(yardstick.method, yardstick.name, base, run.bench.train, lab)
+    """Trains a yardstick apart: with a ledger, metrics and generated suites of its own."""
+    bench, settings = run.bench, run.bench.settings
+    folder = bench.place.folder / yardstick.name
+    own = replace(
+        run.lab,
+        folder=folder,
+        ledger=_ledger(folder, settings),
+        player=replace(run.lab.player, suites=Suites(bench.suite, lots=settings.rehearsal)),
+        trainer=bench.parts["trainer"].make(bench.context),
+        tracker=Metrics(folder / "metrics.jsonl", Silent(), bench.log),
+        progress=Aside(run.progress),
+        on_checkpoint=None,
+    )
+    with run.clock.phase(yardstick.title), closing(own) as lab:
+        run.progress.phase(yardstick.title, total=settings.budget)
+        agent = _fitted(yardstick.method, yardstick.name, base, bench.train, lab)
         rollouts = lab.ledger.by_purpose()
     run.evaluation.trained(yardstick.name, f"evaluation of {yardstick.title}", base, agent)
     return TrainedApart(yardstick.title, rollouts)
-
-
-def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
-    """The method's lab, or a yardstick's, whose metrics stay in its folder."""
-    bench, settings = run.bench, run.bench.settings
-    folder, trainer, player = bench.place.folder, bench.trainer, run.player
-    metrics = run.metrics
-    progress: Progress | Aside = run.progress
-    on_checkpoint: Checkpoint | None = run.evaluation.checkpoint
-    if yardstick is not None:
-        folder = folder / yardstick.name
-        own = Suites(bench.suite, lots=settings.rehearsal)  # with generated ones of its own
-        player = replace(player, suites=own)
-        trainer = bench.parts["trainer"].make(bench.context)
-        metrics = Metrics(folder / "metrics.jsonl", Silent(), bench.log)
-        progress, on_checkpoint = Aside(run.progress), None
-    return RunLab(
-        folder,
-        seed=settings.seed,
-        ledger=Ledger(folder / "ledger.jsonl", settings.budget, CHARGED[settings.accounting]),
-        player=player,
-        trainer=trainer,
-        tracker=metrics,
-        progress=progress,
-        on_checkpoint=on_checkpoint,
-        roles=bench.roles,
-        make_suite=build.generated_suites(settings, bench.context, bench.log),
-        known=run.known,
-        max_lost=settings.max_lost,
-    )
 
 
 def _reported_again(
@@ -296,8 +276,7 @@ def _reported_again(
     """Passes a stored result to a tracker that waits for it; the summary, with its failure."""
     if not parts["tracker"].declared.awaits_result():
         return summary
-    facts: dict[str, Any] = vars(place)
-    tracker: Tracker = parts["tracker"].make(build.run_context(settings, parts, **facts))
+    tracker = parts["tracker"].make(build.run_context(settings, parts, **vars(place)))
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
         metrics.conclude(to_json(summary))
         report.hand_over(place.folder, metrics)
@@ -318,15 +297,3 @@ def _larger(settings: Settings, summary: Summary) -> str | None:
     if found is None:
         return f"with {split}: not run yet; add env.train_split={split} to the command"
     return report.beside(f"with {split}", found)
-
-
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Reduces garbage collection. A run makes millions of small values, hardly any in reference
-    cycles, and each collection of the old generation visits the model and all libraries."""
-    before = gc.get_threshold()
-    gc.set_threshold(20_000, 10, 50)  # new objects between collections; Python has 700, 10, 10
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)

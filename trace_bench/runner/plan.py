@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from trace_bench.core.beginning import Beginning, read_beginning
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
+    ContinuesAdapters,
     HasReference,
     Method,
     MethodPlan,
     Need,
     PlannedRun,
     Policy,
+    ShowsState,
     Suite,
     Trainer,
+    members,
 )
-from trace_bench.core.protocols.declared import members
 from trace_bench.core.run_files import DEMONSTRATED, FLOORS
 from trace_bench.core.store import read_if_there
 from trace_bench.core.types import CHARGED, Task
 from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
-from trace_bench.runner.beginning import beginning_of, with_beginning
+from trace_bench.policies.routing.router import AT_SERVERS
 from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.sandbox.choose import engine_of, walled
 from trace_bench.settings.schema import PARTS, Settings
+from trace_bench.trainers.record import start_of
+
+STATES = Need(
+    "policy",
+    ShowsState,
+    "docs/routing.md",
+    f"The router of the `agent` that the run begins with reads hidden states. {AT_SERVERS}",
+)
 
 
 def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
@@ -112,21 +123,17 @@ def check_needs(
     acting = policy.declared.under(policy.options) if built is None else type(built)
     has = {"env": type(suite), "trainer": type(trainer), "policy": acting}
     for need in plan.needs:
-        if has[need.group] is not Policy and not issubclass(has[need.group], _abilities(need)):
-            raise _lacking(need, parts, suite)
+        one_of = tuple(filter(None, (need.protocol, need.instead)))
+        if has[need.group] is not Policy and not issubclass(has[need.group], one_of):
+            raise _lacking(need, one_of, parts, suite)
 
 
-def _abilities(need: Need) -> tuple[type, ...]:
-    """Those of which one is enough."""
-    return (need.protocol,) if need.instead is None else (need.protocol, need.instead)
-
-
-def _lacking(need: Need, parts: Parts, suite: Suite) -> UserError:
+def _lacking(need: Need, one_of: Iterable[type], parts: Parts, suite: Suite) -> UserError:
     given = parts[need.group].label
     if need.group == "env":
         given = f"{suite.name}/{suite.variant}"
     hint = f" {need.hint}" if need.hint else ""
-    named = ((p.__name__, ", ".join(members(p))) for p in _abilities(need))
+    named = ((p.__name__, ", ".join(members(p))) for p in one_of)
     wanted = " or ".join(f"`{name}` ({own})" if own else f"`{name}`" for name, own in named)
     return UserError(
         f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and {given} "
@@ -212,3 +219,52 @@ def training_tasks(
             f"allowed: 1 to {len(tasks)}, or null for all. Change `env.train_tasks`."
         )
     return tasks[:wanted]
+
+
+def beginning_of(settings: Settings) -> Beginning | None:
+    """What the run begins with; None for the bare model."""
+    return None if settings.agent is None else read_beginning(settings.agent)
+
+
+def check_beginning(
+    found: Beginning | None,
+    plan: MethodPlan,
+    trainer: Trainer,
+    *,
+    scripted: bool,
+    weights: str | None,
+) -> None:
+    """Raises UserError for an agent that this run cannot begin with. `scripted`: the policy has no
+    weights; `weights`: the hash of this run's base model, None if unknown."""
+    if found is None:
+        return
+    if scripted:
+        raise UserError(
+            "agent=... needs a policy that runs a model; a scripted one acts the same whatever "
+            "the agent is. Change `policy` to local or openai, or leave `agent` out."
+        )
+    if None not in (found.weights, weights) and found.weights != weights:
+        raise UserError(
+            f"the agent was made of a model with other weights ({found.weights}) than this run's "
+            f"({weights}). Change `model` or `agent`."
+        )
+    if not plan.trains or (start := start_of(found.agent)) is None:
+        return
+    if not isinstance(trainer, ContinuesAdapters):
+        raise UserError(
+            f"the agent has the adapter {start.name}, and {type(trainer).__name__} does not train "
+            "on from one (`ContinuesAdapters`: check_start, see docs/trainers.md). Change "
+            "`trainer` or `agent`."
+        )
+    trainer.check_start(start)
+
+
+def with_beginning(plan: MethodPlan, found: Beginning | None) -> MethodPlan:
+    """The plan with what the evaluation of the beginning's own adapters and router needs."""
+    if found is None:
+        return plan
+    kind = (found.agent.router or {}).get("kind")
+    adapters = max(plan.adapters, len(found.agent.adapters))
+    needs = (*plan.needs, STATES) if kind == "classifier" else plan.needs
+    routed = plan.routed or kind in ("zero_shot", "both")
+    return replace(plan, adapters=adapters, routed=routed, needs=needs)

@@ -10,42 +10,128 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import MethodPlan, Phase
 from trace_bench.core.run_files import REPAIRS
 from trace_bench.core.store import read_object, write_json
-from trace_bench.runner.ahead import ENOUGH, Ahead, Stage
+from trace_bench.settings.schema import Settings
 
+BASE, METHOD = "base evaluation", "method"
 RECENT = 64  # episodes in the running reward
+ENOUGH = 8  # episodes that have a pace
 
 
+@dataclass(frozen=True)
+class Stage:
+    """What `Clock` measures as `name`, with its phases in a dry run. `episodes`: at most, without
+    what the budget does not pay for. `method`: a method acts, so that its pace is another than an
+    evaluation's; `trains`: it also takes optimizer steps."""
+
+    name: str
+    phases: tuple[Phase, ...]
+    episodes: int
+    method: bool = False
+    trains: bool = False
+
+
+def stages_of(
+    settings: Settings, plan: MethodPlan, held_out: int, dev: int, points: int
+) -> tuple[Stage, ...]:
+    """The stages of a run in their order; the floors, which cost next to nothing, are left out."""
+    evaluation, budget = settings.evaluation, settings.budget
+    each, curve = held_out * evaluation.trials, points * dev
+    own = sum(phase.rollouts for phase in plan.phases)
+    own = min(own, budget) if settings.accounting == "strict" else own
+    phases = (*plan.phases, *([Phase("points of the curve", curve)] if points else ()))
+
+    def stage(name: str, count: int, title: str, *, most: bool = True, **kind: bool) -> Stage:
+        return Stage(name, (Phase(title, count, most),), count, **kind)
+
+    out = [stage(BASE, each, BASE, most=False)]
+    out.append(Stage(METHOD, phases, own + curve, method=True, trains=plan.trains))
+    if plan.learns or plan.adapters:
+        out.append(stage("final evaluation", each, "final evaluation", most=False))
+    if plan.adapters > 1 and evaluation.routing:
+        alone, routing = plan.adapters * each, (plan.adapters + 2) * dev
+        out.append(stage("evaluation of every adapter", alone, "every adapter alone"))
+        out.append(stage("evaluation of routing", routing, "routing on the dev split"))
+    for one in plan.yardsticks if evaluation.yardsticks else ():
+        title, count = f"{one.title}, a yardstick", budget + each
+        out.append(stage(one.title, count, title, method=True, trains=plan.trains))
+    return tuple(out)
+
+
+class Ahead:
+    """The stage that goes on, what is left of it, and those after it."""
+
+    def __init__(self, stages: Sequence[Stage] = ()) -> None:
+        self._stages, self._at = stages, -1
+        self.begin("", {}, 0.0)
+
+    def begin(self, name: str, seconds: Mapping[str, float], now: float) -> None:
+        """The stage `name` begins at the time `now`; `seconds`: what stages took so far. Its
+        `episodes` and whether it has `stepped` are counted from here."""
+        names = [stage.name for stage in self._stages]
+        self._at = names.index(name) if name in names else self._at
+        self.now, self._started, self._seconds = name, now, dict(seconds)
+        self.episodes, self.stepped = 0, False
+
+    def later(self) -> list[Stage]:
+        return [s for s in self._stages[self._at + 1 :] if s.episodes or s.trains]
+
+    @property
+    def least(self) -> bool:
+        """Whether `left` lacks the time of optimizer steps, of which none has shown its pace."""
+        due, ended = self._stages[max(self._at, 0) :], self._seconds.keys() - {self.now}
+        shown = any(s.trains and s.name in ended for s in self._stages)
+        return any(s.trains for s in due) and not (
+            shown or (self.stepped and self.episodes >= ENOUGH)
+        )
+
+    def left(self, now: float, phase: float | None = None) -> float | None:
+        """Seconds, None without a pace so far; never less than what is known of the `phase`."""
+        if not self._stages or self._pace(self._stages[0], now) is None:
+            return None
+        rest = sum(s.episodes * (self._pace(s, now) or 0.0) for s in self.later())
+        here = self._stages[max(self._at, 0)]
+        due = here.episodes - self.episodes if here.name == self.now else 0
+        return rest + max(due * (self._pace(here, now) or 0.0), phase or 0.0)
+
+    def _pace(self, stage: Stage, now: float) -> float | None:
+        """Seconds an episode: of what goes on if it is of the same kind, else of the first stage of
+        that kind. A method's is an evaluation's until there is one."""
+        here = self._stages[max(self._at, 0)]
+        if (here.name, here.method) == (self.now, stage.method) and self.episodes >= ENOUGH:
+            return (now - self._started) / self.episodes
+        for one in self._stages:
+            measured = one.name != self.now and one.name in self._seconds
+            if one.method == stage.method and measured and one.episodes:
+                return self._seconds[one.name] / one.episodes
+        return self._pace(self._stages[0], now) if stage.method else None
+
+
+@dataclass(eq=False)
 class Progress:
     """Counts episodes and shows the progress. Never influences results."""
 
-    def __init__(
-        self,
-        budget: int,
-        *,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        every: float = 10.0,
-        stages: Sequence[Stage] = (),
-    ) -> None:
-        self.budget = budget
-        self._ahead = Ahead(stages)
+    budget: int
+    _: KW_ONLY
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    clock: Callable[[], float] = time.monotonic
+    every: float = 10.0
+    stages: Sequence[Stage] = ()
+
+    def __post_init__(self) -> None:
+        self._ahead = Ahead(self.stages)
         self._told: bool | None = None  # what is to come, and (True) how long it takes
         self.spent = 0
-        self._stream = sys.stderr if stream is None else stream
-        self._clock = clock
-        self._every = every
         self._rewards: deque[float] = deque(maxlen=RECENT)
         self._begin("starting", 0)
-        self._live: Any = None
-        if self._stream.isatty():
-            self._live = _live(self._stream)
+        self._live = _live(self.stream) if self.stream.isatty() else None
 
     def phase(self, name: str, total: int = 0) -> None:
         """Starts a phase; `total`: its number of episodes, 0 if it spends the budget."""
@@ -53,20 +139,20 @@ class Progress:
         self._show(force=True)
 
     def _begin(self, name: str, total: int) -> None:
-        self._phase, self._total, self._done = name, total, 0
-        self._step, self._steps = "", _Steps()
+        self._phase, self._total, self._last = name, total, self.clock()
+        first = 0 if total else self.spent
+        self._episodes = _Count(self._last, total or self.budget, first, first)
+        self._step, self._steps = "", _Count()
         self._rewards.clear()
-        self._phase_start = self._last = self._clock()
-        self._spent_at_start = self.spent
 
     def stage(self, name: str, seconds: Mapping[str, float]) -> None:
         """Starts a stage of the run, after those that took so many seconds."""
-        self._ahead.begin(name, seconds, self._clock())
+        self._ahead.begin(name, seconds, self.clock())
         self._tell()
 
     def _tell(self) -> None:
         """Says what is to come, and again when it is known how long that takes."""
-        left, later = self._ahead.left(self._clock()), self._ahead.later()
+        left, later = self._ahead.left(self.clock()), self._ahead.later()
         known = left is not None
         if not later or (self._told is not None and known <= self._told):
             return
@@ -83,18 +169,17 @@ class Progress:
         """Sets the current step of the phase; the time left is still that of the whole phase, or
         with a `total` that of this step, of which so much is `done`."""
         if name != self._step or total != self._steps.total:
-            self._steps = _Steps(self._clock(), done, total)
-        if done:
-            self._ahead.step()
+            self._steps = _Count(self.clock(), total, done, enough=2)
+        self._ahead.stepped |= done > 0
         self._step, self._steps.done = name, done
         self._show()
 
     def episode(self, reward: float | None, *, charged: bool) -> None:
         """Counts a finished episode; `reward` is None if the infrastructure failed."""
-        self._done += 1
-        self._ahead.episode()
+        self._ahead.episodes += 1
         self.spent += charged
-        if self._told is False and self._done * 4 >= self._total > 0:
+        self._episodes.done += 1 if self._total else charged
+        if self._told is False and self._episodes.done * 4 >= self._total > 0:
             self._tell()
         if reward is not None:
             self._rewards.append(reward)
@@ -104,7 +189,7 @@ class Progress:
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=self._stream, flush=True)
+            print(text, file=self.stream, flush=True)
 
     def close(self) -> None:
         if self._live is not None:
@@ -117,19 +202,19 @@ class Progress:
         if self._steps.total:
             parts.append(f"{self._steps.done}/{self._steps.total} steps")
         elif self._total:
-            parts.append(f"{self._done}/{self._total} episodes")
+            parts.append(f"{self._episodes.done}/{self._total} episodes")
         parts.append(f"rollouts {self.spent}/{self.budget}")
         if self._rewards:
             parts.append(f"reward {sum(self._rewards) / len(self._rewards):.2f}")
-        left = self._time_left()
-        if left is not None:
+        if (left := self._counted.left(self.clock())) is not None:
             parts.append(f"{duration(left)} left")
         name = f"{self._phase}: {self._step}" if self._step else self._phase
         return _fitting(name, " | ".join(parts), columns)
 
     def whole(self, columns: int = 1000) -> str:
         """The run after this phase as one line; in few `columns` the names are shortened."""
-        left = self._ahead.left(self._clock(), self._time_left())
+        now = self.clock()
+        left = self._ahead.left(now, self._counted.left(now))
         then = ", ".join(stage.name for stage in self._ahead.later())
         figures = "the time left is not known yet"
         if left is not None:
@@ -140,47 +225,49 @@ class Progress:
         word = "at least" if self._ahead.least else "about"
         return f"{word} {time_left}, until {word} {end}"
 
-    def _counted(self) -> tuple[float, int, int]:
-        """(since when, done, of how many) of the step if it is counted, else of the phase."""
-        steps = self._steps
-        if steps.total:
-            return steps.start, steps.done - steps.first, steps.total - steps.first
-        if self._total:
-            return self._phase_start, self._done, self._total
-        first = self._spent_at_start
-        return self._phase_start, self.spent - first, self.budget - first
-
-    def _time_left(self) -> float | None:
-        """Estimated seconds, from the pace of this phase, or of its counted step, so far."""
-        start, done, total = self._counted()
-        if done < (2 if self._steps.total else ENOUGH) or done >= total:
-            return None
-        return (self._clock() - start) / done * (total - done)
+    @property
+    def _counted(self) -> _Count:
+        """The steps if they are counted, else the phase."""
+        return self._steps if self._steps.total else self._episodes
 
     def _show(self, force: bool = False) -> None:
         if self._live is not None:
             from rich.text import Text
 
             columns = self._live.console.width
-            _, done, total = self._counted()
-            gauge = bar(done / total if total > 0 else 0.0)
+            gauge = bar(self._counted.share)
             lines = [f"{gauge} {self.line(columns - len(gauge) - 1)}", self.whole(columns)]
             self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
             return
-        now = self._clock()
-        if force or now - self._last >= self._every:
+        now = self.clock()
+        if force or now - self._last >= self.every:
             self._last = now
-            print(self.line(), file=self._stream, flush=True)
+            print(self.line(), file=self.stream, flush=True)
 
 
 @dataclass
-class _Steps:
-    """`done` of the `total` (0: not counted) steps, of which `first` were done at `start`."""
+class _Count:
+    """`done` of a `total` (0: not counted), of which `first` were done at `start`; `enough`: how
+    many have a pace."""
 
     start: float = 0.0
-    first: int = 0
     total: int = 0
+    first: int = 0
     done: int = 0
+    enough: int = ENOUGH
+
+    @property
+    def share(self) -> float:
+        """Of what was due at the start."""
+        due = self.total - self.first
+        return (self.done - self.first) / due if due > 0 else 0.0
+
+    def left(self, now: float) -> float | None:
+        """Estimated seconds, from the pace so far; None without one, or if all is done."""
+        done = self.done - self.first
+        if done < self.enough or self.done >= self.total:
+            return None
+        return (now - self.start) / done * (self.total - self.done)
 
 
 class Aside:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import PER_ITEM, TASKS
 from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.summary import (
@@ -23,8 +22,9 @@ from trace_bench.core.summary import (
     TrainedApart,
     facts,
 )
+from trace_bench.core.types import Outcome
 from trace_bench.llm.roles import cost_in_words
-from trace_bench.results.statistics import p_value
+from trace_bench.results.statistics import many, p_value
 from trace_bench.trackers.jsonl import Metrics
 
 WIDE = 104  # columns of the whole closing table with usual names
@@ -93,10 +93,11 @@ def closing(summary: Summary, columns: int = WIDE) -> str:
     if (beginning := summary.beginning) is not None:
         lines.append(_beginning(beginning, summary.spent))
     if (without := summary.without_known_bad) is not None:
-        lines.append(_without(summary.method, summary.learns, without))
+        bad = many(len(without.tasks or ()), "task")
+        shown = _agents(summary, without)
+        lines.append(f"without the {bad} whose scoring is known to be wrong: {shown}")
     for world, figures in summary.worlds.items():
-        shown = _agents(summary.method, summary.learns, figures)
-        lines.append(f"{world}: {shown} ({figures.score.n} tasks)")
+        lines.append(f"{world}: {_agents(summary, figures)} ({figures.score.n} tasks)")
     if about := facts(summary.suite_data, summary.models):
         lines.append(f"suite: {about}")
     if borrowed is not None:
@@ -154,16 +155,8 @@ def _beginning(beginning: Began, own: int) -> str:
     return f"began with the agent of {made} ({before} rollouts{shown}{marks}){known}"
 
 
-def _without(method: str, learns: bool, figures: Compared) -> str:
-    """Base and method without the tasks whose scoring is known to be wrong, as one line."""
-    count = len(figures.tasks or ())
-    tasks = "task whose scoring is" if count == 1 else "tasks whose scoring is"
-    shown = _agents(method, learns, figures)
-    return f"without the {count} {tasks} known to be wrong: {shown}"
-
-
-def _agents(method: str, learns: bool, figures: Compared) -> str:
-    agents = {"base": figures.base_score, **({method: figures.score} if learns else {})}
+def _agents(run: Summary, figures: Compared) -> str:
+    agents = {"base": figures.base_score, **({run.method: figures.score} if run.learns else {})}
     return ", ".join(f"{name} {_figure(s.success)}" for name, s in agents.items())
 
 

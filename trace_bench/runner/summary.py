@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.beginning import totals
+from trace_bench.core.beginning import Beginning, totals
 from trace_bench.core.protocols import Suite
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
@@ -23,23 +23,19 @@ from trace_bench.core.summary import (
     Commit,
     Compared,
     Costs,
-    EarlierRun,
     Health,
     Summary,
     TrainedApart,
     TrainingSuite,
 )
-from trace_bench.core.types import AgentSpec, to_json
+from trace_bench.core.types import AgentSpec, Outcome, to_json
 from trace_bench.llm.roles import IN_EPISODES, cost_per_item
 from trace_bench.play.suites import about_of, name_of
 from trace_bench.runner.bench import Bench
 from trace_bench.runner.build import models_in_roles
-from trace_bench.runner.evaluation import Evaluation
-from trace_bench.runner.folder import Place
+from trace_bench.runner.evaluation import Evaluation, difference, equal_trials, row, score
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.outcomes import Outcome, difference, equal_trials, row, score
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
-from trace_bench.settings.schema import Settings
 
 VERSIONS = (
     "inspect-evals", "inspect-ai", "bfcl-eval", "trace-bench", "torch", "transformers", "peft",
@@ -52,16 +48,13 @@ def summarize(
     bench: Bench,
     evaluation: Evaluation,
     lab: RunLab,
-    *,
     agent: AgentSpec,
-    before: tuple[EarlierRun, ...] | None,
+    began: Beginning | None,
     yardsticks: Mapping[str, TrainedApart],
     seconds: Mapping[str, float],
-    tracker: str | None,
 ) -> Summary:
-    """The summary for the closing table and later comparisons. `before`: the runs that made the
-    agent which the run began with, None for the bare model; `seconds`: wall time by phase;
-    `tracker`: its failure."""
+    """The summary for the closing table and later comparisons. `began`: None for the bare model;
+    `seconds`: wall time by phase."""
     settings, parts, place, plan = bench.settings, bench.parts, bench.place, bench.plan
     suite, about, borrowed = _facts_of(bench.suite, settings.evaluation.split)
     final, base = evaluation.outcomes["final"], evaluation.outcomes["base"]
@@ -81,7 +74,10 @@ def summarize(
         suite_name="" if settings.env.suite and not borrowed else suite,
         suite_data=about,
         borrowed=borrowed,
-        models=_models(settings),
+        models={
+            name: {k: getattr(how, k) for k in SHOWN}
+            for name, how in models_in_roles(settings).items()
+        },
         split=settings.evaluation.split,
         train_split=settings.env.train_split,
         dev_split=settings.env.dev_split,
@@ -96,7 +92,9 @@ def summarize(
         budget=settings.budget,
         rollouts={**lab.ledger.by_purpose(), "evaluation": evaluation.count},
         demonstrations=plan.demonstrations,
-        beginning=_beginning(settings, place, before),
+        beginning=None
+        if began is None
+        else Began(began.sha256, began.runs, *totals(began.runs, settings.accounting)),
         yardsticks=yardsticks,
         **_scores(final, base),
         without_known_bad=_without_known_bad(bench, final, base),
@@ -109,7 +107,6 @@ def summarize(
             **vars(lab.training),
             method=lab.episodes,
             evaluation=evaluation.health(),
-            tracker=tracker,
             equal_trials=equal_trials([*final]),
         ),
         curve=tuple(evaluation.points),
@@ -124,16 +121,6 @@ def summarize(
         fingerprint=place.fingerprint,
         hashes={name: file_hash(place.folder / name) for name in HASHED},
     )
-
-
-def _beginning(
-    settings: Settings, place: Place, before: tuple[EarlierRun, ...] | None
-) -> Began | None:
-    """The agent that the run began with, the runs that made it, and what they spent."""
-    if before is None:
-        return None
-    sha256 = place.identity["beginning"]["sha256"]
-    return Began(sha256, before, *totals(before, settings.accounting))
 
 
 def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:
@@ -177,11 +164,6 @@ def _by_world(
         own_tasks = tuple(sorted(task for task in found if found[task] == world))
         worlds[world] = Compared(**_scores(one, two), tasks=own_tasks)
     return worlds
-
-
-def _models(settings: Settings) -> dict[str, dict[str, Any]]:
-    played = models_in_roles(settings)
-    return {name: {k: getattr(how, k) for k in SHOWN} for name, how in played.items()}
 
 
 def _rows(

@@ -13,6 +13,7 @@ from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import (
     ActsTogether,
     Env,
+    Forwards,
     HasChecklist,
     HasMilestones,
     HasReference,
@@ -20,8 +21,9 @@ from trace_bench.core.protocols import (
     Synthesizes,
     SynthesizesDomains,
     abilities,
+    forwards,
+    members,
 )
-from trace_bench.core.protocols.declared import Forwards, forwards, members
 from trace_bench.core.text import is_name
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
 from trace_bench.sandbox.calls import PooledEpisode, Result

@@ -33,14 +33,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.core import VERSION
 from trace_bench.core.errors import EpisodeError, attempt
 from trace_bench.core.factory import load
 from trace_bench.core.limits import Unreadable
-from trace_bench.core.protocols import RunContext, Suite, adopted, make_env
-from trace_bench.core.protocols.declared import members
+from trace_bench.core.protocols import RunContext, Suite, adopted, make_env, members
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, boundary_of
-from trace_bench.core.version import VERSION
 from trace_bench.sandbox.protocol import MAX_LINE, PROTOCOL, code_hash, decode, encode, step_to_json
 from trace_bench.sandbox.suite import abilities_of
 

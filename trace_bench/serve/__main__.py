@@ -26,8 +26,8 @@ from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import AGENT, CONFIG
+from trace_bench.core.summary import read_settings
 from trace_bench.core.types import AgentSpec
-from trace_bench.core.yaml_file import read_settings
 from trace_bench.policies.routing.merge import beside
 from trace_bench.serve.request import Model, ServeSettings
 from trace_bench.settings.help import documented

@@ -14,10 +14,8 @@ from trace_bench.core.types import AgentSpec, Message, Milestone, Score, Step, T
 
 class Env:
     """Runs one episode of one task after the other. Synchronous, deterministic given the task, no
-    torch.
-
-    `step` takes the agent's assistant message. A bad tool call is answered with an error message
-    to the agent; an exception raised here is a failure of the environment, not of the agent."""
+    torch. `step` takes the agent's assistant message. A bad tool call is answered with an error
+    message to the agent; an exception raised here is the environment's failure, not the agent's."""
 
     @abstractmethod
     def reset(self, task: Task) -> Step: ...
@@ -186,12 +184,10 @@ Prompt = tuple[Sequence[Message], Sequence[Tool]]
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """Asks for the next turn of a live episode.
-
-    `messages` are only those that arrived since the episode's last turn; the policy remembers the
-    rest. The first request carries `tools` and the opening messages. `seed` is the seed of the
-    episode's own random stream, the same in every request of the episode. `adapter` may change
-    between requests: the whole conversation is then read with the new one."""
+    """Asks for the next turn of a live episode. `messages` are only those that arrived since its
+    last turn; the policy remembers the rest. The first request carries `tools` and the opening
+    messages. `seed`: of the episode's own random stream, the same in every request. `adapter` may
+    change between requests: the whole conversation is then read with the new one."""
 
     episode: int
     messages: tuple[Message, ...]
@@ -204,9 +200,8 @@ class TurnRequest:
 
 @dataclass(frozen=True)
 class TurnReply:
-    """The answer to a TurnRequest. `turn` is None if no turn could be generated: then either
-    `context_full` is true (the prompt exceeds the model's context: a stop reason, not a failure)
-    or `error` says what failed."""
+    """`turn` is None if none could be generated: then either `context_full` is true (the prompt
+    exceeds the model's context: a stop reason, not a failure) or `error` says what failed."""
 
     episode: int
     turn: Turn | None

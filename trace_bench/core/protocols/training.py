@@ -39,12 +39,11 @@ class Ask(Protocol):
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One adapter to train. `reward` names the field of the score that is the reward
-    ("similarity" or "success"). `assignment`: how advantages are taken from the checklists of the
-    scores instead (the settings of `checklists.rewards.Cm2Settings`), which only a trainer that
-    `AssignsAdvantages` can; every trainer heeds the other fields. `whole` maps the agent with
-    the partly trained adapter to the agent that the method would return if training ended
-    now; that agent is evaluated for the curve."""
+    """One adapter to train. `reward`: the field of the score that is the reward ("similarity" or
+    "success"). `assignment`: how advantages are taken from the checklists of the scores instead
+    (the settings of `checklists.rewards.Cm2Settings`; see `AssignsAdvantages`). `whole` maps the
+    agent with the partly trained adapter to the one that the method would return if training ended
+    now, which is evaluated for the curve."""
 
     name: str  # adapter base name; the trainer appends the version
     agent: AgentSpec
@@ -94,9 +93,8 @@ class Trainer:
 
 class ContinuesAdapters(Trainer):
     """A trainer that trains on from the only adapter of a job's agent: it acts in the first
-    iteration, and the new adapter starts as a copy of it and replaces it. Without this ability no
-    agent with an adapter can be trained on. Raises UserError for an adapter that its settings
-    cannot hold."""
+    iteration, and the new adapter starts as a copy of it and replaces it. Raises UserError for an
+    adapter that its settings cannot hold."""
 
     @abstractmethod
     def check_start(self, start: AdapterRef) -> None: ...
@@ -104,9 +102,8 @@ class ContinuesAdapters(Trainer):
 
 class AssignsAdvantages(Trainer):
     """A trainer that heeds `TrainingJob.assignment`: it takes advantages from the checklists of the
-    scores, for a trajectory, a turn or a step. A method whose jobs have one needs this ability, for
-    a trainer without it would train on `reward` instead. Raises UserError for an assignment with
-    which its settings can learn nothing."""
+    scores, for a trajectory, a turn or a step; one without would train on `reward` instead. Raises
+    UserError for an assignment with which its settings can learn nothing."""
 
     @abstractmethod
     def check_assignment(self, assignment: Mapping[str, Any]) -> None: ...
@@ -245,8 +242,8 @@ PlayElsewhere = Callable[[Sequence[int], OnEpisode], None]
 class TakesBack:
     """A `PlayElsewhere` that can go back to before its call, so that lost episodes are run again
     after too many of them have stopped the run. `missing`: the indices of which the run has no
-    episode, once it has taken back the lost ones; what is kept elsewhere of their failures, and
-    whatever was learned from the call, must be forgotten. May be called twice for the same call."""
+    episode any more; what is kept elsewhere of their failures, and whatever was learned from the
+    call, must be forgotten. May be called twice for the same call."""
 
     @abstractmethod
     def __call__(self, which: Sequence[int], ended: OnEpisode) -> None: ...
@@ -272,12 +269,11 @@ class Source:
 
 class Lab(Protocol):
     """Everything that a method may use. Each call has a name, unique in the run and the same when
-    the run is repeated: finished calls are answered from the run folder.
-
-    `rollouts` raises BudgetExceeded before anything is run if the budget does not pay for it,
-    and ValueError for a call name that was used before. `ask` raises LLMError if no answer can be
-    used. `prompt_states` are the policy's (`ShowsState`, a `Need` of the method's plan), without
-    charge. `write` and `write_text` raise UserError for a name that the run itself uses."""
+    the run is repeated: finished calls are answered from the run folder. `rollouts` raises
+    BudgetExceeded before anything is run if the budget does not pay for it, and ValueError for a
+    call name that was used before. `ask` raises LLMError if no answer can be used. `prompt_states`
+    are the policy's (`ShowsState`, a `Need` of the method's plan), without charge. `write` and
+    `write_text` raise UserError for a name that the run itself uses."""
 
     folder: Path
     seed: int

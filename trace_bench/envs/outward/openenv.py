@@ -15,13 +15,13 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from trace_bench.core import VERSION
 from trace_bench.core.chat import make_tool
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.protocols import Suite
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool, to_json
-from trace_bench.core.version import VERSION
 from trace_bench.envs.outside import digest
 from trace_bench.envs.outward import USER, OutwardEpisode
 

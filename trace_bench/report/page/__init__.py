@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Stored
 from trace_bench.core.store import each_line, read_bytes
 from trace_bench.core.text import described
-from trace_bench.core.types import Message, Score, Trajectory, to_json
+from trace_bench.core.types import Message, Score, Stored, Trajectory, to_json
 from trace_bench.report import runs
 from trace_bench.report.runs import Run
 from trace_bench.results.compare import environment_code

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core import VERSION
 from trace_bench.core.store import write_text
 from trace_bench.core.text import file_name
 from trace_bench.core.types import Message, Trajectory, Turn, to_json
-from trace_bench.core.version import VERSION
 from trace_bench.results.formats.episodes import Exported, FinishedRun
 from trace_bench.results.formats.inspect import read_arguments
 

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.lines import Entry, Outcome
 from trace_bench.core.store import file_hash, read_lines, write_json, write_text
-from trace_bench.core.types import grouped, to_json
+from trace_bench.core.types import Entry, Outcome, grouped, to_json
 from trace_bench.results.formats.episodes import FinishedRun
 from trace_bench.results.records import DEFAULT, RULES
 from trace_bench.results.runs import counted, drops

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from trace_bench.core.lines import Entry, Outcome, Stored
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.summary import Summary
-from trace_bench.core.types import Trajectory, grouped
+from trace_bench.core.types import Entry, Outcome, Stored, Trajectory, grouped
 
 HELD_OUT = "evaluation/"
 # The record: every rollout, every attempt at a held-out task, and what the method concluded.

@@ -21,10 +21,9 @@ from typing import Any
 
 from trace_bench.core.command import whole_number
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Outcome
 from trace_bench.core.store import fingerprint, whole, write_text
 from trace_bench.core.text import file_name
-from trace_bench.core.types import Message, Trajectory, grouped, to_json
+from trace_bench.core.types import Message, Outcome, Trajectory, grouped, to_json
 from trace_bench.results.formats.episodes import HELD_OUT, Exported, FinishedRun
 from trace_bench.results.statistics import mean, task_means
 

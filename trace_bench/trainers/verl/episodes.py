@@ -29,9 +29,8 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 
 from trace_bench.core.decode import decode
-from trace_bench.core.lines import Stored
 from trace_bench.core.store import Lines, read_lines
-from trace_bench.core.types import Task, Trajectory
+from trace_bench.core.types import Stored, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.grpo import packed, seen

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import OnEpisode, TakesBack
 from trace_bench.core.store import Lines
+from trace_bench.core.types import Stored
 from trace_bench.trainers.verl.compose import composed, environment, overrides
 from trace_bench.trainers.verl.spec import Arrivals, JobSpec, OfStep, StepFiles, read_spec
 

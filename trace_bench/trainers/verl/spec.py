@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
-from trace_bench.core.lines import Stored
 from trace_bench.core.store import (
     parse_line,
     read_json,
@@ -30,7 +29,7 @@ from trace_bench.core.store import (
     write_json,
     write_text,
 )
-from trace_bench.core.types import AgentSpec, Count, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Count, Stored, Task, Trajectory
 from trace_bench.trainers.course import Course
 from trace_bench.trainers.record import start_of, with_version
 from trace_bench.trainers.settings import VerlSettings

@@ -7,10 +7,11 @@ from toy import ToySuite, toy_task
 
 from trace_bench.core.protocols import ActsTogether
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
-from trace_bench.play.known import KnownCalls, choices, play_missing
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
+from trace_bench.runner.evaluate import choices
+from trace_bench.runner.ledger import KnownCalls, play_missing
 
 AGENT = AgentSpec("none")
 

@@ -1,3 +1,0 @@
-"""The package's version."""
-
-VERSION = "0.1.0"
