@@ -117,8 +117,8 @@ def figure(curves: dict[str, list[dict[str, Any]]], budget: int, path: Path) -> 
         least = min(len(c) for c in own)
         values = np.array([running([m["reward"] for m in c[:least]]) for c in own])
         x = [m["spent"] for m in own[0][:least]]
-        band = (values.min(0).tolist(), values.mean(0).tolist(), values.max(0).tolist())
-        figures.curve(axes, x, *band, colour, dashes, f"trainer {name}")
+        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
+        axes.plot(x, values.mean(0), color=colour, linestyle=dashes, label=f"trainer {name}")
     axes.set_xlabel("rollouts")
     axes.set_ylabel("mean reward")
     axes.set_ylim(0, 1.05)

@@ -63,15 +63,15 @@ def test_an_unknown_measure_is_an_error() -> None:
         column_similarity("fuzzy", "a", "b")
 
 
-def _columns(**targets: str) -> list[tuple[str, Any, Any]]:
-    return [(name, target, "rouge_l") for name, target in targets.items()]
+def _columns(**targets: str) -> tuple[tuple[str, Any, Any], ...]:
+    return tuple((name, target, "rouge_l") for name, target in targets.items())
 
 
 def test_a_row_is_the_geometric_mean_of_its_columns() -> None:
     row = {"a": "one two three four", "b": "same", "c": "not compared"}
     target = _columns(a="one two three five", b="same")
     assert rows_similarity([target], [row]) == pytest.approx(0.75**0.5)
-    assert rows_similarity([[*target, ("missing", "x", "exact")]], [row]) == 0.0
+    assert rows_similarity([(*target, ("missing", "x", "exact"))], [row]) == 0.0
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 6])

@@ -82,6 +82,7 @@ def lab(folder: Path, trainer: Any) -> Any:
 def test_a_trajectory_of_the_protocol_becomes_a_conversation() -> None:
     found = adp(TALK, "here")
     messages, tools = found.messages, found.tools
+    assert tools is not None
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
     (call,) = messages[1]["tool_calls"]
     assert messages[1]["content"] == "I look it up." and call["id"] == "c1"

@@ -497,9 +497,10 @@ def test_figures_and_tables_are_written_and_repeatable(tmp_path: Path) -> None:
 def test_a_short_training_has_tables_and_no_curve(tmp_path: Path) -> None:
     """One iteration makes no line. An adapter with one does not keep others from their curves."""
     pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
-    short = replace(record("grpo", [1, 0, 1]), training=[[8, "x", 0.5, 0.1, 0.2]], drops={})
-    more = [*short.training, [8, "y", None, None, None], [16, "y", 0.4, 0, 0], [24, "y", 0.6, 0, 0]]
-    both = [short, replace(short, method="trace", training=more, fingerprint="t")]
+    short = replace(record("grpo", [1, 0, 1]), training=((8, "x", 0.5, 0.1, 0.2),), drops={})
+    later = ((8, "y", None, None, None), (16, "y", 0.4, 0, 0), (24, "y", 0.6, 0, 0))
+    longer = replace(short, method="trace", training=(*short.training, *later), fingerprint="t")
+    both = [short, longer]
     for records, drawn in (([short], False), (both, True)):
         source, out = tmp_path / "records.jsonl", tmp_path / f"{len(records)}"
         source.write_text("".join(map(as_line, records)))

@@ -119,7 +119,7 @@ def test_repeats_are_read_from_seeds_then_from_trials() -> None:
     assert repeats_of([*still, one, two]).flips == pytest.approx(0.25)
     assert repeats_of(still) is ASSUMED
     # 1 of 2 trials: the two always disagree; 2 of 2: never.
-    tried = repeats_of([replace(one, passes=[[1, 2], [2, 2]])])
+    tried = repeats_of([replace(one, passes=((1, 2), (2, 2)))])
     assert tried.flips == pytest.approx(0.5) and "trials" in tried.source
 
 

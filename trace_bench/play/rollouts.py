@@ -81,7 +81,8 @@ class EpisodeBatch:
     def _with(self, change: Callable[[str, Sequence[Any]], tuple[Any, ...]]) -> EpisodeBatch:
         """With other values of everything that is given for each episode."""
         each: dict[str, Any] = {n: getattr(self, n) for n in ("tasks", "seeds", "route", "hints")}
-        return replace(self, **{n: change(n, own) for n, own in each.items() if own is not None})
+        changed: Any = {n: change(n, own) for n, own in each.items() if own is not None}
+        return replace(self, **changed)
 
 
 More = Callable[[], EpisodeBatch | None]

@@ -239,9 +239,9 @@ def _machines(f: Forecast) -> list[str]:
     if f.plan is not None and f.plan.trains and not scripted and f.trainer is not None:
         needed, missing = f.trainer.machines(size)
         lines += needed
-        place = _found(f, lambda: model_path(f.settings, f.parts)) if served else None
-        if place is not None and f.trainer.weights_here and not Path(place).is_dir():
-            missing.insert(0, f"the weights of {place} in a folder here (model.path), for training")
+        model = _found(f, lambda: model_path(f.settings, f.parts)) if served else None
+        if model is not None and f.trainer.weights_here and not Path(model).is_dir():
+            missing.insert(0, f"the weights of {model} in a folder here (model.path), for training")
         f.missing += [m for m in missing if m not in f.missing]
     return lines or ["no GPU is needed"]
 

@@ -136,7 +136,7 @@ class GateTraining:
             "phase": "training",
             "adapter": f"{NAME}@{iteration + 1:04d}",
             "iteration": iteration,
-            "spent": self.recipe.group_size * sum(self.schedule.groups[: iteration + 1]),
+            "spent": self.recipe.group_size * sum(self.schedule[: iteration + 1]),
             **of_rollouts(played, reward, found),
             "learning_rate": self.route.rate,
             "steps": update.steps,

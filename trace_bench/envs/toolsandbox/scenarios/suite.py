@@ -31,7 +31,7 @@ from trace_bench.core.protocols import (
     perform,
 )
 from trace_bench.core.types import Message, Task
-from trace_bench.envs import EitherEnv, SplitsByNumber
+from trace_bench.envs import EitherEnv
 from trace_bench.envs.domains.env import DomainEnv
 from trace_bench.envs.domains.tasks import domain_data, tables
 from trace_bench.envs.domains.tasks import reference as domain_reference
@@ -80,7 +80,7 @@ def _task(split: str, index: int, augmentation: str) -> Task:
     return task
 
 
-class EmbeddedSuite(SplitsByNumber, HasReference, HasChecklist, Synthesizes, SynthesizesDomains):
+class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains):
     """The phone world: contacts, messages, reminders, settings and searches. A score always carries
     the name of its suite: `embedded` is not the official benchmark.
 
@@ -95,7 +95,6 @@ class EmbeddedSuite(SplitsByNumber, HasReference, HasChecklist, Synthesizes, Syn
     image = "base"
     lists_tasks_here = True
     forks = True
-    sizes = MappingProxyType(SIZES)
     larger = MappingProxyType({"train": "train_large"})
     tag_keys = ("requires",)
     general_demonstrations = "trace_bench.tiny.demos:general"
@@ -104,8 +103,13 @@ class EmbeddedSuite(SplitsByNumber, HasReference, HasChecklist, Synthesizes, Syn
     def __init__(self, augmentation: Augmentation = "none") -> None:
         self.augmentation = augmentation
 
-    def numbered(self, split: str, number: int, task_id: str) -> Task:
-        return _task(split, number, self.augmentation)
+    def splits(self) -> Sequence[str]:
+        return tuple(SIZES)
+
+    def tasks(self, split: str) -> list[Task]:
+        if split not in SIZES:
+            raise unknown("split", split, SIZES, "env.train_split or evaluation.split")
+        return [_task(split, number, self.augmentation) for number in range(SIZES[split])]
 
     def task(self, task_id: str) -> Task:
         """Any task from its id: of a split, or synthetic."""
