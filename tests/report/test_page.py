@@ -72,7 +72,7 @@ def test_two_runs_are_compared_task_by_task(runs: Path, tmp_path: Path) -> None:
     gap = sum(right[t] - left[t] for t in left) / len(left)
     found = pair["found"]
     assert found["value"] == pytest.approx(gap) and found["low"] < gap < found["high"] < 0
-    a, b, _ = chosen([str(runs / "random"), str(runs / "reference")])
+    a, b = chosen([str(runs / "random"), str(runs / "reference")])
     said = compare_two(a, b)
     assert f"{gap:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]" in said
     assert ["policy.name", "reference", "random"] in pair["differ"]
