@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -177,16 +177,23 @@ def _servers(
 # -- the run, once killed and once whole ------------------------------------------------------
 
 
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "trace_bench.rehearse", "--run", str(folder / "settings.json")]
+    with (folder / "log.txt").open("ab") as log:
+        return subprocess.Popen(words, stdout=log, stderr=log)
+
+
 @contextmanager
 def _running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The run in a process of its own, which ends with the block."""
-    words = [sys.executable, "-m", "trace_bench.rehearse", "--run", str(folder / "settings.json")]
-    with (folder / "log.txt").open("ab") as log:
-        process = subprocess.Popen(words, stdout=log, stderr=log)
+    process = _start(folder)
     try:
         yield process
     finally:
         process.terminate()  # where it has not ended
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(60)
+        process.kill()
         process.wait()
 
 

@@ -110,7 +110,7 @@ def _some(found: Sequence[Stored], option: str, there: Sequence[str]) -> None:
 def _labels(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """The labels of the analysed episodes, if the run has any, by call and index."""
     rows = read_if_there(folder / CAPABILITIES).get("labels", ())
-    return {(row.get("call"), row.get("index")): row["labels"] for row in rows}
+    return {(str(row.get("call")), row.get("index")): row.get("labels", {}) for row in rows}
 
 
 def render(episode: Stored, labelled: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:

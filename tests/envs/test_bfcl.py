@@ -27,7 +27,7 @@ from trace_bench.check import main as check_command
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
-from trace_bench.envs.bfcl import data as bfcl_data
+from trace_bench.envs.bfcl import world as bfcl_data
 from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite, split_of
 from trace_bench.envs.bfcl.synthetic import MAKERS
 from trace_bench.envs.bfcl.world import CATEGORIES, BfclCall, BfclWorld, known_bad, load, parse

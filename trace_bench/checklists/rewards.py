@@ -174,21 +174,21 @@ def _steps_of(
     return out
 
 
-def _events(rollout: Rollout, how: Assignment) -> list[Key]:
-    """The items that have a reward event."""
-    return [
+def _events(rollout: Rollout, how: Assignment) -> dict[Key, None]:
+    """The items that have a reward event, each once, in order."""
+    return dict.fromkeys(
         (c.turn, c.item)
         for c in rollout.checks
         if c.step is not None and (not how.dependencies or rollout.ready(c, c.step))
-    ]
+    )
 
 
 def _weights(rollout: Rollout, how: Assignment) -> dict[Key, float]:
     """The items' weights, normalized in each turn."""
     weights = {(c.turn, c.item): c.weight if how.weights else 1.0 for c in rollout.checks}
     totals: dict[int, float] = {}
-    for (turn, _), weight in weights.items():
-        totals[turn] = totals.get(turn, 0.0) + weight
+    for c in rollout.checks:
+        totals[c.turn] = totals.get(c.turn, 0.0) + (c.weight if how.weights else 1.0)
     return {key: weight / (totals[key[0]] or 1.0) for key, weight in weights.items()}
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -135,6 +134,8 @@ def locked(folder: Path, refusal: str = "") -> Iterator[None]:
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("w")
+    import fcntl  # systems without it can read what others have made
+
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if refusal else 0))

@@ -1,4 +1,5 @@
-"""What writes GEPA's prompts: a program in the place of the reflecting LLM, or a language model.
+"""What writes GEPA's prompts, and the memory's lines: a program in the place of the reflecting LLM,
+or a language model.
 
 Both read conversations with their feedback, and nothing else: neither a task's reference nor what
 the task was made to test. The program finds symptoms by simple patterns and can only write lines

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.checked import number
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, Need
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
@@ -56,7 +57,8 @@ class Tuning:
         sequences: Callable[[int], Sequence[Tokens]],
     ) -> None:
         trainer = lab.trainer
-        assert isinstance(trainer, FineTunes), "the plan needs it (HERE)"
+        if not isinstance(trainer, FineTunes):
+            raise UserError("This method fine-tunes in this process. Set `trainer` to local.")
         self.name, self.base, self.lab, self.settings = name, base, lab, settings
         self.given, self.sequences = given, sequences
         self.learner: Learner = trainer.learner(base.model)

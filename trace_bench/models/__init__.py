@@ -120,9 +120,12 @@ def making(cache: Path, name: str) -> Iterator[Path]:
         building.mkdir()
     try:
         yield building
-        _free(cache, name)  # or another program was first
         with disk_errors(cache):
-            building.rename(cache / name)
+            try:
+                building.rename(cache / name)
+            except OSError:
+                _free(cache, name)  # or another program was first
+                raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
 

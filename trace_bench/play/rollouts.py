@@ -297,7 +297,8 @@ class _Playing:
     def _unrouted(self, episode: _Live, error: BaseException) -> None:
         if isinstance(error, UserError):
             raise error  # a setup error: no episode can be routed
-        self._fail(episode, Boundary.POLICY, error)
+        asked = self.router is not None and self.router.waits  # a server, which has no traceback
+        self._fail(episode, Boundary.POLICY, described(error) if asked else error)
 
     def _begin(self, episode: _Live, opening: Step, chosen: Choice | BaseException) -> None:
         if isinstance(chosen, BaseException):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trace_bench.core.chat import call_json, read_call, text_message
-from trace_bench.core.limits import Limits, Unreadable, read
+from trace_bench.core.limits import Limits, Unreadable, measure, read
 from trace_bench.core.text import between, without_surrogates
 from trace_bench.core.types import Message, Tool
 
@@ -258,6 +258,10 @@ class Llama(Format):
         body = text.strip().removeprefix(_MARK).strip()
         if not _BEGUN.match(body):
             return text, []
+        try:
+            measure(body.encode("utf-8", "surrogatepass"), CALL)
+        except Unreadable as error:
+            raise Malformed(f"not JSON: {error}") from None
         found, place = [], 0
         while place < len(body):
             value, place = _json_at(body, place)

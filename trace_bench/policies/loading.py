@@ -2,8 +2,8 @@
 A program that comes with a model is run only where the settings ask for it
 (`model.trust_remote_code`); without an answer transformers would ask at the terminal.
 
-And in which numbers they compute: `policy.dtype`, for the sampler and the trainer alike. With
-bfloat16 the linear layers keep their weights in it and compute their products in it. All else
+The numbers that models compute in are here too: `policy.dtype`, for the sampler and the trainer
+alike. With bfloat16 the linear layers keep their weights and compute their products in it. All else
 stays in float32: the hidden state that layers add to, norms, positions and the logits; attention
 too, but in the project's own engine, whose cache and factors are in bfloat16 (`engine.decoder`).
 Roundings are not equal even at the same places of a deep model: sampler and trainer of SmolLM2 are

@@ -190,7 +190,7 @@ class OpenAIPolicy(RanksLabels):
         return episode
 
     def _alone(self, server: int, request: TurnRequest) -> Turn:
-        """The only turn of an episode at this server (`trial.OneTurn`)."""
+        """The only turn of an episode at this server (`served.OneTurn`)."""
         episode = self._begin(request, server)
         self._hear(request, episode)
         try:

@@ -1,7 +1,8 @@
 """The models of a policy's servers: the base model, and adapters that are loaded at run time.
 
-vLLM serves each adapter under its own model name and can load new ones while it runs; it reads them
-from disk, so servers and this program must see the same files. The served name contains a hash of
+vLLM serves each adapter under its own model name and can load new ones while it runs
+(`--enable-lora`, VLLM_ALLOW_RUNTIME_LORA_UPDATING=True); it reads them from disk, so servers and
+this program must see the same files. The served name contains a hash of
 the weights, so that two adapters never share one, even on a server that several runs use. Each
 server is checked once for each adapter: it must list the name, and its probabilities for a probe
 prompt must differ from the base model's.

@@ -78,9 +78,9 @@ def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
             return _two(a[0], b[0])
     records: dict[object, Record] = {}
     for r in (r for f in found for r in f.records):
-        key = r.fingerprint or id(r)
-        if key not in records or not records[key].folder:
-            records[key] = r
+        key = r.fingerprint or id(r)  # of a run that is named twice the last, and its folder
+        there = records.get(key, r).folder
+        records[key] = r if r.folder else replace(r, folder=there)
     sides = _sides(list(records.values()))
     if len(sides) == 1 and len(sides[0].records) == 2:  # two seeds of one agent
         sides = [Side((r,)) for r in sides[0].records]

@@ -140,7 +140,7 @@ class RunLab:
             raise ValueError(f"the call {call!r} was made before; names are unique in a run")
         if purpose is Purpose.EVALUATION:
             raise ValueError("held-out evaluation is run outside the lab")
-        self.ledger.check(call, len(tasks), purpose)
+        self.ledger.check(call, len(tasks), purpose, self.budget_left())
         charge = len(tasks) if self.charges(purpose) else 0
         self._calls_made.add(call)
         if self.on_checkpoint is not None and self._latest is not None:

@@ -45,9 +45,29 @@ class Processes(Engine):
         return ProcessTransport(command, env, hint="change `env.python`")
 
 
+class Inline(Processes):
+    """This process. Programs of others, where they are allowed, have child processes."""
+
+    here = True
+
+
+class Auto(Docker):
+    """Containers where a Docker engine answers, else this process. Programs of others need the
+    containers."""
+
+    @classmethod
+    def chosen(cls, sandbox: SandboxSettings, log: Log) -> type[Engine]:
+        try:
+            connect(sandbox.start).close()
+        except UserError as error:
+            log(f"sandbox=auto: environments run in this process, since {error}")
+            return Inline
+        return Docker
+
+
 ENGINES: Mapping[str, type[Engine]] = {
-    "inline": Processes,  # of programs of others; `suite_in` makes all else in this process
-    "auto": Docker,  # `suite_in` looks whether it answers; code of others needs it
+    "inline": Inline,
+    "auto": Auto,
     "process": Processes,
     "docker": Docker,
     "podman": Podman,
@@ -64,14 +84,8 @@ def engine_of(sandbox: SandboxSettings) -> type[Engine]:
 
 def suite_in(part: Part, run: RunContext, sandbox: Sandbox, env: EnvSettings, log: Log) -> Suite:
     """The suite, with its episodes in the chosen sandbox, which `auto` logs. Raises UserError."""
-    engine, here = engine_of(sandbox), sandbox.name == "inline"
-    if sandbox.name == "auto":
-        try:
-            connect(sandbox.start).close()
-        except UserError as error:
-            log(f"sandbox=auto: environments run in this process, since {error}")
-            here = True
-    if here:
+    engine = engine_of(sandbox).chosen(sandbox, log)
+    if engine.here:
         made: Suite = part.make(run)
         return made
     if not part.factory.importable:
@@ -162,5 +176,5 @@ def source_pool(
 
 def walled() -> str:
     """The names of the engines that keep code of others in."""
-    *names, last = [n for n, e in ENGINES.items() if e.contains and n != "auto"]
+    *names, last = [n for n, e in ENGINES.items() if e.contains and e is not Auto]
     return f"{', '.join(names)} or {last}"

@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,6 +51,10 @@ class Engine(ABC):
     """Workers run in an image, or in a folder made of one."""
     leaves: ClassVar[bool] = False
     """A program that is killed may leave something behind, which `clean` removes."""
+    here: ClassVar[bool] = False
+    """Suites run in this process; `start` is for programs of others."""
+    unlimited: Sequence[str] = ()
+    """What it cannot limit on this machine, in words."""
 
     @abstractmethod
     def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None: ...
@@ -59,8 +63,10 @@ class Engine(ABC):
     def start(self, arguments: Mapping[str, Any]) -> Transport:
         """A new worker with these start arguments (worker.py)."""
 
-    unlimited: Sequence[str] = ()
-    """What it cannot limit on this machine, in words."""
+    @classmethod
+    def chosen(cls, sandbox: SandboxSettings, log: Callable[[str], None]) -> type[Engine]:
+        """What is used in its place on this machine."""
+        return cls
 
     @classmethod  # noqa: B027 (most have nothing to remove)
     def clean(cls, sandbox: SandboxSettings) -> None:

@@ -28,11 +28,12 @@ IN_IMAGE = {
 
 
 class Namespaces(Engine):
-    """`command`: what makes the sandbox, before what runs in it; `how`: arguments of Popen."""
+    """Programs that lay namespaces of the kernel around a worker, whose image is a folder."""
 
     images = True
 
     def _begin(self, sandbox: Sandbox, command: Sequence[str], **how: Any) -> None:
+        """`command`: what makes the sandbox, before what runs in it; `how`: arguments of Popen."""
         self._command, self._how, self._limits = command, how, rlimits(sandbox)
         answer([*command, "true"], sandbox, **how)
 

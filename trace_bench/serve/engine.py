@@ -108,8 +108,10 @@ class LocalEngine:
             traceback.print_exc()
             self.broken = True
             self._refuse(Refused(500, "the engine has failed; see the server's log"))
+            again = Refused(503, "the engine has failed; start the server again")
             while self._take():
-                self._refuse(Refused(503, "the engine has failed; start the server again"))
+                self._refuse(again)
+            self._refuse(again)  # what was asked just before the end
 
     def _take(self) -> bool:
         """Takes what was asked, and waits if there is nothing to do; False once it is closed."""

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -143,7 +144,15 @@ class Loading:
 
     def _step(self) -> None:
         """One step for all open turns; the next comes after what was asked meanwhile."""
-        for reply in self._policy.step():
+        try:
+            replies = self._policy.step()
+        except Exception as error:
+            traceback.print_exc()
+            for done in self._asked.values():
+                done.set_exception(error)
+            self._asked.clear()
+            return
+        for reply in replies:
             self._policy.release(reply.episode)
             if reply.turn is not None:
                 self._asked.pop(reply.episode).set_result(reply.turn)

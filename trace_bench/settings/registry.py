@@ -250,7 +250,7 @@ def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
 
 
 @functools.lru_cache(maxsize=4)
-def _installed(path: tuple[str, ...]) -> metadata.SelectableGroups:
+def _installed(path: tuple[str, ...]) -> Any:
     """The entry points on the import path. Slow: reads every installed package's metadata."""
     return metadata.entry_points()
 

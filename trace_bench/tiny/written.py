@@ -51,10 +51,13 @@ class WrittenSettings:
     """Demonstrations."""
     varied: bool = False
     """Names tools and arguments in many styles, and offers the tools in another order."""
-    # As in MadeSettings:
     split: str | None = None
+    """The split of the tasks; null: demo, or without one every second task of `env.train_split`."""
     made: bool = False
+    """Every second demonstration is of a task that the suite makes, of all its capabilities and
+    other domains in turn."""
     seed: int = 0
+    """Of the demonstrations."""
 
 
 def write(world: World, settings: WrittenSettings, log: Log) -> None:

@@ -9,7 +9,8 @@ batch. Each episode of each member is a rollout.
 
 The noise is that of B alone, and A stays as drawn: with half the directions to look in, the same
 rollouts find more (a bandit after 640, two seeds: 0.99 and 0.66, with noise on both 0.85 and 0.52).
-Members act greedily, as in the paper: at temperature 1, luck outweighs how they differ (0.16).
+Members act greedily, as in the paper: at temperature 1, luck outweighs by far how they differ, and
+the same bandit is at 0.16 after 1280 rollouts.
 
 The noise follows from the seed, and finished calls are answered from disk: a job that was killed is
 computed again from its stored rollouts and gives the same adapter to the byte."""

@@ -131,7 +131,7 @@ def as_openai(data: Mapping[str, Any]) -> dict[str, Any]:
         agent = out.get("agent")
         out["tools"] = (agent.get("tool_definitions") if isinstance(agent, Mapping) else None) or []
     names = ("uuid", "id", "trajectory_id", "session_id")
-    out["uuid"] = next((data[key] for key in names if data.get(key) not in (None, "")), None)
+    out["uuid"] = next((data[key] for key in names if data.get(key)), None)
     tools = _unpacked(out.get("tools", []), "tools")
     if isinstance(tools, list):
         out["tools"] = [_wrapped(tool) for tool in tools]

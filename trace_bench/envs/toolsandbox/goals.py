@@ -1,5 +1,5 @@
 """What a task of the phone world rewards: milestones and minefields, read from plain JSON and
-checked once."""
+checked when an episode begins."""
 
 from __future__ import annotations
 
@@ -170,7 +170,8 @@ def _guard(data: str | Mapping[str, Any]) -> Guard:
 def _constraint(data: Mapping[str, Any]) -> Constraint:
     database, kind, measures = data["database"], data["kind"], data.get("measures") or {}
     if kind == "tool_trace":
-        columns = [_columns(row.get("arguments", {}), measures) for row in data["rows"]]
+        rows = [row.get("arguments", {}) for row in data["rows"]]
+        columns = [tuple((n, t, measures.get(n, "exact")) for n, t in row.items()) for row in rows]
         names = tuple(row["name"] for row in data["rows"])
         return Constraint(SANDBOX, kind, tuple(columns), names)
     known = _SANDBOX_COLUMNS if database == SANDBOX else COLUMNS.get(database)

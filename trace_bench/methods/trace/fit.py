@@ -5,7 +5,7 @@ stopping) goes to those after it."""
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class Trained:
         return {**made, "share": self.share, "spent": self.spent}
 
 
-class Fit:
+class Fit(ABC):
     """What is left open is where the tasks come from (tasks.py). `looks`: how the analysis is
     called in the plan; `nothing`: why the base agent is returned when there are no tasks; `drawn`:
     keeps tasks for another fit."""

@@ -71,7 +71,7 @@ class GateTraining:
         from trace_bench.trainers.gates import Gate, Gated
 
         assert isinstance(budget.settings.route, GateRoute) and agent.router is not None
-        assert isinstance(lab.trainer, FineTunes), "the plan needs it (routing.TUNING)"
+        assert isinstance(lab.trainer, FineTunes)  # the plan's needs: routing.TUNING
         self.lab, self.base, self.tasks = lab, agent, tasks
         self.route, self.reward = budget.settings.route, budget.settings.reward
         self.recipe = lab.trainer.settings

@@ -142,7 +142,9 @@ class Scheduler:
             raise ValueError(f"episode {order.episode}: a turn is open already")
         member.order, member.waiting = order, True
         member.limit = min(order.max_tokens, self.context - start)
-        member.draws = uniforms(order.seed, start, member.limit)
+        greedy = order.temperature <= 0  # whose seed may be anything
+        unused = np.zeros(member.limit, np.float32)
+        member.draws = unused if greedy else uniforms(order.seed, start, member.limit)
         member.ids, member.logprobs = [], []
 
     def release(self, episode: int) -> None:

@@ -35,9 +35,8 @@ _DISTRACTORS: Mapping[str, int | None] = dict.fromkeys(AUGMENTATIONS, 3) | {
 _DROPPED = {"scrambled_arg_descriptions": "description", "scrambled_arg_types": "type"}
 
 
-@lru_cache(maxsize=1024)
 def offer(
-    tools: tuple[str, ...], augmentation: str, seed: int, withheld: tuple[str, ...] = ()
+    tools: Sequence[str], augmentation: str, seed: int, withheld: Sequence[str] = ()
 ) -> tuple[tuple[Tool, ...], Mapping[str, str]]:
     """The schemas to show and the map from shown names to tools. `withheld` tools are never among
     the distractors: the scenario is about their absence. The schemas are shared between
@@ -46,6 +45,15 @@ def offer(
     Without distractors the tools keep their order; with distractors all are shuffled by `seed`, so
     that the order does not tell them apart.
     """
+    if _DISTRACTORS.get(augmentation) == 0:
+        return _offer(tuple(tools), augmentation, 0, ())  # the same for every seed
+    return _offer(tuple(tools), augmentation, seed, tuple(withheld))
+
+
+@lru_cache(maxsize=1024)
+def _offer(
+    tools: tuple[str, ...], augmentation: str, seed: int, withheld: tuple[str, ...]
+) -> tuple[tuple[Tool, ...], Mapping[str, str]]:
     if augmentation not in _DISTRACTORS:
         raise ValueError(f"no augmentation {augmentation!r}; allowed: {', '.join(AUGMENTATIONS)}")
     for name in tools:
