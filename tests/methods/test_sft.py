@@ -70,6 +70,7 @@ def lab(folder: Path, trainer: Any) -> Any:
     return SimpleNamespace(
         folder=folder,
         seed=3,
+        suite=EmbeddedSuite(),
         trainer=trainer,
         budget_left=lambda: 640,
         metric=lambda **values: notes["metrics"].append(values),

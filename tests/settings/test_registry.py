@@ -276,7 +276,7 @@ def test_an_object_of_the_package_counts_with_its_arguments() -> None:
 
 
 def test_two_of_our_own_parts_by_their_factory_are_two_runs() -> None:
-    methods = ("base:Base", "grpo:Grpo")
+    methods = ("grpo:Base", "grpo:Grpo")
     runs = []
     for name in methods:
         settings = compose(["method=custom", f"method.factory=trace_bench.methods.{name}"])
