@@ -26,7 +26,8 @@ def main(argv: Sequence[str]) -> int:
         from trace_bench.settings.compose import config_dir_of
         from trace_bench.settings.help import text
 
-        more = config_dir_of(rest := list(argv))
+        rest = list(argv)
+        more = config_dir_of(rest)
         print(text(next((a for a in rest if not a.startswith("-")), None), more))
         return 0
     if sys.stderr.isatty():

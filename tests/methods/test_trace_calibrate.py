@@ -10,9 +10,11 @@ from trace_lab import BASE, MemoryLab
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.types import Purpose
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
+from trace_bench.methods.looking.capabilities import Capability, Verdict
 from trace_bench.methods.making import Mix, draw, generator, self_test
 from trace_bench.methods.trace import calibrate as c
-from trace_bench.methods.trace.settings import SynthesisSettings
+from trace_bench.methods.trace.settings import Budget, SynthesisSettings, TraceSettings
+from trace_bench.methods.trace.tasks import Generated
 
 DEFAULTS = SynthesisSettings()
 WIN, LOSE, PART = (1.0, True), (0.0, False), (0.6, False)
@@ -75,10 +77,19 @@ def test_calibration_in_the_world_stays_within_its_pool() -> None:
     assert by_name["checks_preconditions"].outcome == "kept with a warning"  # never succeeds
     assert by_name["checks_preconditions"].rounds[0].numbers.success == 0.0
     assert 0.2 < by_name["recovers_from_errors"].rounds[0].numbers.success < 0.7
-    assert by_name["recovers_from_errors"].outcome != "dropped"
     assert "dropped" in c.table(results)
     groups = [lab.calls[0][2][i : i + 8] for i in range(0, 96, 8)]
     assert all(len(set(g)) == 1 for g in groups) and len({g[0] for g in groups}) == 12
+
+
+def test_what_calibration_drops_gets_no_tasks() -> None:
+    names = ["recovers_from_errors", "disambiguates", "checks_preconditions"]
+    lab = MemoryLab({"recovers_from_errors": 0.6, "checks_preconditions": 1.0}, budget=500)
+    fit = Generated(BASE, [], lab, Budget(TraceSettings(), 500), {})  # type: ignore[arg-type]
+    chosen = [Verdict(Capability(name, ""), (), 1, True, "") for name in names]
+    assert set(fit.make(chosen)) == {"recovers_from_errors", "checks_preconditions"}
+    kept = {c["name"]: c["outcome"] for c in lab.files["capabilities.json"]["calibration"]}
+    assert kept["disambiguates"] == "dropped"
 
 
 def test_a_settled_capability_is_not_played_again() -> None:

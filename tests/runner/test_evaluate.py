@@ -103,7 +103,7 @@ def make(
         Player(policy, Suites(suite), max_turns=8, max_tokens=8),
         compose(["max_lost=1"]),
         Progress(0, stream=io.StringIO()),
-        known or KnownOutcomes(),
+        KnownOutcomes() if known is None else known,
     )
 
 

@@ -73,16 +73,22 @@ class EpisodeBatch:
 
     def with_more(self, more: EpisodeBatch) -> EpisodeBatch:
         """With those of a batch of the same agent behind its own."""
-        return self._with(lambda name, own: (*own, *(getattr(more, name) or ())))
+        return replace(
+            self,
+            tasks=(*self.tasks, *more.tasks),
+            seeds=(*self.seeds, *more.seeds),
+            route=None if self.route is None else (*self.route, *(more.route or ())),
+            hints=None if self.hints is None else (*self.hints, *(more.hints or ())),
+        )
 
     def only(self, which: Sequence[int]) -> EpisodeBatch:
-        return self._with(lambda _, own: tuple(own[i] for i in which))
-
-    def _with(self, change: Callable[[str, Sequence[Any]], tuple[Any, ...]]) -> EpisodeBatch:
-        """With other values of everything that is given for each episode."""
-        each: dict[str, Any] = {n: getattr(self, n) for n in ("tasks", "seeds", "route", "hints")}
-        changed: Any = {n: change(n, own) for n, own in each.items() if own is not None}
-        return replace(self, **changed)
+        return replace(
+            self,
+            tasks=tuple(self.tasks[i] for i in which),
+            seeds=tuple(self.seeds[i] for i in which),
+            route=None if self.route is None else tuple(self.route[i] for i in which),
+            hints=None if self.hints is None else tuple(self.hints[i] for i in which),
+        )
 
 
 More = Callable[[], EpisodeBatch | None]

@@ -208,9 +208,15 @@ class Evaluator:
         gone. Only where the same episode can be run again."""
         if not (job.keep and job.player.repeats):
             return set()
-        found = enumerate(map(self._found[job.label].get, job.plan.keys))
-        told = {i for i, old in found if old is None or old.lost or old.attempt}
-        return {i for i in range(len(job.plan.keys)) if (job.call(), i) not in self._kept} - told
+        found = self._found[job.label]
+        return {
+            i
+            for i, key in enumerate(job.plan.keys)
+            if key in found
+            and not found[key].lost
+            and found[key].attempt == 0
+            and (job.call(), i) not in self._kept
+        }
 
     def _play(
         self,
@@ -222,9 +228,11 @@ class Evaluator:
         """Runs those of the episodes `which` that are missing. `chosen`: by the router, by task."""
         episodes = [job.plan.episodes[i] for i in which]
         found, call = self._found[job.label], job.call(attempt)
-        untold = self._untold(job) if attempt == 0 else set()
-        last = [found[key].attempt if (key := job.plan.keys[i]) in found else -1 for i in which]
-        there = {n for n, i in enumerate(which) if last[n] >= attempt and i not in untold}
+        there, untold = set(), self._untold(job) if attempt == 0 else set()
+        for place, (task, trial) in enumerate(episodes):
+            old = found.get((task.id, trial))
+            if old is not None and old.attempt >= attempt and which[place] not in untold:
+                there.add(place)
         if len(there) == len(episodes):
             return
         self.progress.phase(f"evaluation of {job.label}", total=len(episodes) - len(there))

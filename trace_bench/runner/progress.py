@@ -170,7 +170,7 @@ class Progress:
         with a `total` that of this step, of which so much is `done`."""
         if name != self._step or total != self._steps.total:
             self._steps = _Count(self.clock(), total, done, enough=2)
-        self._ahead.stepped |= done > 0
+        self._ahead.stepped = self._ahead.stepped or done > 0
         self._step, self._steps.done = name, done
         self._show()
 
@@ -178,7 +178,8 @@ class Progress:
         """Counts a finished episode; `reward` is None if the infrastructure failed."""
         self._ahead.episodes += 1
         self.spent += charged
-        self._episodes.done += 1 if self._total else charged
+        if self._total or charged:
+            self._episodes.done += 1
         if self._told is False and self._episodes.done * 4 >= self._total > 0:
             self._tell()
         if reward is not None:

@@ -70,7 +70,8 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> Setting
 
 def compose_words(words: Sequence[str], *before: str) -> Settings:
     """As `compose`, for the words of a command, which may name a `--config-dir`."""
-    place = config_dir_of(rest := list(words))
+    rest = list(words)
+    place = config_dir_of(rest)
     return compose([*before, *rest], place)
 
 

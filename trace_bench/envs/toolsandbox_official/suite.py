@@ -80,8 +80,11 @@ class OfficialEnv(LiveEnv):
         evaluation, most = self._scenario.evaluation, self._scenario.max_messages
         with self._stage.playing(self, self._ids):
             found = evaluation.evaluate(execution_context=self.context, max_turn_count=most)
-        parts = ("milestone_similarity", "minefield_similarity")
-        similarity, details = float(found.similarity), {p: float(getattr(found, p)) for p in parts}
+        similarity = float(found.similarity)
+        details = {
+            "milestone_similarity": float(found.milestone_similarity),
+            "minefield_similarity": float(found.minefield_similarity),
+        }
         wanted, mines = evaluation.milestone_matcher, evaluation.minefield_matcher
         return Score(
             min(max(similarity, 0.0), 1.0),

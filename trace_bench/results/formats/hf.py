@@ -9,7 +9,7 @@ traces/<...>.jsonl     a held-out conversation a file, in the hub's format for s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +18,22 @@ from trace_bench.core.store import write_text
 from trace_bench.core.text import file_name
 from trace_bench.results.formats.episodes import Exported, FinishedRun
 
-COLUMNS: Mapping[str, tuple[str, str, Callable[[Exported, FinishedRun], Any]]] = {
-    "task": ("the task's id", "string", lambda e, _: e.trajectory.task),
-    "group": ("the held-out agent or the method's call", "string", lambda e, _: e.group),
-    "purpose": ("what the rollout was for", "string", lambda e, _: e.purpose),
-    "trial": ("which trial of the task", "int64", lambda e, _: e.trial),
-    "attempt": ("how often the infrastructure had lost this episode before", "int64",
-                lambda e, _: e.attempt),
-    "messages": ("the conversation, OpenAI's chat format", "messages",
-                 lambda e, _: [_message(m) for m in e.trajectory.messages]),
-    "tools": ("the tools, OpenAI's format, as JSON", "string",
-              lambda e, _: json.dumps(list(e.trajectory.tools))),
-    "success": ("the environment's strict score; null: lost to the infrastructure", "bool",
-                lambda e, _: getattr(e.trajectory.score, "success", None)),
-    "similarity": ("the environment's own score in [0, 1]", "float64",
-                   lambda e, _: getattr(e.trajectory.score, "similarity", None)),
-    "stop": ("why the episode ended", "string", lambda e, _: e.trajectory.stop.value),
-    "error": ("what failed, for a lost episode", "string",
-              lambda e, _: str(e.trajectory.failure) if e.trajectory.failure else None),
-    "adapter": ("the adapter that acted; null: the base model", "string",
-                lambda e, _: e.trajectory.adapter),
-    "tokens": ("tokens read and written", "int64", lambda e, _: e.trajectory.tokens),
-    "needs": ("what the task needs, where its suite says so", "words",
-              lambda e, source: source.tags.get(e.trajectory.task, [])),
-}  # fmt: skip
-"""By name: what it is, its type, and its value."""
+COLUMNS = {
+    "task": "the task's id",
+    "group": "the held-out agent or the method's call",
+    "purpose": "what the rollout was for",
+    "trial": "which trial of the task",
+    "attempt": "how often the infrastructure had lost this episode before",
+    "messages": "the conversation, OpenAI's chat format",
+    "tools": "the tools, OpenAI's format, as JSON",
+    "success": "the environment's strict score; null: lost to the infrastructure",
+    "similarity": "the environment's own score in [0, 1]",
+    "stop": "why the episode ended",
+    "error": "what failed, for a lost episode",
+    "adapter": "the adapter that acted; null: the base model",
+    "tokens": "tokens read and written",
+    "needs": "what the task needs, where its suite says so",
+}
 
 
 def write(source: FinishedRun, out: Path) -> None:
@@ -56,8 +47,7 @@ def write(source: FinishedRun, out: Path) -> None:
         ) from error
     parts: dict[str, list[dict[str, Any]]] = {"held_out": [], "rollouts": []}
     for played in source.episodes():
-        row = {name: value(played, source) for name, (_, _, value) in COLUMNS.items()}
-        parts["held_out" if played.held_out else "rollouts"].append(row)
+        parts["held_out" if played.held_out else "rollouts"].append(_row(played, source))
         if played.held_out:
             name = file_name(f"{played.group}/{played.trajectory.task}")
             path = out / "traces" / f"{name}-{played.trial}-{played.attempt}.jsonl"
@@ -69,6 +59,26 @@ def write(source: FinishedRun, out: Path) -> None:
             table = arrow.Table.from_pylist(rows, schema=_schema(arrow))
             parquet.write_table(table, out / "data" / f"{name}.parquet")
     write_text(out / "README.md", _card(source, {n: len(r) for n, r in parts.items() if r}))
+
+
+def _row(played: Exported, source: FinishedRun) -> dict[str, Any]:
+    t = played.trajectory
+    return {
+        "task": t.task,
+        "group": played.group,
+        "purpose": played.purpose,
+        "trial": played.trial,
+        "attempt": played.attempt,
+        "messages": [_message(m) for m in t.messages],
+        "tools": json.dumps(list(t.tools)),
+        "success": None if t.score is None else t.score.success,
+        "similarity": None if t.score is None else t.score.similarity,
+        "stop": t.stop.value,
+        "error": None if t.failure is None else str(t.failure),
+        "adapter": t.adapter,
+        "tokens": t.tokens,
+        "needs": source.tags.get(t.task, []),
+    }
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,15 +96,18 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema(arrow: Any) -> Any:
-    text = arrow.string()
+    text, whole = arrow.string(), arrow.int64()
     function = arrow.struct([("name", text), ("arguments", text)])
     call = arrow.struct([("id", text), ("type", text), ("function", function)])
     message = arrow.struct(
         [("role", text), ("content", text), ("name", text), ("tool_call_id", text),
          ("tool_calls", arrow.list_(call))]
     )  # fmt: skip
-    lists = {"messages": arrow.list_(message), "words": arrow.list_(text)}
-    return arrow.schema([(name, lists.get(kind, kind)) for name, (_, kind, _) in COLUMNS.items()])
+    types = {
+        "trial": whole, "attempt": whole, "tokens": whole, "messages": arrow.list_(message),
+        "success": arrow.bool_(), "similarity": arrow.float64(), "needs": arrow.list_(text),
+    }  # fmt: skip
+    return arrow.schema([(name, types.get(name, text)) for name in COLUMNS])
 
 
 def _session(played: Exported, source: FinishedRun) -> Iterator[dict[str, Any]]:
@@ -111,7 +124,7 @@ def _card(source: FinishedRun, sizes: Mapping[str, int]) -> str:
         f"- config_name: {name}\n  data_files: data/{name}.parquet\n" for name in sizes
     )
     counts = ", ".join(f"{count} episodes in {name}" for name, count in sizes.items())
-    columns = "\n".join(f"| {name} | {about} |" for name, (about, *_) in COLUMNS.items())
+    columns = "\n".join(f"| {name} | {about} |" for name, about in COLUMNS.items())
     return (
         f"---\nconfigs:\n{configs}tags:\n- agent-traces\n- trace_bench\n---\n"
         f"# {s.method} on {source.suite}\n\n"

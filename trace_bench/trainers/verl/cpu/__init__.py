@@ -7,7 +7,7 @@ names (`verl/__init__.py`): this one, unless trainer.device=cuda."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,21 +32,50 @@ class CpuPlatform(PlatformBase):
 
     device_name = "cpu"
     vendor_name = "cpu"
-    device_module = property(lambda self: device_module())
-    is_available = always(True)
-    is_platform_available = always(False)  # never detected: used only if VERL_PLATFORM selects it
-    current_device = always("cpu")  # `tensor.to(0)` would mean a GPU
-    device_count = always(1)
-    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
-    get_device_capability = always((None, None))
-    communication_backend_name = always("gloo")
-    visible_devices_envvar = always("CUDA_VISIBLE_DEVICES")
-    nvtx_range = always(nullcontext())
-    ray_resource_name = always("GPU")
-    ray_noset_envvars = always(())
-    is_ipc_supported = always(False)
     set_device = synchronize = set_allocator_settings = empty_cache = nothing
     profiler_start = profiler_stop = cudart = nothing
+
+    @property
+    def device_module(self) -> Any:
+        return device_module()
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:
+        return False  # never detected: used only if VERL_PLATFORM selects it
+
+    def current_device(self) -> Any:
+        return "cpu"  # `tensor.to(0)` would mean a GPU
+
+    def device_count(self) -> int:
+        return 1
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "CUDA_VISIBLE_DEVICES"
+
+    def nvtx_range(self, msg: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def ray_resource_name(self) -> str:
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        return False
 
 
 def device_module() -> Any:
