@@ -52,6 +52,7 @@ from trace_bench.trainers.tree import build, parts
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
+SHARE = ("--gpu-memory-utilization", "0.3")  # others may have the rest; unasked, vLLM takes 0.9
 SAME = 0.05  # of a log-probability, in bf16 by other kernels
 WITHIN = 0.15  # of the forecast
 
@@ -111,7 +112,8 @@ def memory(model: str, folder: Path) -> str:
 
 def adapters(model: str, folder: Path) -> str:
     two = pair(_with_vllm(folder), model)
-    with serve(model, folder / "vllm.log", name="served", cpu=not GPU) as url:
+    more = (*(SHARE if GPU else ()), "--enforce-eager")
+    with serve(model, folder / "vllm.log", name="served", cpu=not GPU, more=more) as url:
         return adapters_act(url, two, 384 if GPU else 48)
 
 
@@ -120,7 +122,8 @@ def graphs(model: str, folder: Path) -> str:
     two = pair(_with_vllm(folder), model)
     found = []
     for more in (("--enforce-eager",), ()):
-        with serve(model, folder / "vllm.log", name="served", cpu=False, more=more) as url:
+        how = (*SHARE, *more)
+        with serve(model, folder / "vllm.log", name="served", cpu=False, more=how) as url:
             found.append(_first_logprobs(url, two))
     moved = max(abs(a - b) for a, b in zip(*found, strict=True))
     assert moved < SAME, f"a log-probability moves by {moved:.3f}"
@@ -131,7 +134,7 @@ def sleep(model: str, folder: Path) -> str:
     _needs_gpu("vLLM's sleep mode")
     two = pair(_with_vllm(folder), model)
     over = min(2, torch.cuda.device_count())
-    more = ("--enforce-eager", "--enable-sleep-mode", "--tensor-parallel-size", str(over))
+    more = (*SHARE, "--enforce-eager", "--enable-sleep-mode", "--tensor-parallel-size", str(over))
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # has /sleep and /wake_up
     with serve(model, folder / "vllm.log", name="served", cpu=False, more=more) as url:
         root = url.removesuffix("/v1")
