@@ -197,6 +197,7 @@ LACKING = {
     "capabilities": "method.max_capabilities",
     "sizes": "at least two models",
     "over": "at least two values",
+    "worlds": "runs of two worlds",
 }
 """What these runs lack for a command."""
 NEEDED = {"regrade": ["rule=zero"], "over": ["--setting", "env.train_tasks"]}

@@ -181,8 +181,7 @@ def test_what_goes_with_the_values_stands_in_the_same_table() -> None:
     es = replace(GRPO, settings={**without, "trainer.name": "es", "trainer.sigma": 0.1})
     (group,) = groups_of(with_own([local, dapo, es], keys))
     assert [r.label for r in group.records] == [
-        "grpo, trainer.algorithm.name grpo", "grpo, trainer.algorithm.name dapo",
-        "grpo, trainer.name es",
+        "grpo, grpo", "grpo, dapo", "grpo, es",
     ]  # fmt: skip
     assert any("trainer.groups 8" in remark for remark in group.remarks)
     again = other(dapo, trainer__epochs=2)

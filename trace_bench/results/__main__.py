@@ -4,13 +4,14 @@
     tables PLACES... --out FOLDER         tables (Markdown, LaTeX, CSV) and figures (PNG, SVG), a
                                           folder for each group of runs that can stand together
                                           --prices FILE: also what they cost in money
-                                          --across SETTING: runs may differ in it, too (also of map
-                                          and search)
+                                          --across SETTING: runs may differ in it, too (also of map,
+                                          search and worlds)
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
     over PLACES... --setting S --out FOLDER   over the values of one setting that is a number
                                           (--setting S,T,...: T and others vary along with S)
     capabilities PLACES... --out FOLDER   over how many capabilities are used at most
     sizes PLACES... --out FOLDER          what methods bring and cost over the size of the model
+    worlds PLACES... --out FOLDER         what methods bring in several worlds
     search PLACES... --out FOLDER         settings that were tried on the development split
     compare RUN RUN [--csv FILE]          two runs, or two agents with their seeds, also of one
                                           method: what their settings differ in, each against its
@@ -48,7 +49,18 @@ from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import remove_leftovers, write_text
-from trace_bench.results import details, figures, over, paper, places, plan, sizes, tables, two
+from trace_bench.results import (
+    details,
+    figures,
+    over,
+    paper,
+    places,
+    plan,
+    sizes,
+    tables,
+    two,
+    worlds,
+)
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import with_own
 from trace_bench.results.places import Found
@@ -61,8 +73,8 @@ ONLY: Mapping[str, tuple[tuple[str, ...], type, str]] = {
     "format": (("export",), str, "of export (default: card)"),
     "csv": (("compare",), Path, "of compare: a file for the differences by task"),
     "prices": (("tables", "regrade"), Path, "of tables: a YAML file of prices"),
-    "across": (("tables", "map", "over", "regrade", "search"), str,
-               "of tables, map, over, search: SETTING,... of rows"),
+    "across": (("tables", "map", "over", "regrade", "search", "worlds"), str,
+               "of tables, map, over, search, worlds: SETTING,... of rows"),
     "setting": (("over",), str, "of over: the setting of the axis"),
     "port": (("view",), int, "of view (default: 7575)"),
     "comparisons": (("plan",), int, "of plan: in one table (default: 1)"),
@@ -88,6 +100,7 @@ COMMANDS: Mapping[str, Callable[..., list[Path]]] = {
     "capabilities": over.make_capabilities,
     "search": details.make_search,
     "sizes": sizes.make_sizes,
+    "worlds": worlds.make_worlds,
     "paper": paper.make_paper,
     "over": over.make_over,
 }

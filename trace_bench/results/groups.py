@@ -34,13 +34,25 @@ class Group:
     left_out: tuple[str, ...] = ()
 
 
+def world(record: Record) -> str:
+    """The suite, and how the held-out episodes were drawn."""
+    heat = record.settings.get("policy.eval_temperature") or 0
+    return f"{record.suite_name}, {f'temperature {heat:g}' if heat else 'greedy'}"
+
+
 def with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
     """The records with these settings among the method's own, so that rows name them, and with what
-    goes with their values in the same part, as an algorithm's other settings do. UserError."""
+    goes with their values in the same world and part, as an algorithm's other settings do.
+    UserError."""
     known = {*DEFAULTS, *(key for record in records for key in record.settings)}
     for key in keys:
         if key not in known:
             raise unknown("setting", key, sorted(known), "--across")
+    return [r for some in grouped(records, world).values() for r in _with_own(some, keys)]
+
+
+def _with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
+    known = {*DEFAULTS, *(key for record in records for key in record.settings)}
     owned = [{k: v for k in keys if (v := _value(r, k, records)) is not None} for r in records]
     rows: dict[str, list[Record]] = {}
     for record, own in zip(records, owned, strict=True):
@@ -166,10 +178,11 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
             remarks.append(f"{method} without further words is that with {shown[0]}.")
             names[method, ordered[0]] = method
         for own, text in zip(ordered[plain:], shown[plain:], strict=True):
-            short = _short(text, "settings", text)
-            if len(text) > _LONGEST:
-                others = [found[o][0] for o in ordered if o != own]
-                short = _alone(found[own][0], others, keys) or short
+            others = [found[o][0] for o in ordered if o != own]
+            short = _alone(found[own][0], others, [k for k in keys if k.endswith(".name")])
+            if not short and len(text) > _LONGEST:
+                short = _alone(found[own][0], others, keys)
+            short = short or _short(text, "settings", text)
             names[method, own] = f"{method}, {short}"
             if short != text:
                 remarks.append(f"{names[method, own]}: {text}.")
@@ -210,9 +223,11 @@ def _differing(records: Sequence[Record]) -> list[str]:
 
 
 def _shown(record: Record, keys: Sequence[str]) -> str:
+    """The settings with their values; where one says what is chosen, its value stands alone."""
     own = own_settings(record)
     values = [" ".join(str(own.get(k, "not set")).split())[:_LONGEST] for k in keys]
-    return ", ".join(f"{k} {v}" for k, v in zip(keys, values, strict=True))
+    pairs = zip(keys, values, strict=True)
+    return ", ".join(v if k.endswith(".name") else f"{k} {v}" for k, v in pairs)
 
 
 def _source(record: Record) -> str:

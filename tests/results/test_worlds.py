@@ -1,0 +1,85 @@
+"""`results worlds`: what methods bring over their base agents, world by world."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trace_bench.core.errors import UserError
+from trace_bench.results.__main__ import main
+from trace_bench.results.places import Found
+from trace_bench.results.records import Record, as_line
+from trace_bench.results.worlds import make_worlds
+
+PHONE = {"env.name": "toolsandbox", "env.suite": "embedded", "evaluation.split": "test",
+         "protocol": "held_out", "evaluation.trials": 1}  # fmt: skip
+LAKES = {**PHONE, "env.name": "textarena", "env.suite": "default", "policy.eval_temperature": 1.0}
+
+
+def run(
+    settings: dict[str, object], method: str, seed: int, won: int, base: int, **own: object
+) -> Record:
+    """`won` and `base`: how many of 40 tasks the agent and its base agent solve."""
+    return Record(
+        method=method, budget=640, seed=seed, settings={**settings, **own}, method_settings={},
+        rollouts={"training": 640}, tasks=str(settings["env.name"]),
+        success=(1.0,) * won + (0.0,) * (40 - won), base=(1.0,) * base + (0.0,) * (40 - base),
+        similarity=0.5, tokens=64_000, wall_s={"method": 90.0}, drops={"episodes": 40},
+        floors={"idle": 0.0, "reference": 1.0},
+        fingerprint=f"{method}{seed}{won}{settings['env.name']}{sorted(own.items())}",
+    )  # fmt: skip
+
+
+def some() -> list[Record]:
+    """In one world all gain but the drawn rewards, in the other one algorithm alone."""
+    name = "trainer.algorithm.name"
+    made = []
+    for seed in (1, 2, 3):
+        made += [
+            run(PHONE, "rl", seed, 32, 10, **{name: "dapo", "trainer.epochs": 1}),
+            run(PHONE, "rl", seed, 30 + seed % 2, 10, **{name: "rloo", "trainer.epochs": 2}),
+            run(PHONE, "placebo", seed, 11, 10, **{name: "grpo", "trainer.epochs": 2}),
+            run(LAKES, "rl", seed, 20, 20, **{name: "dapo", "trainer.epochs": 3}),
+            run(LAKES, "rl", seed, 36, 20, **{name: "rloo", "trainer.epochs": 4}),
+        ]
+    return made
+
+
+def test_a_gain_is_over_the_worlds_own_base_agent(tmp_path: Path) -> None:
+    file, out = tmp_path / "records.jsonl", tmp_path / "out"
+    file.write_text("".join(map(as_line, some())))
+    command = ["worlds", str(file), "--across", "trainer.algorithm.name", "--out", str(out)]
+    assert main(command) == 0
+    head, *rows = csv.reader((out / "worlds.csv").open())
+    assert head == ["method", "toolsandbox/embedded, greedy", "textarena/default, temperature 1"]
+    assert [row[0] for row in rows] == ["rl, rloo", "rl, dapo", "placebo"], "best on average first"
+    cells = {row[0]: [text.split()[0] + text[-1] for text in row[1:]] for row in rows}
+    assert cells["rl, dapo"] == ["+0.550*", "+0.000]"]
+    assert cells["rl, rloo"] == ["+0.517*", "+0.400*"]
+    assert cells["placebo"][0] == "+0.025]" and rows[2][2] == "not run"
+    about = (out / "about_worlds.md").read_text()
+    assert "toolsandbox/embedded, split test" in about and "textarena/default, split test" in about
+    drawn = (out / "worlds.svg").read_text()
+    assert all(f"<!-- {name} -->" in drawn for name in ("RLOO", "DAPO", "GRPO, drawn rewards"))
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        (some()[1:2], "needs runs of two worlds, and these are of toolsandbox/embedded, greedy"),
+        ([*some(), replace(some()[0], budget=320, fingerprint="x")], "these runs have 320, 640"),
+        (
+            [run(PHONE, "rl", 4, 3, 3, **{"policy.max_turns": 3}),
+             run(PHONE, "rl", 4, 3, 3, **{"policy.max_turns": 4})],
+            "policy.max_turns is 3 .* or 4",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_stand_together_is_refused(
+    records: list[Record], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        make_worlds(Found(tuple(records), ()), tmp_path)
