@@ -295,15 +295,19 @@ def test_what_a_suite_lacks_is_refused_before_anything_is_played(
     assert lacking and all(n.hint for n in lacking)
 
 
-def test_a_task_whose_reference_cannot_be_played_gets_no_labels() -> None:
+@pytest.mark.parametrize(("number", "lost"), [("0003", 2), ("0000", 0)])
+def test_a_task_whose_reference_cannot_be_played_gets_no_labels(number: str, lost: int) -> None:
+    """Its failures count as lost; the agent passes the second, which needs no labels."""
+
     class Holey(ToySuite):
         def reference(self, task: Task) -> Sequence[Message]:
-            if task.id.endswith("0003"):
+            if task.id.endswith(number):
                 raise RuntimeError("lost")
             return super().reference(task)
 
     agent, lab = fit(Trace(TraceSettings(synthesis="select")), Holey())
     assert [a.capability for a in agent.adapters] == [PARTS]
-    assert any("0003 is not labelled" in text and "lost" in text for text in lab.logged)
-    assert lab.files["capabilities.json"]["analysis"]["lost"] == 2
-    assert not any(t.id.endswith("0003") for t in lab.trainer.jobs[0].tasks)
+    assert any(f"{number} is not labelled" in text and "lost" in text for text in lab.logged)
+    found = lab.files["capabilities.json"]["analysis"]
+    assert (found["passed"], found["failed"], found["lost"]) == (22, 10 - lost, lost)
+    assert not any(t.id.endswith(number) for t in lab.trainer.jobs[0].tasks)

@@ -40,6 +40,9 @@ def test_without_calibration_its_rollouts_go_to_training(usual: Any) -> None:
     assert before[Purpose.CALIBRATION] > 0 and after[Purpose.CALIBRATION] == 0
     assert after[Purpose.TRAINING] == before[Purpose.TRAINING] + before[Purpose.CALIBRATION]
     assert [j.name for j in lab.trainer.jobs] == [j.name for j in usual[1].trainer.jobs]
+    found = lab.files["capabilities.json"]["calibration"]
+    assert {c["outcome"] for c in found} == {"not measured"}
+    assert not any("warning" in text for text in lab.logged)
     run = PlannedRun(600, 64, ScriptedTrainer())
     phases = method("trace", calibration_rounds=0).plan(run).phases
     assert [(p.name, p.rollouts) for p in phases] == [("analysis", 64), ("training", 536)]

@@ -470,6 +470,9 @@ def test_a_search_for_each_value_of_a_setting(tmp_path: Path) -> None:
 def test_a_search_on_held_out_tasks_is_refused() -> None:
     with pytest.raises(UserError, match=r"on the split test.*evaluation\.split=dev"):
         details.check_search([record("grpo", [1, 0])])
+    named = replace(run := tried("grpo", 0.1, [1, 0]), settings={
+        **run.settings, "env.dev_split": "tuning", "evaluation.split": "tuning"})  # fmt: skip
+    details.check_search([named])  # a suite may call its development split so
     other = tried("trace", 0.1, [1, 0])
     other = replace(other, settings={**other.settings, "trainer.rank": 8})
     with pytest.raises(UserError, match=r"trainer\.rank is 16.* or 8"):

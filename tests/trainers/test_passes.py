@@ -1,4 +1,4 @@
-"""A step's gradient by several processes (trainers/passes.py). The whole run: test_kills.py."""
+"""A step's gradient by several processes (trainers/passes.py). A run: runner/test_kills.py."""
 
 from __future__ import annotations
 

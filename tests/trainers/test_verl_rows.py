@@ -52,7 +52,7 @@ def test_an_episode_of_one_row_is_as_it_was() -> None:
 
 @pytest.mark.parametrize("aggregate", ["trajectory", "token"])
 def test_a_mean_over_rows_becomes_one_over_episodes(aggregate: str) -> None:
-    """`usual`: four episodes, one of which was lost; two rows more than verl would have."""
+    """Of four episodes one was lost; two rows more than verl would have."""
     every, loss = members(KEYS), torch.rand(MASK.shape)
     lengths = MASK.sum(-1)
     factor = weights(MASK, every, aggregate, 4)

@@ -1,7 +1,7 @@
 """Judges: which items of a turn a step of the agent satisfies, and one episode's checklists as they
 are worked off.
 
-A program can check an item that has a condition, its `extra["check"]`:
+A program can check an item that has a condition, its `extra_info["check"]`:
 
 {"call": NAME, "arguments": {...}}  it calls the tool with these arguments and gets no error;
                                     only the arguments that are listed are compared

@@ -1,1 +1,1 @@
-"""Runs episodes of several suites concurrently, and stores them so that none runs twice."""
+"""Runs episodes of several suites concurrently, in this process or in several."""

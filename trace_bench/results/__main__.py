@@ -5,7 +5,7 @@
                                           folder for each group of runs that can stand together
                                           --prices FILE: also what they cost in money
                                           --across SETTING: runs may differ in it, too (also of map,
-                                          search and worlds)
+                                          over, regrade, search and worlds)
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
     over PLACES... --setting S --out FOLDER   over the values of one setting that is a number
                                           (--setting S,T,...: T and others vary along with S)
@@ -72,9 +72,9 @@ COVERAGE = 0.9  # the share of held-out episodes that must have a score, unless 
 ONLY: Mapping[str, tuple[tuple[str, ...], type, str]] = {
     "format": (("export",), str, "of export (default: card)"),
     "csv": (("compare",), Path, "of compare: a file for the differences by task"),
-    "prices": (("tables", "regrade"), Path, "of tables: a YAML file of prices"),
+    "prices": (("tables", "regrade"), Path, "of tables and regrade: a YAML file of prices"),
     "across": (("tables", "map", "over", "regrade", "search", "worlds"), str,
-               "of tables, map, over, search, worlds: SETTING,... of rows"),
+               "of tables, map, over, regrade, search, worlds: SETTING,... of rows"),
     "setting": (("over",), str, "of over: the setting of the axis"),
     "port": (("view",), int, "of view (default: 7575)"),
     "comparisons": (("plan",), int, "of plan: in one table (default: 1)"),

@@ -177,10 +177,11 @@ def make_search(found: Found, out: Path, across: Sequence[str] = ()) -> list[Pat
 def check_search(records: Sequence[Record]) -> None:
     """Raises UserError for runs that looked at held-out tasks or cannot be compared."""
     for record in records:
-        if (split := record.settings.get("evaluation.split")) != "dev":
+        own = record.settings.get("env.dev_split", "dev")
+        if (split := record.settings.get("evaluation.split")) != own:
             raise UserError(
                 f"run {record.fingerprint} was evaluated on the split {split}: settings are chosen "
-                "on the development split only. Run the search with evaluation.split=dev."
+                f"on the development split only. Run the search with evaluation.split={own}."
             )
     differing = {key for some in _methods(records) for key in varied(some)}
     check_comparable(records, free=sorted(differing))

@@ -33,9 +33,12 @@ def make_worlds(found: Found, out: Path) -> list[Path]:
         if (same := groups.setdefault(world(group.records[0]), group)) is not group:
             check_same_settings((*same.records, *group.records))
         say("left out", group.left_out)
-    if len(groups) < 2:
-        raise UserError(f"`worlds` needs runs of two worlds, and these are of {', '.join(groups)}.")
-    gains = {name: _gains(group) for name, group in groups.items()}
+    gains = {name: own for name, group in groups.items() if (own := _gains(group))}
+    if len(gains) < 2:
+        raise UserError(
+            "`worlds` needs runs of two worlds that are not the base agent's own, and these are of "
+            f"{', '.join(groups)}."
+        )
     about = [" ".join((describe(g.records), *g.remarks)) for g in groups.values()]
     written = write([table(gains, budgets[0])], out, PAGE, "\n\n".join(about))
     return written + draw(gains, budgets[0], out / "worlds")

@@ -6,11 +6,12 @@
 
 A call's `do` is reset (with `task`), step (with `action`) or score; `replay` holds earlier calls
 of the episode to make first, if it has moved from a lost worker. Calls to the suite have `do`
-about, tasks, task, reference or synthetic. While calls are open the worker may ask the host for the
-simulated user's answer, {"ask": 5, "episode": 3, "role": "user", "messages": [...]}, with the
-answer's `schema` where it is JSON, and the host answers {"answer": 5, "text": "..."}; the same
-question in the same episode gets the same answer. An exception of an environment is returned as
-{"error": "ValueError: ..."} in place of the call's result.
+about, tasks, task or a member of one of its abilities, with what is `given` to it. While calls are
+open the worker may ask the host for the simulated user's answer, {"ask": 5, "episode": 3, "role":
+"user", "messages": [...]}, with the answer's `schema` where it is JSON, and the host answers
+{"answer": 5, "text": "..."}; the same question in the same episode gets the same answer. An
+exception of an environment is returned as {"error": "ValueError: ..."} in place of the call's
+result.
 
 Every message of a worker is checked here before it is used, since the worker may run untrusted
 code.
@@ -115,7 +116,7 @@ def _digest(tools: Sequence[Tool]) -> str:
 
 
 IN_WORKER = ("protocol.py", "worker.py", "suite.py")
-"""The files of this folder that a worker imports."""
+"""The files of this folder whose code a worker runs."""
 
 
 def code_hash() -> str:

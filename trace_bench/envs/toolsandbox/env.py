@@ -26,7 +26,7 @@ from trace_bench.envs.toolsandbox.tools.spec import check_arguments
 
 
 class Phone(Databases):
-    """`World(start, now, seed)`: see `Databases`. Worlds share nothing, any number may live."""
+    """`Phone(start, now, seed)`: see `Databases`. Phones share nothing, any number may live."""
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The tool's result as JSON-safe data that shares nothing with the world.

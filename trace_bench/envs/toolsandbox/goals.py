@@ -59,8 +59,8 @@ _ROUGE: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """`kind` says what is compared with `rows`: the whole database ("snapshot"), its difference
-    to the reference moment ("added", "removed", "updated") or a call ("tool_trace").
+    """`kind` says what is compared with the rows of `columns`: the whole database ("snapshot"), its
+    difference to the reference moment ("added", "removed", "updated") or a call ("tool_trace").
 
     `since` is the milestone whose matched moment is the reference, None the episode's start.
     """

@@ -181,7 +181,7 @@ class Analysis:
 
     def _report(self) -> None:
         passed = sum(e.passed for e in self.episodes)
-        lost = sum(e.labels is None for e in self.episodes)
+        lost = sum(e.labels is None and not e.passed for e in self.episodes)
         self.write(
             analysis={
                 "rollouts": len(self.episodes),

@@ -1,4 +1,4 @@
-"""Calibration of synthetic environments on the base agent, within the budget (method, step 2).
+"""Calibration of synthetic environments on the base agent, within the budget (the map's step 4).
 
 Only tasks that need the capability are measured: contrast cases are easy by design and would count
 as "always succeeds". No trainer uses these rollouts as its first iteration, on purpose: it would no
@@ -46,7 +46,8 @@ class Round:
 
 @dataclass
 class Calibration:
-    """One capability's rounds. `outcome` is "in bands", "kept with a warning" or "dropped"."""
+    """One capability's rounds. `outcome` is "in bands", "kept with a warning", "dropped" or,
+    where no round is asked for, "not measured"."""
 
     name: str
     mix: Mix
@@ -128,7 +129,10 @@ def calibrate(
             calibration.rounds.append(Round(calibration.mix, found, outside_bands(found, settings)))
             calibration.mix = next_mix(calibration.mix, found, settings)
     for calibration in results:
-        _conclude(calibration)
+        if settings.calibration_rounds:
+            _conclude(calibration)
+        else:
+            calibration.outcome = "not measured"
     return results
 
 
@@ -199,5 +203,6 @@ def table(calibrations: Sequence[Calibration]) -> str:
                 f"{n.informative:7.2f}"
             )
         outside = "; ".join(c.rounds[-1].outside) if c.rounds else "no rollouts left for it"
-        lines.append(f"    {c.outcome}" + (f": {outside}" if c.outcome != "in bands" else ""))
+        told = f": {outside}" if c.outcome in ("kept with a warning", "dropped") else ""
+        lines.append(f"    {c.outcome}{told}")
     return "\n".join(lines)

@@ -1,5 +1,5 @@
 """Several adapters as one: their weighted sum, or merged by TIES, for a router that is undecided
-(the paper's method, step 4, a variant); and one of a smaller rank in the place of another.
+(the paper's step 4, a variant); and one of a smaller rank in the place of another.
 
 The update sum_i w_i s_i B_i A_i is represented exactly: the A_i are stacked vertically, the
 w_i s_i B_i horizontally, and the rank is the sum of the ranks. What has no low rank becomes the

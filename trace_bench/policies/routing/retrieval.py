@@ -1,6 +1,6 @@
 """Routing by what a conversation's start is about: it is compared with stored examples, or the base
 model itself is asked. The question lists what each adapter is for and asks for one letter; the
-letter with the highest next-token probability decides (the paper's method, step 4)."""
+letter with the highest next-token probability decides (the paper's step 4)."""
 
 from __future__ import annotations
 

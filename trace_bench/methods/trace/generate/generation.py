@@ -1,4 +1,4 @@
-"""Environments that a language model writes (method, step 2), and what they must pass first.
+"""Environments that a language model writes (the map's step 4), and what they must pass first.
 
     ask for a module -> restrictions -> load it in the sandbox -> checks -> judge -> calibration
     -> audit -> training -> audit
