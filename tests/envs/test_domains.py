@@ -75,6 +75,15 @@ def test_what_is_found_and_what_is_reported_are_rewarded_apart() -> None:
     assert play(task, [look, say(f"x{told['content']}1")]).similarity == pytest.approx(0.6)
 
 
+def test_to_repeat_the_question_is_no_answer() -> None:
+    """Of which of two is larger: both names stand in the question, the number does not."""
+    made = (SUITE.synthetic_in("shop", seed) for seed in range(300))
+    task = next(t for t in made if " larger " in t.data["user"][0] and len(t.data["turns"]) == 1)
+    *looks, told = SUITE.reference(task)
+    assert play(task, [*looks, told]).success
+    assert not play(task, [*looks, say(task.data["user"][0])]).success
+
+
 def test_a_table_that_has_changed_in_another_way_earns_nothing_for_its_rows() -> None:
     task = find("find_article", "set_article_price")
     reference = list(SUITE.reference(task))

@@ -143,8 +143,15 @@ def test_the_idle_agent_passes_just_the_insufficient_tasks() -> None:
 def test_a_task_is_rebuilt_from_its_id() -> None:
     for task in (SUITE.tasks("dev")[17], synthetic_task("disambiguates", 5)):
         assert EmbeddedSuite().task(task.id) == task
-    with pytest.raises(UserError, match="ids look like"):
-        SUITE.task("toolsandbox/embedded/dev/x")
+    for wrong in (
+        "dev/x",
+        "dev/9999",
+        "dev/0001@bad",
+        "domains/shop/x",
+        "synthetic/disambiguates/x",
+    ):
+        with pytest.raises(UserError, match="ids look like"):
+            SUITE.task(f"toolsandbox/embedded/{wrong}")
     with pytest.raises(UserError, match="allowed: train, dev, test, train_large"):
         SUITE.tasks("validation")
 

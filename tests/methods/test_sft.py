@@ -100,6 +100,14 @@ def test_a_trajectory_of_the_protocol_becomes_a_conversation() -> None:
         ("[]", r"line 2 has no list `content`"),
         ('{"content": [{"class_": "code_action"}]}', r"line 2, item 0: class_ 'code_action'; all"),
         ('{"content": [{"class_": "message_action"}]}', r"an observation and then an action"),
+        (
+            '{"content": [{"class_": "api_action"}]}',
+            r"line 2, item 0, field function: None; needed",
+        ),
+        (
+            '{"content": [{"class_": "api_action", "function": "f", "kwargs": [1]}]}',
+            r"line 2, item 0, field kwargs: \[1\]; needed is a dict",
+        ),
         ('{"content": [{"class_": "text_observation"}]}', r"an observation and then an action"),
     ],
 )
@@ -145,6 +153,22 @@ def tuning_of(kind: type[Tuning], place: Any) -> Tuning:
         return demonstrations(Chat(load_model(MODEL_FOLDER)[1]), BASE, shown, context, place.log)
 
     return kind("sft", BASE, place, settings, {}, sequences)
+
+
+def test_what_teaches_nothing_is_left_out(tmp_path: Path, trainer: Any) -> None:
+    """A conversation whose every answer has the weight 0 could be a whole batch of its own."""
+    talk = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
+    silent = [talk[0], {**talk[1], "weight": 0}]
+    path = tmp_path / "talks.jsonl"
+    lines = [json.dumps({"messages": said}) + "\n" for said in (talk, talk, silent)]
+    path.write_text("".join(lines))
+    place = lab(tmp_path, trainer)
+    assert sft(data=path, batch=2).fit(BASE, [], place).adapters
+    assert [m["tokens"] > 0 for m in place.notes["metrics"]] == [True]
+    assert "sft: 1 demonstrations teach nothing and are left out" in place.notes["logged"]
+    path.write_text(lines[2])
+    with pytest.raises(UserError, match=r"no demonstration with something to learn"):
+        sft(data=path).fit(BASE, [], lab(tmp_path / "none", trainer))
 
 
 def test_its_steps_are_counted_and_without_one_there_is_no_adapter(

@@ -145,6 +145,20 @@ def test_two_conversations_stand_side_by_side(page: Any) -> None:
     page.wait_for_selector("#search")
 
 
+def test_an_episode_of_training_is_shown(page: Any) -> None:
+    """It is chosen in the list of agents of its task."""
+    found = page.evaluate("""async () => {
+      const { load } = await import("report/data");
+      const talks = (await load("run-0")).conversations;
+      const at = Object.entries(talks).find(([key]) => key.startsWith("call:"));
+      return at && [at[0], Object.keys(at[1])[0]];
+    }""")
+    assert found, "no run has a conversation of training"
+    show(page, f"view=task&task={found[1]}&left=0/{found[0]}&right=0/final")
+    page.wait_for_selector(".side .message")
+    assert "This cannot be shown" not in page.inner_text("main")
+
+
 def test_html_in_a_conversation_stays_text(page: Any) -> None:
     show(page, "view=tasks&left=1/base&right=1/final")
     page.locator("tbody a").first.click()

@@ -24,7 +24,7 @@ from trace_bench.policies.endpoints import OpenAISettings
 from trace_bench.results import two
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import describe
-from trace_bench.results.compare import DEFAULTS, cells, check_comparable
+from trace_bench.results.compare import DEFAULTS, cells, check_comparable, difference
 from trace_bench.results.groups import groups_of, overview, with_own
 from trace_bench.results.places import Found, choose, find, split
 from trace_bench.results.records import Record, as_line, read_records
@@ -217,6 +217,9 @@ def test_tasks_stand_apart_by_how_many_capabilities_they_need() -> None:
         ("base", "1.000", "0.000"), ("grpo", "1.000", "0.500"),
     ]  # fmt: skip
     assert not by_needs(cells([GRPO, BASE]), "").rows
+    lost = replace(GRPO, success=(None, 1.0, 1.0), needs=(0, 2, 3))
+    (row,) = by_needs(cells([lost]), "").rows
+    assert row[2] == "" and row[3].startswith("1.000"), "no score of a task that needs none"
 
 
 def test_each_world_has_its_success_and_its_difference() -> None:
@@ -241,6 +244,23 @@ def test_a_second_run_of_one_seed_is_no_second_seed() -> None:
     (group,) = groups_of([GRPO, twin])
     assert group.records == (GRPO,)
     assert "run twin repeats run grpo0640 (grpo, budget 640, seed 0)" in group.left_out[0]
+
+
+def test_runs_along_an_axis_repeat_nothing() -> None:
+    sizes = [other(GRPO, f"g{size}", trainer__group_size=size) for size in (4, 8)]
+    (group,) = groups_of(sizes, ["trainer.group_size"])
+    assert len(group.records) == 2 and not group.left_out
+    check_comparable([recorded(GRPO, "a", training__misses=0.0),
+                      recorded(GRPO, "b", training__misses=0.1)],
+                     free=["training.misses"])  # fmt: skip
+
+
+def test_a_cell_is_the_mean_over_tasks_as_differences_are() -> None:
+    """Where a seed lost a task, the mean over all episodes would be another: a third."""
+    seeds = [replace(GRPO, success=success, base=(0.0, 0.0), seed=n, fingerprint=f"s{n}")
+             for n, success in enumerate([(1.0, None), (0.0, 0.0)])]  # fmt: skip
+    (cell,) = cells(seeds).values()
+    assert cell.value == 0.25 == difference(cell, cell.base).interval.value
 
 
 ELSEWHERE = {
@@ -508,7 +528,7 @@ def test_a_setting_left_at_its_default_is_not_one_that_a_run_lacks() -> None:
     gspo = other(record("grpo", [0, 0, 1]), trainer__algorithm__name="gspo")
     assert len(groups_of([GRPO, gspo])) == 2
     (group,) = groups_of(with_own([GRPO, gspo], ["trainer.algorithm.name"]))
-    assert {r.label.partition("name ")[2] for r in group.records} == {"grpo", "gspo"}
+    assert {r.label.partition(", ")[2] for r in group.records} == {"grpo", "gspo"}
     with pytest.raises(UserError, match=r"trainer.algorithm.name is grpo .* or gspo"):
         check_comparable([GRPO, gspo])
 

@@ -12,7 +12,7 @@ from test_results import record
 from trace_bench.core.errors import UserError
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import cells, difference
-from trace_bench.results.plan import Varied, levels, varied
+from trace_bench.results.plan import Varied, levels, text, varied
 from trace_bench.results.records import Record, as_line
 
 TASKS = 200
@@ -80,3 +80,11 @@ def test_the_command(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "0.05", str(file), "--looks", "0"]) == 2
     with pytest.raises(UserError, match="two methods with at least two seeds"):
         varied(made[:4])
+
+
+def test_few_tasks_and_no_runs_at_all() -> None:
+    made = runs(np.random.default_rng(0), 2, 0.0)
+    one = [replace(r, success=r.success[:1], base=r.base[:1]) for r in made]
+    assert "| 1 |" in text(0.5, varied(one), 1, 1)
+    with pytest.raises(UserError, match="a plan needs finished runs of two methods"):
+        varied([])

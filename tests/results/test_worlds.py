@@ -69,7 +69,7 @@ def test_a_gain_is_over_the_worlds_own_base_agent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("records", "words"),
     [
-        (some()[1:2], "needs runs of two worlds, and these are of toolsandbox/embedded, greedy"),
+        (some()[1:2], "needs runs of two worlds .* these are of toolsandbox/embedded, greedy"),
         ([*some(), replace(some()[0], budget=320, fingerprint="x")], "these runs have 320, 640"),
         (
             [run(PHONE, "rl", 4, 3, 3, **{"policy.max_turns": 3}),

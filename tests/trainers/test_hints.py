@@ -118,6 +118,16 @@ def test_where_no_other_rollout_is_left_a_hinted_one_is_not_trained_on(hinted: A
     assert sequences(group, HINTED) == [[]] * 6
 
 
+def test_the_first_rollout_that_tells_the_prompt_is_asked(hinted: Any) -> None:
+    """A server may leave the ids out of one answer."""
+    played, _ = hinted
+    dumb = replace(played[2], turns=(replace(played[2].turns[0], prompt_ids=()),))
+    found = sequences([*played[:2], dumb, *played[3:6]], HINTED)
+    assert [list(each[0].ids) for each in found[:2]] == [
+        list(each[0].ids) for each in sequences(played[:6], HINTED)[:2]
+    ]
+
+
 class Lost(Tooled):
     """Of its first task all rollouts are lost."""
 

@@ -28,7 +28,8 @@ from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
 from trace_bench.trainers.algorithms.sdpo import Opsd, Sdpo, lesson
 from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.settings import Recipe, VerlSettings
+from trace_bench.trainers.verl.trainer import VerlTrainer
 
 HOW = replace(SETTINGS, learning_rate=0.03)
 EITHER = pytest.mark.parametrize("algorithm", [Sdpo(success=0.15), Opsd()], ids=lambda a: a.name)
@@ -156,5 +157,7 @@ def test_references_are_named_in_the_plan_and_needed() -> None:
     plan = plan_of(settings, method, trainer, 5)
     assert plan.marks == ("given the references of 5 tasks",) and plan.demonstrations == 5
     assert [need.protocol for need in plan.needs] == [HasReference]
+    other = VerlTrainer(VerlSettings(algorithm=Opsd()), RunContext())
+    assert plan_of(settings, method, other, 5).marks == plan.marks
     plain = plan_of(settings, method, LocalTrainer(HOW, RunContext()), 5)
     assert not (plain.marks or plain.needs or plain.demonstrations)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import quote
 
 from trace_bench.checklists.talk import text_of
 from trace_bench.core.chat import answer_call, opening_of, read_call, tool_json
@@ -196,7 +197,7 @@ def _split(
     for name, value in given.items():
         place = (endpoint.get("request_params") or {}).get(name, {}).get("param_type", "query")
         if place == "path":
-            path = path.replace(f"{{{name}}}", str(value))
+            path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
         elif value is not None:
             (body if place == "body" else query)[name] = value
     return path, query, body

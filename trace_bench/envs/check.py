@@ -281,11 +281,13 @@ _REPEATS: tuple[Check, ...] = (
 
 def _bad_calls(suite: Suite, task: Task) -> None:
     env = make_env(suite)
-    name = env.reset(task).tools[0]["function"]["name"]
     # Unknown tool, no JSON, no object, unknown argument, no function at all.
-    bad = [("no_such_tool", "{}"), (name, "{"), (name, "[1]"), (name, '{"no_such_argument": 1}')]
+    bad = [("no_such_tool", "{}")]
+    for tool in env.reset(task).tools[:1]:
+        name = tool["function"]["name"]
+        bad += [(name, "{"), (name, "[1]"), (name, '{"no_such_argument": 1}')]
     calls = [call_json(f"bad_{i}", *call) for i, call in enumerate(bad)]
-    calls.append({"id": "bad_4", "type": "function"})
+    calls.append({"id": f"bad_{len(bad)}", "type": "function"})
     for call in calls:
         try:
             step = env.step({"role": "assistant", "content": "", "tool_calls": [call]})

@@ -30,6 +30,7 @@ from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_json
 from trace_bench.methods.reflectors import ANY, MOST, POOL, ROLE, symptoms, under
 from trace_bench.methods.transcript import compact, conversation, feedback
+from trace_bench.play.suites import needed
 
 RULES = """\
 You keep the memory of an agent that works with tools: numbered lines of general advice, which it
@@ -128,7 +129,7 @@ class Remembering(Method):
             place = len(rounds)
             while len(order) < self.settings.tasks:
                 rng = random.Random(stable_seed(lab.seed, "memory", place, len(order)))
-                order += rng.sample([*tasks], len(tasks))
+                order += rng.sample([*needed(tasks)], len(tasks))
             now, order = order[: self.settings.tasks], order[self.settings.tasks :]
             played = lab.rollouts(
                 f"memory/{place:04d}",

@@ -35,6 +35,7 @@ from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, pla
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
 from trace_bench.play.steps import without_guidance
+from trace_bench.play.suites import needed
 from trace_bench.trainers.record import exact
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Rft(Method):
             lab.log(f"rft: {len(new)} of {len(played)} episodes are kept in round {turn + 1}")
             if kept:
                 agent = tune(f"rft{turn + 1}", base, lab, self.settings, kept)
+                lab.checkpoint(agent)
         return agent
 
     def plan(self, run: PlannedRun) -> MethodPlan:
@@ -108,7 +110,7 @@ def in_turn(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
     """`count` tasks, in shuffled passes over all of them."""
     out: list[Task] = []
     while len(out) < count:
-        again = list(tasks)
+        again = list(needed(tasks))
         random.Random(stable_seed(seed, len(out))).shuffle(again)
         out += again
     return out[:count]

@@ -65,7 +65,9 @@ class TraceFinish(Method):
         new = [a for a in found.adapters if a not in base.adapters]
         if not new:
             return base
-        weights = tuple((a.name, self.settings.route.weight) for a in new)
+        # One adapter for everything acts whole, as TRACE's own agent has it.
+        weight = 1.0 if self.settings.joint else self.settings.route.weight
+        weights = tuple((a.name, weight) for a in new)
         if (own := start_of(base)) is not None:
             weights = (*weights, (own.name, around(w for _, w in weights)))
         merged = compress(merge(Mixture(weights), (*base.adapters, *new)), new[0], "merged")

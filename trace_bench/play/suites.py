@@ -102,6 +102,13 @@ def chosen_of(suite: Suite, split: str) -> str:
     return split
 
 
+def needed(tasks: Sequence[Task]) -> Sequence[Task]:
+    """The training tasks. Raises UserError where there are none."""
+    if not tasks:
+        raise UserError("there is no training task. Change `env.train_split`.")
+    return tasks
+
+
 def tasks_of(suite: Suite, split: str, some: bool = True) -> list[Task]:
     """The tasks of a split, in order. Raises UserError if `tasks` raises, returns none (unless
     `some` is False), anything but tasks, or two tasks with the same id."""

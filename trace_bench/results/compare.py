@@ -12,7 +12,7 @@ import numpy as np
 from trace_bench.core.errors import UserError
 from trace_bench.core.summary import Interval
 from trace_bench.core.types import grouped
-from trace_bench.results.records import TRAINING, Record, own_settings
+from trace_bench.results.records import TRAINING, Record, flat_settings
 from trace_bench.results.statistics import Uncertainty, mean, uncertainty, wilson_interval
 from trace_bench.results.table import Table, style
 
@@ -39,7 +39,7 @@ def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> Non
     check_same_settings(records, free)
     seen: dict[tuple[object, ...], str] = {}
     for record in records:
-        where = tuple(_setting(record, name) for name in free)
+        where = tuple(str(flat_settings(record).get(name)) for name in free)
         own = (record.label, record.budget, record.seed, *where)
         if seen.setdefault(own, record.fingerprint) != record.fingerprint:
             raise UserError(
@@ -101,11 +101,6 @@ def other_data(one: Record, other: Record) -> list[tuple[str, Any, Any]]:
     return [(f"the suite's {n}", one.about[n], other.about[n]) for n in names]
 
 
-def _setting(record: Record, name: str) -> object:
-    own = name.removeprefix("method.")
-    return own_settings(record).get(own) if own != name else record.settings.get(name)
-
-
 @dataclass(frozen=True)
 class Cell:
     """All seeds of one method at one budget: success per seed and task, NaN for a lost one."""
@@ -120,7 +115,8 @@ class Cell:
 
     @property
     def value(self) -> float:
-        return float(np.nanmean(self.matrix))
+        """The mean over tasks of their means over seeds, as in `difference`."""
+        return float(np.nanmean(self.per_task))
 
     @cached_property
     def per_task(self) -> np.ndarray:
@@ -208,3 +204,8 @@ def difference(treated: Cell, control: Cell) -> Difference:
     found = uncertainty(known, treated.seed_means, control.seed_means)
     value = sum(known) / len(known)
     return Difference(found.around(value, -1.0), found.p(value), found)
+
+
+def scored(one: Cell, other: Cell) -> bool:
+    """Whether there is a task with a score of both."""
+    return not np.isnan(one.per_task - other.per_task).all()

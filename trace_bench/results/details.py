@@ -9,7 +9,15 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.types import grouped
 from trace_bench.results.captions import describe, head
-from trace_bench.results.compare import Cell, Cells, by_cell, cells, check_comparable, difference
+from trace_bench.results.compare import (
+    Cell,
+    Cells,
+    by_cell,
+    cells,
+    check_comparable,
+    difference,
+    scored,
+)
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.statistics import mean, pass_hat
@@ -110,7 +118,8 @@ def by_needs(found: Cells, caption: str) -> Table:
 
     def row(cell: Cell) -> Iterator[list[str]]:
         if places:
-            yield [estimate(cell.on(where).interval()) for where in places.values()]
+            kinds = [cell.on(where) for where in places.values()]
+            yield [estimate(one.interval()) if scored(one, one) else "" for one in kinds]
 
     text = (
         "Success by how many capabilities a task needs, by its suite's own word, with 95 % "

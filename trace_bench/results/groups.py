@@ -126,7 +126,7 @@ def _place(record: Record) -> str:
 def _group(
     name: str, values: Mapping[str, str], free: Sequence[str], members: Sequence[Record]
 ) -> Group:
-    kept, left_out = _without_repeats(members)
+    kept, left_out = _without_repeats(members, free)
     plain = [_without(r, free) for r in kept]
     named, remarks = _variants(plain)
     named, more = _by_source(plain, named)
@@ -147,12 +147,15 @@ def _without(record: Record, keys: Sequence[str]) -> Record:
     )
 
 
-def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """One run of each kind and seed: two of one seed are not two seeds."""
+def _without_repeats(
+    members: Sequence[Record], free: Sequence[str]
+) -> tuple[list[Record], list[str]]:
+    """One run of each kind, place along an axis and seed: two of one seed are not two seeds."""
     first: dict[tuple[object, ...], Record] = {}
     left_out = []
     for r in members:
-        same = first.setdefault((r.label, _own(r), _source(r), r.budget, r.seed), r)
+        place = str([r.settings.get(key) for key in free])
+        same = first.setdefault((r.label, _own(r), _source(r), place, r.budget, r.seed), r)
         if same is not r:
             left_out.append(
                 f"run {r.fingerprint} repeats run {same.fingerprint} ({r.label}, budget "

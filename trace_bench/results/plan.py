@@ -51,16 +51,17 @@ class Varied:
 
 def varied(records: Sequence[Record]) -> Varied:
     """From the largest group; UserError without two methods of two seeds each at one budget."""
-    group, *others = groups_of(records)
-    say("left out", [f"{many(len(g.records), 'run')} of another group" for g in others])
-    found = [cell for cell in cells(group.records).values() if len(cell.records) > 1]
+    groups = groups_of(records)
+    say("left out", [f"{many(len(g.records), 'run')} of another group" for g in groups[1:]])
+    largest = groups[0].records if groups else ()
+    found = [cell for cell in cells(largest).values() if len(cell.records) > 1]
     pairs = [(a, b) for a, b in itertools.combinations(found, 2) if a.budget == b.budget]
     if not pairs:
         raise UserError(
             "a plan needs finished runs of two methods with at least two seeds each, at one "
             "budget. Name more runs of the same world."
         )
-    tasks, records = len(group.records[0].success), [r for c in found for r in c.records]
+    tasks, records = len(largest[0].success), [r for c in found for r in c.records]
     flips = mean([2 * _within(cell) for cell in found])
     excess = [float(np.var(c.seed_means, ddof=1)) - _within(c) / tasks for c in found]
     seeds = mean([max(0.0, variance) for variance in excess])
@@ -100,7 +101,7 @@ def text(size: float, found: Varied, comparisons: int, looks: int) -> str:
     """The plan as a table, and how it may be looked at on the way."""
     each = levels(looks)
     rows = []
-    for tasks in (found.tasks // 2, found.tasks, 2 * found.tasks, 4 * found.tasks):
+    for tasks in sorted({max(1, found.tasks // 2), *(n * found.tasks for n in (1, 2, 4))}):
         seeds = found.seeds(size, tasks, each[-1] / comparisons)
         if seeds is None:
             rows.append((f"{tasks}", f"none below {MOST_SEEDS}", "", ""))

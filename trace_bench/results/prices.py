@@ -25,7 +25,9 @@ from trace_bench.results.records import Record
 from trace_bench.results.statistics import mean
 from trace_bench.results.table import Table
 
-ROLES = ("policy", "user", "analyst", "generator", "reflector", "judge")
+ROLES = (
+    "policy", "user", "analyst", "generator", "reflector", "judge", "annotator", "simulator"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,11 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         "capabilities": summary.capabilities or (),
         "votes": _votes(folder),
         "training": _training(folder),
-        "floors": {n: _mean(counted(lines[n], rule), "success") for n in FLOORS if lines[n]},
+        "floors": {
+            n: _mean(own, "success")
+            for n in FLOORS
+            if (own := [o for o in counted(lines[n], rule) if not o.lost])
+        },
         "about": summary.suite_data,
         "usage": {r: {k: used.get(k, 0) for k in TOKENS} for r, used in llm.usage.items()},
         "needs": _needs(folder, tasks),
@@ -212,11 +216,13 @@ def _training(folder: Path) -> list[list[Any]]:
     step = -(-len(found) // _FEW) or 1
     # At once: faster than each.
     lines = decode(b"[" + b",".join(found[::step]) + b"]", list[dict[str, Any]])
-    shares = [[m[name] for name in ("reward", "zero_share", "constant_share")] for m in lines]
+    names = ("reward", "zero_share", "constant_share")
+    shares = [[m.get(name) for name in names] for m in lines]  # a stranger's trainer may log less
     return [
         [m["rollouts"], m["adapter"].partition("@")[0],
          *(None if value is None else round(value, 4) for value in own)]
         for m, own in zip(lines, shares, strict=True)
+        if "rollouts" in m and "adapter" in m and (own[0] is None) == (own[2] is None)
     ]  # fmt: skip
 
 

@@ -6,13 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.results import details, figures
 from trace_bench.results.captions import began_alike, describe, head, readable
-from trace_bench.results.compare import Cell, Cells, Difference, by_cell, cells, difference
+from trace_bench.results.compare import (
+    Cell,
+    Cells,
+    Difference,
+    by_cell,
+    cells,
+    difference,
+    scored,
+)
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Found, check_coverage, say
 from trace_bench.results.prices import Prices
@@ -195,7 +201,7 @@ def by_world(found: Cells, caption: str) -> Table:
     for (method, budget), cell in found.items():
         for world, where in places.items():
             one = cell.on(where)
-            if method != style().control and _scored(one, one.base):
+            if method != style().control and scored(one, one.base):
                 made[method, budget, world] = difference(one, one.base)
     corrected = holm({str(key): d.p for key, d in made.items()})
 
@@ -203,7 +209,7 @@ def by_world(found: Cells, caption: str) -> Table:
         columns: list[str] = []
         for world, where in places.items():
             one, key = cell.on(where), (cell.method, cell.budget, world)
-            columns.append(estimate(one.interval()) if _scored(one, one) else "")
+            columns.append(estimate(one.interval()) if scored(one, one) else "")
             columns += _difference(made.get(key), corrected.get(str(key)))
         if places:
             yield columns
@@ -219,8 +225,3 @@ def by_world(found: Cells, caption: str) -> Table:
         for name in (f"{world} ({many(len(where), 'task')})", f"vs {style().control}", "p")
     ]
     return by_cell("worlds", text, header, found, row)
-
-
-def _scored(one: Cell, other: Cell) -> bool:
-    """Whether there is a task with a score of both."""
-    return not np.isnan(one.per_task - other.per_task).all()

@@ -53,12 +53,13 @@ class Podman(Engine):
         handed = set(host.get("cgroupControllers") or ())
         self._missing = [c for c in CONTROLLERS if self._rootless and c not in handed]
         self.unlimited = [CONTROLLERS[name] for name in self._missing]
-        there = subprocess.run([self._podman, "image", "exists", image], check=False)
-        if there.returncode != 0:
+        try:
+            answer([self._podman, "image", "exists", image], sandbox)
+        except EngineError as error:
             raise UserError(
-                f"podman does not have the image {image}. Take it from a machine with Docker "
-                f"(docker save {image} | podman load), or change `sandbox` or `env.image`."
-            )
+                f"podman does not have the image {image}: {error} Take it from a machine with "
+                f"Docker (docker save {image} | podman load), or change `sandbox` or `env.image`."
+            ) from error
         reap(self._podman, sandbox)
 
     def start(self, arguments: Mapping[str, Any]) -> Transport:

@@ -23,6 +23,7 @@ from trace_bench.core.protocols import Env, HasReference, Solves, Suite
 from trace_bench.core.store import canonical, stable_seed
 from trace_bench.core.types import JSON, Message, Step, Task, Tool
 from trace_bench.play.steps import close, make, step_one
+from trace_bench.play.suites import needed
 from trace_bench.policies.scripted import plausible
 from trace_bench.tiny.template import render
 
@@ -55,7 +56,7 @@ def demonstrations(
     """Up to `count` demonstrations, of one task after the other and again. Raises UserError if no
     task has one."""
     seen: dict[str, list[JSON]] = {}
-    found = 0
+    found, tasks = 0, needed(tasks)
     for n in range(count):
         task = tasks[n % len(tasks)]
         for tried in range(TRIES):

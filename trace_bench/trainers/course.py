@@ -271,7 +271,7 @@ def sequences(trajectories: Sequence[Trajectory], settings: Recipe) -> list[list
     out: list[list[Tokens]] = []
     for group in in_groups(trajectories, settings.group_size):
         told, others = group[: settings.hinted], group[settings.hinted :]
-        prompt = next((t.turns[0].prompt_ids for t in others if t.turns), ())
+        prompt = next((ids for t in others if t.turns and (ids := t.turns[0].prompt_ids)), ())
         out += [stretches(with_prompt(t, prompt)) if prompt and t.turns else [] for t in told]
         out += [stretches(t) for t in others]
     return out
@@ -299,5 +299,6 @@ def taught(
             start = trajectory.turns[0]
             ids = chat.first(with_guidance(start.messages, text), trajectory.tools)
             found = stretches(with_prompt(trajectory, ids))
-            out.append(found if max(len(s.ids) for s in found) <= context else [])
+            longest = max((len(s.ids) for s in found), default=0)  # none: a server sent no tokens
+            out.append(found if longest <= context else [])
     return out

@@ -66,7 +66,7 @@ class Recipe:
     """Divide advantages by the group's standard deviation."""
     weight_decay: float = field(default=0.0, metadata=number(0))
     """Of AdamW."""
-    max_grad_norm: float = field(default=1.0, metadata=number(0))
+    max_grad_norm: float = field(default=1.0, metadata=number(1e-9))
     """Clip of the gradient's norm."""
     batch_tokens: int = field(default=16384, metadata=number(1))
     """Tokens (of one process) in one forward pass."""

@@ -7,7 +7,7 @@ They come in one message or one after the other.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -141,9 +141,9 @@ class Draft:
     clauses: list[str] = field(default_factory=list)
     turns: list[dict[str, list[Any]]] = field(default_factory=list)
 
-    def request(self, clause: str, *calls: dict[str, Any], tells: str | None = None) -> None:
+    def request(self, clause: str, *calls: dict[str, Any], tells: Sequence[str] = ()) -> None:
         self.clauses.append(clause)
-        self.turns.append({"calls": list(calls), "tells": [tells] if tells else []})
+        self.turns.append({"calls": list(calls), "tells": list(tells)})
 
     def find(self, row: Row) -> dict[str, Any]:
         return _call(f"find_{self.table.noun}", name=row["name"])
@@ -245,7 +245,7 @@ def _sentence(clauses: list[str]) -> str:
 def _look_up(draft: Draft) -> None:
     row, name = draft.free.pop(), draft.rng.choice(list(draft.table.fields))
     clause = draft.rng.choice(("tell me the {} of the {}", "find out the {} of the {}"))
-    draft.request(clause.format(name, row["name"]), draft.find(row), tells=str(row[name]))
+    draft.request(clause.format(name, row["name"]), draft.find(row), tells=[str(row[name])])
 
 
 def _compare(draft: Draft) -> None:
@@ -255,8 +255,11 @@ def _compare(draft: Draft) -> None:
         _look_up(draft)
         return
     more = max(one, two, key=lambda row: row[name])
-    clause = f"tell me which has the larger {name}, the {one['name']} or the {two['name']}"
-    draft.request(clause, draft.find(one), draft.find(two), tells=more["name"])
+    both = f"the {one['name']} or the {two['name']}"
+    clause = f"tell me which has the larger {name}, {both}, and how much it is"
+    # With its number, which the question does not have: to repeat that is no answer.
+    tells = [more["name"], str(more[name])]
+    draft.request(clause, draft.find(one), draft.find(two), tells=tells)
 
 
 def _add(draft: Draft) -> None:

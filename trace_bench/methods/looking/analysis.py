@@ -33,6 +33,7 @@ from trace_bench.methods.looking.capabilities import (
 from trace_bench.methods.looking.evidence import Facts, check_labels, facts_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.methods.making import read_opening
+from trace_bench.play.suites import needed
 
 CALL = "analysis"  # the name of the analysis call
 LABELS = Need(
@@ -205,7 +206,7 @@ class Analysis:
 
     def _tasks(self, tasks: Sequence[Task], count: int) -> list[Task]:
         """`count` tasks: all of them as often as they fit, then a seeded sample."""
-        rounds, rest = divmod(count, len(tasks))
+        rounds, rest = divmod(count, len(needed(tasks)))
         rng = random.Random(stable_seed(self.lab.seed, "trace", self.call))
         extra = sorted(rng.sample(range(len(tasks)), rest))
         return [*list(tasks) * rounds, *(tasks[i] for i in extra)]

@@ -161,8 +161,10 @@ def _run(
             schema = _object(labels=_object(**{s.name: one for s in batch}))
             question = _messages(rules, batch, _prompt_limit(lab))
             read = partial(_read_labels, batch, candidates, schema)
-            found |= lab.ask(ROLE, f"label/{run}/{n}", question, read, schema)
+            found |= lab.ask(ROLE, call := f"label/{run}/{n}", question, read, schema)
     except LLMError as error:
+        if error.outage:  # else the next start would be told of it again without asking
+            lab.retract(ROLE, call)
         return error
     return tuple(found[s.name] for s in seen)
 

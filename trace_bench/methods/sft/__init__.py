@@ -128,7 +128,8 @@ def demonstrations(
     log: Callable[[str], None],
 ) -> list[Tokens]:
     """The demonstrations as tokens, under the base agent's prompt. Those longer than `context`
-    tokens are left out, and counted in the log. Raises UserError if none is left."""
+    tokens, and those of which nothing is learned, are left out and counted in the log. Raises
+    UserError if none is left."""
     every = [
         tokens_of(chat, replace(each, messages=with_guidance(each.messages, base.prompt)))
         for each in shown
@@ -139,9 +140,15 @@ def demonstrations(
             f"sft: {len(every) - len(fitting)} of {len(every)} demonstrations are longer than "
             f"the context of {context} tokens and left out"
         )
-    if not fitting:
-        raise UserError("method=sft has no demonstration that fits. Change `method.data`.")
-    return fitting
+    learned = [s for s in fitting if len(s.sampled)]
+    if len(learned) < len(fitting):
+        log(f"sft: {len(fitting) - len(learned)} demonstrations teach nothing and are left out")
+    if not learned:
+        raise UserError(
+            "method=sft has no demonstration with something to learn and at most "
+            f"{context} tokens, the context. Change `method.data` or `model`."
+        )
+    return learned
 
 
 def tokens_of(chat: Chat, shown: Demonstration) -> Tokens:

@@ -133,10 +133,12 @@ def adp(data: Any, where: str) -> Dialogue:
             messages.append(_observed(item))
         elif kind == "message_action":
             messages.append(text_message(str(item.get("content", ""))))
-        elif kind == "api_action" and isinstance(item.get("kwargs", {}), Mapping):
-            _add_call(messages, item, place)
-            known = tools.setdefault(str(item["function"]), {})
-            known.update({name: {} for name in item.get("kwargs", {})})
+        elif kind == "api_action":
+            made = Part(item, f"{where}, item {place}")
+            name = made.need("function", str)
+            given = {} if item.get("kwargs") is None else made.need("kwargs", dict)
+            _add_call(messages, item, name, given, place)
+            tools.setdefault(name, {}).update({key: {} for key in given})
         else:
             raise UserError(
                 f"{where}, item {place}: class_ {kind!r}; allowed: {', '.join(KINDS)}. Leave such "
@@ -157,10 +159,12 @@ def _observed(item: Mapping[str, Any]) -> Message:
             "content": content}  # fmt: skip
 
 
-def _add_call(messages: list[Message], item: Mapping[str, Any], place: int) -> None:
+def _add_call(
+    messages: list[Message], item: Mapping[str, Any], name: str, given: Mapping[str, Any],
+    place: int,
+) -> None:  # fmt: skip
     """A call joins the message just before it, as one turn of the agent."""
-    identity = str(item.get("tool_call_id") or f"call_{place}")
-    made = call(identity, str(item["function"]), dict(item.get("kwargs", {})))
+    made = call(str(item.get("tool_call_id") or f"call_{place}"), name, dict(given))
     if messages and messages[-1]["role"] == "assistant":
         last = messages[-1]
         messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), made]}

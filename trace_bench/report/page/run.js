@@ -143,8 +143,9 @@ function routing(s, tasks) {
   const final = tasks.agents.final, counts = new Map();
   final?.adapters.forEach((names, i) => {
     const name = names.join(", ");
-    const own = counts.get(name) ?? { name, tasks: 0, solved: 0 };
+    const own = counts.get(name) ?? { name, tasks: 0, scored: 0, solved: 0 };
     own.tasks += 1;
+    own.scored += final.success[i] !== null;
     own.solved += final.success[i] ?? 0;
     counts.set(name, own);
   });
@@ -152,14 +153,14 @@ function routing(s, tasks) {
     el("p", {}, `The router gives ${number(s.score?.success)}, the oracle that knows each task's ` +
       `best adapter ${number(r.oracle_score.success)}, the best single adapter ` +
       `(${r.single}) ${number(r.single_score.success)}. The router does as well as the oracle on ` +
-      `${number(r.agreement)} of all tasks and on ${number(r.agreement_decisive)} of the ` +
-      `${r.decisive} tasks on which the choice matters.`),
+      `${number(r.agreement)} of all tasks` + (r.decisive ? ` and on ${number(r.agreement_decisive)}` +
+        ` of the ${r.decisive} tasks on which the choice matters.` : "; on none the choice matters.")),
     table("How many held-out tasks were run with which adapter.", [
       { name: "adapter", text: true, value: (c) => c.name, cell: (c) =>
         el("span", { title: c.name }, adapter(c.name)) },
       { name: "tasks", value: (c) => c.tasks },
-      { name: "success there", value: (c) => c.solved / c.tasks, cell: (c) =>
-        number(c.solved / c.tasks) },
+      { name: "success there", value: (c) => c.solved / c.scored, cell: (c) =>
+        number(c.scored ? c.solved / c.scored : null) },
     ], [...counts.values()]));
 }
 

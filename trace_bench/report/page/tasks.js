@@ -34,12 +34,13 @@ export async function compared(index, left, right) {
   const [[l, a], [r, b]] = [side(left), side(right)];
   const [one, other] = await Promise.all([load(`run-${l}`), load(`run-${r}`)]);
   const place = new Map(other.tasks.ids.map((id, i) => [id, i]));
-  const was = one.tasks.agents[a], is = other.tasks.agents[b];
+  const none = { success: [], similarity: [], adapters: [], errors: [] }; // an episode of training
+  const was = one.tasks.agents[a] ?? none, is = other.tasks.agents[b] ?? none;
   return one.tasks.ids.map((id, i) => [id, i, place.get(id)]).filter(([, , j]) => j !== undefined)
     .map(([id, i, j]) => ({ id, tags: one.tasks.tags[i], left: was.success[i],
       right: is.success[j], leftSimilarity: was.similarity[i], rightSimilarity: is.similarity[j],
-      adapter: is.adapters[j].join(", "),
-      error: [...was.errors[i], ...is.errors[j]].join("; "),
+      adapter: (is.adapters[j] ?? []).join(", "),
+      error: [...(was.errors[i] ?? []), ...(is.errors[j] ?? [])].join("; "),
       status: status(was.success[i], is.success[j]) }));
 }
 

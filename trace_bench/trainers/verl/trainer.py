@@ -55,6 +55,7 @@ class VerlTrainer(ByRecipe):
 
     def __init__(self, settings: VerlSettings, run: RunContext) -> None:
         self.settings, self.context = settings, run
+        self.references = settings.algorithm.references
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
         full_iterations(rollouts, self.settings, name)

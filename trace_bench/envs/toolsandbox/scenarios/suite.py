@@ -47,7 +47,7 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
     assistant,
     milestone_of,
 )
-from trace_bench.envs.toolsandbox.tools.augment import Augmentation
+from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS, Augmentation
 
 PREFIX = "toolsandbox/embedded"
 SIZES = {"train": 64, "dev": 128, "test": 387, "train_large": 2048, "dialogues": 2400}
@@ -114,12 +114,14 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
     def task(self, task_id: str) -> Task:
         """Any task from its id: of a split, or synthetic."""
         parts = task_id.removeprefix(f"{PREFIX}/").split("/")
-        if task_id.startswith(f"{PREFIX}/synthetic/") and len(parts) == 3:
-            return synthetic_task(parts[1], int(parts[2]))
-        if task_id.startswith(f"{PREFIX}/domains/") and len(parts) == 3:
-            return self.synthetic_in(parts[1], int(parts[2]))
         index, _, augmentation = parts[-1].partition("@")
-        if len(parts) != 2 or parts[0] not in SIZES or not index.isdigit():
+        numbered = index.isascii() and index.isdigit()
+        if task_id.startswith(f"{PREFIX}/synthetic/") and len(parts) == 3 and numbered:
+            return synthetic_task(parts[1], int(parts[2]))
+        if task_id.startswith(f"{PREFIX}/domains/") and len(parts) == 3 and numbered:
+            return self.synthetic_in(parts[1], int(parts[2]))
+        known = numbered and len(parts) == 2 and augmentation in ("", *AUGMENTATIONS)
+        if not known or int(index) >= SIZES.get(parts[0], 0):
             raise UserError(
                 f"no task {task_id!r}; ids look like {PREFIX}/train/0007 or "
                 f"{PREFIX}/synthetic/<capability>/<seed>"
