@@ -87,7 +87,7 @@ def draw(gains: Gains, budget: int, path: Path) -> list[Path]:
     size = (2.2 * len(gains) + 2.4, 0.26 * len(methods) + 1.2)
     figure, (row,) = figures.panels(1, len(gains), size, sharey=True)
     for axes, (column, own) in zip(row, gains.items(), strict=True):
-        axes.axvline(0, color=looks[methods[0]].colour, linewidth=0.8, zorder=0.8)
+        axes.axvline(0, color=style().look(style().control).colour, linewidth=0.8, zorder=0.8)
         for place, method in enumerate(methods):
             if method in own:
                 found = own[method].interval
