@@ -15,6 +15,7 @@ import importlib
 import itertools
 import json
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -158,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
     extra = () if given.runs_root == "runs" else (f"runs_root={given.runs_root}",)
     runs = members(given.file, extra, given.config_dir)
     if given.list:
-        print("\n".join(f"python -m trace_bench {m.name}" for m in runs))
+        print("\n".join(f"python -m trace_bench {shlex.join(m.words)}" for m in runs))
         return 0
     if given.plan is not None:
         arms = Counter(tuple(o for o in m.overrides if not o.startswith("seed=")) for m in runs)
@@ -194,7 +195,7 @@ def sweep(
     with closing(record), _waited_for():
         for done in range(1, len(left) + 1):
             for member in itertools.islice(waiting, jobs - len(running)):
-                errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed when the run has ended)
+                errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed when the run has ended)
                 running[_started(member, errors, become)] = member, errors
             pid, status = os.wait()
             member, errors = running.pop(pid)

@@ -75,6 +75,13 @@ def test_templates_that_change_contents_are_rendered_every_time():
     assert list(trims._frames.values()).count(None) == 1
 
 
+def test_a_template_with_todays_date_gets_a_constant_one():
+    """As Llama 3.2's: a run that goes on tomorrow has the same prompts."""
+    dated = "{{ date_string if date_string is defined else strftime_now('%d %b %Y') }}\n" + TEMPLATE
+    text = Chat(byte_tokenizer(dated)).render(START)
+    assert text.startswith("26 Jul 2024<|im_start|>")
+
+
 def test_first_prompts_are_remembered_by_value(chat):
     one = chat.first(START, TOOLS)
     assert chat.first([dict(m) for m in START], TOOLS) is one

@@ -135,7 +135,7 @@ def test_the_command_line_and_python_make_the_same_run(capfd: pytest.CaptureFixt
     assert result.table in printed.out and f"run: {result.folder}" in printed.out
 
 
-@pytest.mark.parametrize("name", ["ledger.jsonl", "../elsewhere.json"])
+@pytest.mark.parametrize("name", ["ledger.jsonl", "./ledger.jsonl", "../elsewhere.json"])
 def test_a_method_cannot_write_over_the_runs_own_files(name: str) -> None:
     class Careless(Advice):
         def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:

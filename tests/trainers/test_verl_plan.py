@@ -102,6 +102,7 @@ def test_where_it_runs_is_not_what_it_is() -> None:
         "~trainer.total_epochs",
         "algorithm.filter_groups.enable=true",
         "actor_rollout_ref.actor.optim.lr=1",
+        "actor_rollout_ref.rollout={n: 4}",
     ],
 )
 def test_what_the_ledger_rests_on_is_not_verls_to_change(line: str, tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ _TALK: tuple[Message, ...] = (
     {"role": "user", "content": "Three."},
 )
 _NO_THOUGHT = re.compile(f"{THINK}\\s*({THOUGHT}\\s*)?$")
+DATE = "26 Jul 2024"
+"""What templates that would write today's date are given (Llama's default): a run that goes on
+tomorrow has the same prompts."""
 _LONG = 20_000  # characters; a text with more is encoded so that other threads go on meanwhile
 _REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of a task share
 
@@ -191,6 +194,7 @@ class Chat:
                 tools=list(tools) or None,
                 add_generation_prompt=prompt,
                 tokenize=False,
+                date_string=DATE,
                 **self._options,
             )
         except Exception as error:  # templates may raise any exception

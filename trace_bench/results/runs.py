@@ -216,13 +216,13 @@ def _training(folder: Path) -> list[list[Any]]:
     step = -(-len(found) // _FEW) or 1
     # At once: faster than each.
     lines = decode(b"[" + b",".join(found[::step]) + b"]", list[dict[str, Any]])
-    names = ("reward", "zero_share", "constant_share")
-    shares = [[m.get(name) for name in names] for m in lines]  # a stranger's trainer may log less
+    names = ("zero_share", "constant_share")  # a stranger's trainer may log a reward alone
+    shares = [[m["reward"], *(m.get(name) for name in names)] for m in lines]
     return [
         [m["rollouts"], m["adapter"].partition("@")[0],
          *(None if value is None else round(value, 4) for value in own)]
         for m, own in zip(lines, shares, strict=True)
-        if "rollouts" in m and "adapter" in m and (own[0] is None) == (own[2] is None)
+        if "rollouts" in m and (own[0] is None) == (own[2] is None)
     ]  # fmt: skip
 
 

@@ -201,8 +201,8 @@ class RunLab:
 
     def _path(self, name: str) -> Path:
         """The file of that name. Raises UserError for the run's own files and places outside."""
-        path = (self.folder / name).resolve()
-        if name in OWN or not path.is_relative_to(self.folder.resolve()):
+        path, folder = (self.folder / name).resolve(), self.folder.resolve()
+        if not path.is_relative_to(folder) or str(path.relative_to(folder)) in OWN:
             raise UserError(
                 f"the method would write {name!r}; allowed: a file in the run folder other than "
                 f"{', '.join(OWN)}. Change `method`."

@@ -57,8 +57,8 @@ class Podman(Engine):
             answer([self._podman, "image", "exists", image], sandbox)
         except EngineError as error:
             raise UserError(
-                f"podman does not have the image {image}: {error} Take it from a machine with "
-                f"Docker (docker save {image} | podman load), or change `sandbox` or `env.image`."
+                f"podman does not have the image {image}. Take it from a machine with Docker "
+                f"(docker save {image} | podman load), or change `sandbox` or `env.image`. {error}"
             ) from error
         reap(self._podman, sandbox)
 

@@ -154,7 +154,7 @@ def _composed(
     if path is None:
         return choice, choices.defaults(group, choice), {}
     text = path.read_text(encoding="utf-8")
-    data = yaml.safe_load(text)
+    data = yaml.safe_load(text) or {}  # a file may hold comments alone
     listed = data.pop("defaults", ())  # a mapping chooses a file of another group
     below = [d for d in listed if isinstance(d, str) and d != "_self_"]
     base, values, comments = "", dict[str, Any](), dict[str, str]()

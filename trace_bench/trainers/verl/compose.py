@@ -54,7 +54,8 @@ def _refuse_decided(given: Sequence[str], decided: Mapping[str, Any]) -> None:
     own = {key.lstrip("+") for key in decided}
     for line in given:
         key = line.partition("=")[0].lstrip("+~").strip()
-        if key in own or key.startswith(_COUNTS):
+        above = any(name.startswith(f"{key}.") for name in own)  # Hydra merges what it is given
+        if key in own or above or key.startswith(_COUNTS):
             raise UserError(
                 f"trainer.verl has {key!r}, which the other settings of `trainer` decide, or which "
                 "changes how many rollouts are run. Remove it there."
