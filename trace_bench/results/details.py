@@ -226,7 +226,7 @@ def _ranked(runs: Sequence[Record], keys: Sequence[str]) -> Iterator[tuple[str, 
     tried = grouped(runs, lambda r: tuple(str(flat_settings(r).get(k)) for k in keys))
     method, budget = runs[0].label, runs[0].budget
     found = {own: Cell(method, budget, tuple(some)) for own, some in tried.items()}
-    order = sorted(found, key=lambda values: (-found[values].value, values))
+    order = sorted(found, key=lambda values: (-round(found[values].value, 9), values))
     for values in order:
         cell, best = found[values], found[order[0]]
         named = [f"{k.rpartition('.')[2]} {v}" for k, v in zip(keys, values, strict=True)]

@@ -55,7 +55,8 @@ def _gains(group: Group) -> dict[str, Difference]:
 def _order(gains: Gains) -> list[str]:
     """The methods, those with the largest mean gain over their worlds first."""
     methods = {method for own in gains.values() for method in own}
-    return sorted(methods, key=lambda m: -mean([_value(o[m]) for o in gains.values() if m in o]))
+    whole = {m: mean([_value(o[m]) for o in gains.values() if m in o]) for m in methods}
+    return sorted(methods, key=lambda m: (-round(whole[m], 9), style().place(m)))
 
 
 def _value(found: Difference) -> float:
