@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -249,6 +250,12 @@ def test_list_prints_the_command_lines(place: Path, capsys: pytest.CaptureFixtur
     assert main([str(write(place)), "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "python -m trace_bench method=base policy=idle evaluation.limit=4"
+    several = write(
+        place, parameters={"method": {"value": "base"}, "checkpoints": {"value": [1, 2]}}
+    )
+    assert main([str(several), "--list", "--config-dir", str(place)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert shlex.split(line)[3:] == members(several, (), place)[0].words, "as a shell reads it"
     assert not (place / "runs").exists()
 
 

@@ -146,3 +146,25 @@ def test_a_reference_that_falls_short_is_found() -> None:
         "the reference earns the full score"
     ]
     assert report.reference == 0.5
+
+
+class Toolless(Env):
+    """Asks for a word; any call is an error."""
+
+    def reset(self, task: Task) -> Step:
+        return Step(({"role": "user", "content": "Say yes."},))
+
+    def step(self, action: Message) -> Step:
+        answers = tuple(
+            {"role": "tool", "tool_call_id": c["id"], "name": "", "content": "ValueError: no tool"}
+            for c in action.get("tool_calls", ())
+        )
+        return Step(answers, done=not answers, score=None if answers else self.score())
+
+    def score(self) -> Score:
+        return Score(0.0, False)
+
+
+def test_an_environment_may_have_no_tool() -> None:
+    lines = {line.name: line.faults for line in run(Toolless).lines}
+    assert lines["bad tool calls are answered with an error message"] == []

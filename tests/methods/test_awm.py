@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="the format's programs need fastapi and sq
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Source
+from trace_bench.envs.awm import _split
 from trace_bench.methods.untargeted import SOURCE, read
 from trace_bench.runner.pipeline import run
 from trace_bench.sandbox.choose import generated_suite
@@ -146,3 +147,9 @@ def test_the_same_in_a_container(tmp_path: Path) -> None:
     assert json.loads(env.step(call_message(*SEND)).messages[0]["content"]) == {"id": 2}
     assert env.step(text_message("Sent.")).score.success
     made.close()
+
+
+def test_a_value_stays_within_its_place_in_the_path() -> None:
+    """Else it could name an endpoint that is not offered."""
+    endpoint = {"path": "/rows/{id}", "request_params": {"id": {"param_type": "path"}}}
+    assert _split(endpoint, {"id": "1/../../other?x=1"})[0] == "/rows/1%2F..%2F..%2Fother%3Fx%3D1"

@@ -63,3 +63,9 @@ def test_a_models_environments_need_calibration() -> None:
     run = PlannedRun(600, 64, ScriptedTrainer(), models=frozenset({"analyst", "generator"}))
     with pytest.raises(UserError, match=r"method\.calibration_rounds="):
         method("trace", calibration_rounds=0).plan(run)
+
+
+@pytest.mark.parametrize("name", ["rft", "ace", "training_free_grpo", "distill", "prompt_only"])
+def test_without_a_training_task_a_method_ends_in_words(name: str) -> None:
+    with pytest.raises(UserError, match=r"no training task\. Change `env\.train_split`"):
+        method(name).fit(BASE, [], MemoryLab(HABITS, 320, 3))

@@ -149,12 +149,12 @@ def test_an_episode_of_training_is_shown(page: Any) -> None:
     """It is chosen in the list of agents of its task."""
     found = page.evaluate("""async () => {
       const { load } = await import("report/data");
-      const talks = (await load("run-0")).conversations;
-      const at = Object.entries(talks).find(([key]) => key.startsWith("call:"));
-      return at && [at[0], Object.keys(at[1])[0]];
+      const at = Object.entries((await load("run-0")).talks);
+      return at.filter(([call]) => !call.startsWith("evaluation/"))
+        .map(([call, tasks]) => [call, Object.keys(tasks)[0]])[0];
     }""")
     assert found, "no run has a conversation of training"
-    show(page, f"view=task&task={found[1]}&left=0/{found[0]}&right=0/final")
+    show(page, f"view=task&task={found[1]}&left=0/call:{found[0]}&right=0/final")
     page.wait_for_selector(".side .message")
     assert "This cannot be shown" not in page.inner_text("main")
 

@@ -28,6 +28,7 @@ from trace_bench.results.compare import DEFAULTS, cells, check_comparable, diffe
 from trace_bench.results.groups import groups_of, overview, with_own
 from trace_bench.results.places import Found, choose, find, split
 from trace_bench.results.records import Record, as_line, read_records
+from trace_bench.results.runs import _training
 from trace_bench.results.tables import by_world
 from trace_bench.results.two import compare_two, sides_of
 from trace_bench.settings.schema import PolicySettings
@@ -542,3 +543,14 @@ def test_every_setting_that_older_runs_lack_has_its_default_in_tables() -> None:
             inner = value.items() if isinstance(value, dict) else [("", value)]
             found |= {".".join(filter(None, (group, own.name, key))): v for key, v in inner}
     assert found == {key: value for key, value in DEFAULTS.items() if key in found}
+
+
+def test_a_trainer_that_logs_a_reward_alone_has_no_curve(tmp_path: Path) -> None:
+    """As that of docs/trainers.md; a line of our own without its reward is damaged."""
+    own = {"phase": "training", "adapter": "a@0001", "reward": 0.5}
+    ours = {**own, "rollouts": 32, "zero_share": 0.25, "constant_share": 0.5}
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(m, separators=(",", ":")) + "\n" for m in (own, ours)))
+    assert _training(tmp_path) == [[32, "a", 0.5, 0.25, 0.5]]
+    path.write_text(json.dumps({**ours, "reward": None}, separators=(",", ":")) + "\n")
+    assert _training(tmp_path) == []

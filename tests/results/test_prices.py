@@ -10,9 +10,10 @@ import pytest
 from results.test_results import SETTINGS, record
 
 from trace_bench.core.errors import UserError
+from trace_bench.llm.roles import ROLES as ASKED
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import cells
-from trace_bench.results.prices import Prices, bill, read_prices, table
+from trace_bench.results.prices import ROLES, Prices, bill, read_prices, table
 from trace_bench.results.records import Record, as_line, read_records
 
 WHOLE = """
@@ -94,3 +95,8 @@ def test_tables_have_the_money(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "| grpo | 640 | 1 | 2.000 |" in (tmp_path / "out" / "money.md").read_text()
     assert main([*given, "--prices", str(tmp_path / "none.yaml")]) == 2
     assert "--prices" in capsys.readouterr().err
+
+
+def test_every_role_can_have_a_price() -> None:
+    """`results` imports no part that runs, so it has a list of its own."""
+    assert set(ROLES) == {"policy", *ASKED}

@@ -83,6 +83,9 @@ def test_files_of_ones_own_are_choices(tmp_path: Path, capsys: pytest.CaptureFix
     assert listed["half"] == "Half of the road."
     listed = described(said(capsys, "--help", "method=half", f"--config-dir={tmp_path}"))
     assert listed["method.steps"] == "how many of them"
+    (tmp_path / "method" / "bare.yaml").write_text("# Nothing but this.\n")
+    assert described(said(capsys, "--help", "method", *own))["bare"] == "Nothing but this."
+    assert main([*own, "--help", "method=bare"]) == 0, "Hydra takes an empty choice, too"
     assert main(["--help", "--config-dir", "nowhere"]) == 2
     assert "--config-dir nowhere is not a folder" in capsys.readouterr().err
 

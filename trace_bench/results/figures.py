@@ -91,6 +91,14 @@ def line(axes: Any, look: Look, points: Points) -> None:
     )
 
 
+def lying(axes: Any, look: Look, place: float, own: Interval) -> None:
+    """A value with its interval in a row of its own."""
+    axes.errorbar(
+        [own.value], [place], xerr=[[own.value - own.low], [own.high - own.value]],
+        color=look.colour, marker=look.marker, markersize=6, elinewidth=1.2, capsize=2,
+    )  # fmt: skip
+
+
 def level(axes: Any, look: Look, interval: Interval, order: int = 0) -> None:
     """What is the same all along the axis: a line in a band. The first line is wide, the next are
     narrow and dashed, so that those of one height do not hide each other."""
@@ -220,11 +228,7 @@ def ranking(found: Cells, budget: int, about: str, path: Path) -> list[Path]:
     looks = style().looks(methods)
     figure, ((axes,),) = panels(1, 1, (6.6, 0.3 * len(methods) + 1.0))
     for place, method in enumerate(methods):
-        own, look = intervals[method], looks[method]
-        axes.errorbar(
-            [own.value], [place], xerr=[[own.value - own.low], [own.high - own.value]],
-            color=look.colour, marker=look.marker, markersize=6, elinewidth=1.2, capsize=2,
-        )  # fmt: skip
+        lying(axes, looks[method], place, intervals[method])
     labels = [textwrap.fill(plain(looks[m].label), _WIDEST) for m in methods]
     axes.set_yticks(range(len(methods)), labels)
     axes.set_ylim(-0.6, len(methods) - 0.4)

@@ -55,12 +55,8 @@ def _gains(group: Group) -> dict[str, Difference]:
 def _order(gains: Gains) -> list[str]:
     """The methods, those with the largest mean gain over their worlds first."""
     methods = {method for own in gains.values() for method in own}
-    whole = {m: mean([_value(o[m]) for o in gains.values() if m in o]) for m in methods}
+    whole = {m: mean([o[m].interval.value for o in gains.values() if m in o]) for m in methods}
     return sorted(methods, key=lambda m: (-round(whole[m], 9), style().place(m)))
-
-
-def _value(found: Difference) -> float:
-    return found.interval.value
 
 
 def table(gains: Gains, budget: int) -> Table:
@@ -91,11 +87,7 @@ def draw(gains: Gains, budget: int, path: Path) -> list[Path]:
         axes.axvline(0, color=style().look(style().control).colour, linewidth=0.8, zorder=0.8)
         for place, method in enumerate(methods):
             if method in own:
-                found = own[method].interval
-                bars = [[found.value - found.low], [found.high - found.value]]
-                axes.errorbar([found.value], [place], xerr=bars, color=looks[method].colour,
-                              marker=looks[method].marker, markersize=5, elinewidth=1.1,
-                              capsize=2)  # fmt: skip
+                figures.lying(axes, looks[method], place, own[method].interval)
         axes.set_title(textwrap.fill(figures.plain(column), 26))
         axes.set_xlabel("gain in success")
     row[0].set_yticks(range(len(methods)), [figures.plain(looks[m].label) for m in methods])

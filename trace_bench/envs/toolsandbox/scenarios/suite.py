@@ -116,10 +116,11 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
         parts = task_id.removeprefix(f"{PREFIX}/").split("/")
         index, _, augmentation = parts[-1].partition("@")
         numbered = index.isascii() and index.isdigit()
-        if task_id.startswith(f"{PREFIX}/synthetic/") and len(parts) == 3 and numbered:
-            return synthetic_task(parts[1], int(parts[2]))
-        if task_id.startswith(f"{PREFIX}/domains/") and len(parts) == 3 and numbered:
-            return self.synthetic_in(parts[1], int(parts[2]))
+        made = numbered and len(parts) == 3 and parts[2] == index
+        if made and task_id.startswith(f"{PREFIX}/synthetic/"):
+            return synthetic_task(parts[1], int(index))
+        if made and task_id.startswith(f"{PREFIX}/domains/"):
+            return self.synthetic_in(parts[1], int(index))
         known = numbered and len(parts) == 2 and augmentation in ("", *AUGMENTATIONS)
         if not known or int(index) >= SIZES.get(parts[0], 0):
             raise UserError(
