@@ -94,8 +94,8 @@ def draw(gains: Gains, budget: int, path: Path) -> list[Path]:
     row[0].set_ylim(-0.6, len(methods) - 0.4)
     caption = (
         "Success on held-out tasks less that of the base agent of the same runs, paired by task; "
-        "bars are 95 % intervals over tasks and seeds. Whether two methods differ is in the tables "
-        "of pairs of each world."
+        "bars are 95 % intervals over tasks and seeds. Each axis has a scale of its own. "
+        "Whether two methods differ is in the tables of pairs of each world."
     )
     title = f"What {budget:,} rollouts bring, world by world"
     return figures.finish(figure, title, caption, path)
