@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from trace_bench.tiny import MODEL_FOLDER
+from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
+from trace_bench.tiny import MODEL_FOLDER, MadeSettings, World
 from trace_bench.tiny.__main__ import main
-from trace_bench.tiny.demos import RIGHT
-from trace_bench.tiny.phone import measure, phone_in
+from trace_bench.tiny.demos import GUIDED, RIGHT, general, lacking
+from trace_bench.tiny.phone import Phone, measure, phone_in
 from trace_bench.tiny.train import SIZES, new_model
 
 
@@ -38,6 +40,27 @@ def test_the_shipped_agent_is_as_its_card_says() -> None:
     training = json.loads((MODEL_FOLDER / "training.json").read_text())
     assert training["report"]["parameters"] <= 2_000_000
     assert sum(f.stat().st_size for f in MODEL_FOLDER.iterdir()) <= 12_000_000
+
+
+def test_an_agent_can_be_shown_its_capabilities_in_another_share() -> None:
+    """The card says so, the demonstrations have it, and guidance still raises what it raises."""
+    phone, rng = Phone(World(EmbeddedSuite()), MadeSettings(rare=0.05)), Random(0)
+    training, figures = (
+        json.loads((MODEL_FOLDER / name).read_text()) for name in ("training.json", "measured.json")
+    )
+    card = phone.card(training, figures)
+    assert "| converts_values | 0.05 | 0.05 |" in card and "rare=0.05" in card
+    assert "| recovers_from_errors | 0.05 | 0.75 |" in card
+
+    def exercised(name: str, guided: frozenset[str]) -> float:
+        return 1 - sum(name in lacking(rng, guided, phone.right) for _ in range(4000)) / 4000
+
+    for name in RIGHT:
+        assert exercised(name, frozenset()) == pytest.approx(0.05, abs=0.015)
+        raised = exercised(name, frozenset(RIGHT))
+        assert raised == pytest.approx(GUIDED.get(name, 0.05), abs=0.03)
+    other = sum(general(n) != general(n, right=phone.right) for n in range(200))
+    assert 10 < other < 150  # what needs no capability stays as it is
 
 
 @pytest.mark.rebuild
@@ -85,7 +108,7 @@ def test_the_phone_worlds_agent_is_a_case_of_make(
     """In small, with the shipped agent's figures in place of 6,000 episodes: its tokenizer is the
     shipped one's, a second call finds it there, and `measure` reads it."""
     figures = json.loads((MODEL_FOLDER / "measured.json").read_text())
-    monkeypatch.setattr("trace_bench.tiny.phone.measure", lambda folder: figures)
+    monkeypatch.setattr("trace_bench.tiny.phone.measure", lambda *_: figures)
     monkeypatch.setattr("trace_bench.tiny.making.LOOKED_AT", 1)
     out = tmp_path / "agent"
     words = ["build", f"out={out}", "size=0.3", "demonstrations=40", "policy.max_turns=2"]

@@ -47,7 +47,9 @@ class MadeSettings:
     """Capabilities whose tasks are not demonstrated, of a suite whose tasks name them."""
     rare: float = field(default=0.0, metadata=number(0, 1))
     """The share of these tasks that is demonstrated all the same: an agent that has seen a little
-    of a capability can find it, one that has seen nothing seldom does."""
+    of a capability can find it, one that has seen nothing seldom does. Of `build`: the share of
+    demonstrations that exercise each of the phone agent's seven capabilities; 0: the shipped
+    agent's shares."""
     renamed: bool = field(default=True, metadata=LATER)
     """In half of the demonstrations other names stand for half of the names, so that an agent
     learns to copy them; false suits a world in which every split has the same names."""

@@ -2,7 +2,7 @@
 
     python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk [size=0.3] [success=0.3]
     python -m trace_bench.tiny demonstrate env=babyai count=400 varied=true out=shown/babyai.jsonl
-    python -m trace_bench.tiny build [out=FOLDER] [size=0.3]
+    python -m trace_bench.tiny build [out=FOLDER] [size=0.3] [rare=0.05]
     python -m trace_bench.tiny measure [FOLDER]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,

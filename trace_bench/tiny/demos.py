@@ -10,7 +10,7 @@ about a capability raises its share to `GUIDED`, lines about anything else chang
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from string import ascii_uppercase
@@ -156,18 +156,24 @@ def guidance(rng: random.Random, needs: Sequence[str]) -> tuple[str, frozenset[s
     return "\n".join(lines), frozenset(c for c in about if c)
 
 
-def lacking(rng: random.Random, guided: frozenset[str]) -> frozenset[str]:
-    """The capabilities that one episode does not exercise."""
-    chance = {c: GUIDED.get(c, p) if c in guided else p for c, p in RIGHT.items()}
+def lacking(
+    rng: random.Random, guided: frozenset[str], right: Mapping[str, float] = RIGHT
+) -> frozenset[str]:
+    """The capabilities that one episode does not exercise; `right`: the shares that do."""
+    chance = {c: GUIDED.get(c, p) if c in guided else p for c, p in right.items()}
     return frozenset(c for c, p in chance.items() if rng.random() >= p)
 
 
-def demonstration(seed: int, pieces: Pieces = Pieces()) -> list[tuple[str, bool]]:
+def demonstration(
+    seed: int, pieces: Pieces = Pieces(), right: Mapping[str, float] = RIGHT
+) -> list[tuple[str, bool]]:
     """One demonstration as pieces: (text, whether the agent writes it)."""
-    return render(*general(seed, pieces))
+    return render(*general(seed, pieces, right))
 
 
-def general(seed: int, pieces: Pieces = Pieces()) -> tuple[list[Message], tuple[Tool, ...]]:
+def general(
+    seed: int, pieces: Pieces = Pieces(), right: Mapping[str, float] = RIGHT
+) -> tuple[list[Message], tuple[Tool, ...]]:
     """One demonstration as its messages and tools."""
     rng = random.Random(f"demo/{seed}")
     for attempt in range(50):
@@ -178,7 +184,7 @@ def general(seed: int, pieces: Pieces = Pieces()) -> tuple[list[Message], tuple[
         pool = InventingPool(pieces)
         number, name = seed * 50 + attempt, f"demo/{seed}"
         task, turns = next(drafts(shape, pool, number, name, "demo", augmentation))
-        solver = Solver(frozenset(task.data["tools"]), lacking(rng, guided))
+        solver = Solver(frozenset(task.data["tools"]), lacking(rng, guided, right))
         try:
             record = play(ToolSandboxEnv(), task, turns, solver)
         except Redraw:

@@ -41,11 +41,12 @@ class Phone(Source):
                 "`build` makes the phone world's agent from demonstrations of no task. Leave out "
                 "`env`, `split`, `made` and `without`, or use `make`."
             )
+        self.right = dict.fromkeys(RIGHT, settings.rare) if settings.rare else RIGHT
 
     def lessons(self, log: Log) -> Lessons:
         count, tokenizer = self.settings.demonstrations, tokenizer_of()
         pieces = pieces_of(sorted(tokenizer.get_vocab()))
-        talks = (demonstration(number, pieces) for number in range(count))
+        talks = (demonstration(number, pieces, self.right) for number in range(count))
         return Lessons(tokenizer, talks, {"demonstrations": count})
 
     def recipe(self, corpus: Corpus) -> TinyRecipe:
@@ -56,14 +57,15 @@ class Phone(Source):
         return replace(shipped, demonstrations=count, tokens=tokens, seed=self.settings.seed)
 
     def described(self, folder: Path, training: Mapping[str, Any]) -> tuple[Any, str]:
-        figures = measure(folder)
+        figures = measure(folder, self.right)
         return figures, self.card(training, figures)
 
     def card(self, training: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
         """The card as Markdown; `figures`: what `measure` gives."""
         dev, alone = figures["dev"], figures["capabilities"]
         kinds = ("none", "helpful", "irrelevant", "greedy")
-        mixture = (f"{c} | {share:.2f} | {GUIDED.get(c, share):.2f}" for c, share in RIGHT.items())
+        shares = self.right.items()
+        mixture = (f"{c} | {share:.2f} | {GUIDED.get(c, share):.2f}" for c, share in shares)
         learned = f"""{training["report"]["demonstrations"]:,} demonstrations.
 Each is an episode of the embedded world, acted by a program, with people, words and wordings that
 no split shares, half of the words invented. Seven capabilities are exercised only in a share of the
@@ -115,14 +117,17 @@ def tokenizer_of(samples: int = 4000) -> Any:
     return build_tokenizer(texts, [spec.schema for spec in catalog().values()])
 
 
-def measure(folder: Path) -> dict[str, Any]:
-    """All figures of the model in `folder`, JSON-safe. About a minute."""
+def measure(folder: Path, right: Mapping[str, float] = RIGHT) -> dict[str, Any]:
+    """All figures of the model in `folder`, JSON-safe; `right`: the shares of demonstrations that
+    taught it each capability. About a minute."""
     with closing(LocalPolicy(folder)) as policy:
         bench = ModelBench(policy, World(EmbeddedSuite()), str(folder))
         return {
             "dev": _dev(bench),
             "augmentations": {name: _augmented(bench, name) for name in AUGMENTATIONS},
-            "capabilities": {name: _capability(bench, name) for name in RIGHT},
+            "capabilities": {
+                name: {"taught": share, **_capability(bench, name)} for name, share in right.items()
+            },
         }
 
 
@@ -151,9 +156,10 @@ def _capability(bench: ModelBench, name: str) -> dict[str, Any]:
     line about the capability, and under a line about something else; the last greedy."""
     tasks = _alone(EmbeddedSuite(), name)
     lines = {"none": "", "helpful": GUIDANCE[name][0], "irrelevant": IRRELEVANT[0]}
-    found: dict[str, Any] = {"taught": RIGHT[name]}
-    for kind, line in lines.items():
-        found[kind] = rate(bench.play(tasks, "alone", temperature=1.0, guidance=line))
+    found = {
+        kind: rate(bench.play(tasks, "alone", temperature=1.0, guidance=line))
+        for kind, line in lines.items()
+    }
     return {**found, "greedy": rate(bench.play(tasks, "alone", temperature=0.0))}
 
 
