@@ -1,15 +1,18 @@
-"""`results worlds`: what methods bring over their base agents, world by world."""
+"""`results worlds`: what methods bring over their base agents, world by world; `results against`:
+one method against the best of the others, cell by cell."""
 
 from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from trace_bench.core.errors import UserError
 from trace_bench.results.__main__ import main
+from trace_bench.results.against import make_against
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record, as_line
 from trace_bench.results.worlds import make_worlds
@@ -83,3 +86,61 @@ def test_what_cannot_stand_together_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=words):
         make_worlds(Found(tuple(records), ()), tmp_path)
+
+
+def grid() -> list[Record]:
+    """Two agents and two rewards: TRACE is ahead by 12 of 40 tasks with one agent and the reward
+    `success`, and behind by 8 with it and the other reward; all its gain is on the first half."""
+    ahead = {("new", "success"): 12, ("new", "similarity"): -8}
+    made = []
+    for agent, reward, seed in product(("old", "new"), ("similarity", "success"), (1, 2, 3)):
+        own = {"model.path": agent}
+        won = 16 + ahead.get((agent, reward), 0)
+        some = [run(PHONE, "trace", seed, won, 8, **own), run(PHONE, "rl", seed, 16, 8, **own)]
+        some.append(run(PHONE, "joint", seed, 9, 8, **own))
+        made += [
+            replace(
+                r, method_settings={"reward": reward}, needs=(2,) * 30 + (1,) * 10,
+                fingerprint=f"{r.fingerprint}{reward}",
+            )
+            for r in some
+        ]  # fmt: skip
+    return made
+
+
+def test_a_method_stands_against_the_best_of_the_others_in_each_cell(tmp_path: Path) -> None:
+    file, out = tmp_path / "records.jsonl", tmp_path / "out"
+    file.write_text("".join(map(as_line, grid())))
+    command = ["against", str(file), "--setting", "model.path,method.reward", "--out", str(out)]
+    assert main(command) == 0
+    head, *rows = csv.reader((out / "against.csv").open())
+    assert head[0] == "model.path and method.reward"
+    assert head[-3:] == ["all (40 tasks)", "one (10 tasks)", "several (30 tasks)"]
+    cells = {row[0]: [text.split()[0] + text[-1] for text in row[-3:]] for row in rows}
+    assert list(cells) == ["new, similarity", "new, success", "old, similarity", "old, success"]
+    assert {row[3] for row in rows} == {"rl"}
+    assert cells["new, success"] == ["+0.300*", "+0.000]", "+0.400*"]
+    assert cells["new, similarity"] == ["-0.200*", "+0.000]", "-0.267*"]
+    assert cells["old, success"] == ["+0.000]"] * 3
+    head, *rows = csv.reader((out / "against_gains.csv").open())
+    assert head == ["method", *cells] and {row[0] for row in rows} == {"trace", "rl", "joint"}
+    assert "about_against.md" in (out / "against_gains.md").read_text()
+    drawn = (out / "against.svg").read_text()
+    assert all(f"<!-- {name} -->" in drawn for name in ("tasks that need several", "old, success"))
+
+
+@pytest.mark.parametrize(
+    ("records", "setting", "words"),
+    [
+        (grid(), "model.size", "model.size"),
+        ([r for r in grid() if r.method == "trace"], "model.path", "needs trace and another"),
+        ([r for r in grid() if r.method != "trace"], "model.path", "that of new has joint"),
+        ([*grid(), replace(grid()[0], budget=320, fingerprint="x")], "model.path", "320, 640"),
+        (grid(), "method.reward", "model.path is"),
+    ],
+)
+def test_cells_that_say_nothing_are_refused(
+    records: list[Record], setting: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        make_against(Found(tuple(records), ()), tmp_path, setting)

@@ -12,6 +12,8 @@
     capabilities PLACES... --out FOLDER   over how many capabilities are used at most
     sizes PLACES... --out FOLDER          what methods bring and cost over the size of the model
     worlds PLACES... --out FOLDER         what methods bring in several worlds
+    against PLACES... --setting S --out FOLDER   TRACE against the best of the others, by the values
+                                          of S (or S,T,...) and by how many capabilities tasks need
     search PLACES... --out FOLDER         settings that were tried on the development split
     compare RUN RUN [--csv FILE]          two runs, or two agents with their seeds, also of one
                                           method: what their settings differ in, each against its
@@ -50,6 +52,7 @@ from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import remove_leftovers, write_text
 from trace_bench.results import (
+    against,
     details,
     figures,
     over,
@@ -75,7 +78,7 @@ ONLY: Mapping[str, tuple[tuple[str, ...], type, str]] = {
     "prices": (("tables", "regrade"), Path, "of tables and regrade: a YAML file of prices"),
     "across": (("tables", "map", "over", "regrade", "search", "worlds"), str,
                "of tables, map, over, regrade, search, worlds: SETTING,... of rows"),
-    "setting": (("over",), str, "of over: the setting of the axis"),
+    "setting": (("over", "against"), str, "of over: that of the axis; of against: SETTING,..."),
     "port": (("view",), int, "of view (default: 7575)"),
     "comparisons": (("plan",), int, "of plan: in one table (default: 1)"),
     "looks": (("plan",), int, "of plan: how often the table is made (default: 1)"),
@@ -103,6 +106,7 @@ COMMANDS: Mapping[str, Callable[..., list[Path]]] = {
     "worlds": worlds.make_worlds,
     "paper": paper.make_paper,
     "over": over.make_over,
+    "against": against.make_against,
 }
 """What each command makes of the runs that were found, in the place `out`; the files."""
 AS_RECORDED = ("collect", "sizes")
@@ -122,8 +126,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_intermixed_args(arguments)
     if given.out is None and given.command not in ("compare", "view", "plan"):
         parser.error("the following arguments are required: --out")
-    if given.setting is None and given.command == "over":
-        parser.error("over needs --setting, such as method.breadth")
+    if given.setting is None and given.command in ONLY["setting"][0]:
+        parser.error(f"{given.command} needs --setting, such as method.breadth")
     for name, (commands, *_) in ONLY.items():
         if getattr(given, name) is not None and given.command not in commands:
             parser.error(f"--{name} is an option of {' and '.join(commands)}")

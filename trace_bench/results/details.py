@@ -112,9 +112,7 @@ def reliability(found: Cells, caption: str) -> Table:
 def by_needs(found: Cells, caption: str) -> Table:
     """Success on the tasks that need none, one, or several capabilities, by their suite's word."""
     known = next((r.needs for cell in found.values() for r in cell.records if r.needs), ())
-    kinds = ("none", "one", "several")
-    places = {name: [i for i, n in enumerate(known) if kinds[min(n, 2)] == name] for name in kinds}
-    places = {name: own for name, own in places.items() if own}
+    places = kinds_of(known)
 
     def row(cell: Cell) -> Iterator[list[str]]:
         if places:
@@ -127,6 +125,14 @@ def by_needs(found: Cells, caption: str) -> Table:
     )
     header = [f"{n} ({len(own)} tasks)" for n, own in places.items()]
     return by_cell("needs", text, header, found, row)
+
+
+def kinds_of(needs: Sequence[int]) -> dict[str, list[int]]:
+    """The places of the tasks that need no, one or several capabilities; nothing of what is not
+    there."""
+    kinds = ("none", "one", "several")
+    places = {name: [i for i, n in enumerate(needs) if kinds[min(n, 2)] == name] for name in kinds}
+    return {name: own for name, own in places.items() if own}
 
 
 def checklists(found: Cells, caption: str) -> Table:

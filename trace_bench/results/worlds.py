@@ -33,7 +33,7 @@ def make_worlds(found: Found, out: Path) -> list[Path]:
         if (same := groups.setdefault(world(group.records[0]), group)) is not group:
             check_same_settings((*same.records, *group.records))
         say("left out", group.left_out)
-    gains = {name: own for name, group in groups.items() if (own := _gains(group))}
+    gains = {name: own for name, group in groups.items() if (own := gains_of(group))}
     if len(gains) < 2:
         raise UserError(
             "`worlds` needs runs of two worlds that are not the base agent's own, and these are of "
@@ -44,7 +44,8 @@ def make_worlds(found: Found, out: Path) -> list[Path]:
     return written + draw(gains, budgets[0], out / "worlds")
 
 
-def _gains(group: Group) -> dict[str, Difference]:
+def gains_of(group: Group) -> dict[str, Difference]:
+    """By method: success less that of the base agents of the same runs."""
     return {
         method: difference(cell, cell.base)
         for (method, _), cell in cells(group.records).items()
@@ -59,7 +60,7 @@ def _order(gains: Gains) -> list[str]:
     return sorted(methods, key=lambda m: (-round(whole[m], 9), style().place(m)))
 
 
-def table(gains: Gains, budget: int) -> Table:
+def table(gains: Gains, budget: int, name: str = "worlds", page: str = PAGE) -> Table:
     corrected = holm({f"{w}/{m}": d.p for w, own in gains.items() for m, d in own.items()})
 
     def shown(column: str, method: str) -> str:
@@ -71,10 +72,10 @@ def table(gains: Gains, budget: int) -> Table:
     text = (
         f"Success at {budget} rollouts less that of the base agents, paired by task, with 95 % "
         f"intervals over tasks and seeds. A star: p below 0.05, Holm-corrected over all "
-        f"{len(corrected)} gains. All about these runs: {PAGE}.md."
+        f"{len(corrected)} gains. All about these runs: {page}.md."
     )
     rows = tuple((method, *(shown(column, method) for column in gains)) for method in _order(gains))
-    return Table("worlds", text, ("method", *gains), rows)
+    return Table(name, text, ("method", *gains), rows)
 
 
 def draw(gains: Gains, budget: int, path: Path) -> list[Path]:
