@@ -64,6 +64,7 @@ def test_without_a_run_of_the_base_agent_other_beginnings_have_no_common_one() -
     found = by_total([record("grpo", [1, 0]), began(record("grpo", [1, 1]), SFT)])
     table = tables.comparison(cells(found), 640, "")
     assert [row[5] for row in table.rows] == ["", ""]
+    assert "base agents are not one agent; pairs_640 compares the rows." in table.caption
 
 
 def test_an_unknown_cost_stands_in_no_table(

@@ -135,6 +135,8 @@ def comparison(found: Cells, budget: int, caption: str) -> Table:
         )
         if control not in at:
             text += f" {control}: as each run's own evaluation has it."
+    elif len(at) > 1:
+        text += f"The runs' base agents are not one agent; pairs_{budget} compares the rows."
     else:
         text += "One agent, compared with no other."
     header = ("method", "runs", "rollouts", "success", "similarity")
