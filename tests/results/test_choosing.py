@@ -185,6 +185,8 @@ def test_what_goes_with_the_values_stands_in_the_same_table() -> None:
         "grpo, grpo", "grpo, dapo", "grpo, es",
     ]  # fmt: skip
     assert any("trainer.groups 8" in remark for remark in group.remarks)
+    assert chosen([local, dapo, es], "trainer.algorithm.name=grpo") == (local,)
+    assert chosen([local, dapo, es], "trainer.algorithm.name=dapo,grpo") == (local, dapo)
     again = other(dapo, trainer__epochs=2)
     assert len(groups_of(with_own([local, dapo, again], keys))) > 1
 

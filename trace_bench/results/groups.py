@@ -53,7 +53,7 @@ def with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
 
 def _with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
     known = {*DEFAULTS, *(key for record in records for key in record.settings)}
-    owned = [{k: v for k in keys if (v := _value(r, k, records)) is not None} for r in records]
+    owned = [{k: v for k in keys if (v := value_of(r, k, records)) is not None} for r in records]
     rows: dict[str, list[Record]] = {}
     for record, own in zip(records, owned, strict=True):
         rows.setdefault(f"{record.label} {own}", []).append(record)
@@ -79,7 +79,7 @@ def _differ(key: str, records: Sequence[Record]) -> bool:
     return len({str(r.settings.get(key, DEFAULTS.get(key))) for r in records}) > 1
 
 
-def _value(record: Record, key: str, records: Sequence[Record]) -> Any:
+def value_of(record: Record, key: str, records: Sequence[Record]) -> Any:
     """The record's value of a setting; where it names none the default, or None if its part lacks
     what all have that name it, other than settings of the same choice: it has no such choice."""
     if key in record.settings:

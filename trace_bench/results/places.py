@@ -12,6 +12,8 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import reason, shown
 from trace_bench.core.text import visible
+from trace_bench.results.compare import DEFAULTS
+from trace_bench.results.groups import value_of
 from trace_bench.results.records import DAMAGE, DEFAULT, Record, flat_settings, read_records
 from trace_bench.results.runs import read_run
 
@@ -149,8 +151,9 @@ def choose(found: Sequence[Found], filters: Filters) -> list[Found]:
     records = [r for f in found for r in f.records]
     kept = {id(r): r for r in records}
     for key, values in filters.items() if records else ():
-        _check(key, values, records)
-        kept = {i: r for i, r in kept.items() if {*values} & {*names(r, key)}}
+        called = {id(r): names(r, key, records) for r in records}
+        _check(key, values, records, [own for own in called.values() if own])
+        kept = {i: r for i, r in kept.items() if {*values} & {*called[i]}}
     shown = [_written(key, values) for key, values in filters.items()]
     if records and not kept:
         raise UserError(
@@ -162,8 +165,11 @@ def choose(found: Sequence[Found], filters: Filters) -> list[Found]:
     return [replace(f, records=tuple(r for r in f.records if id(r) in kept)) for f in found]
 
 
-def _check(key: str, values: Sequence[str], records: Sequence[Record]) -> None:
-    known, given = [found for r in records if (found := names(r, key))], _written(key, values)
+def _check(
+    key: str, values: Sequence[str], records: Sequence[Record], known: Sequence[Sequence[str]]
+) -> None:
+    """`known`: what the key is called in the records that have it."""
+    given = _written(key, values)
     if not known:
         own = sorted({name for r in records for name in flat_settings(r)})
         raise UserError(
@@ -181,11 +187,17 @@ def _check(key: str, values: Sequence[str], records: Sequence[Record]) -> None:
         )
 
 
-def names(record: Record, key: str) -> tuple[str, ...]:
-    """What a run's value of a key may be called, its usual name first; () if it has no such key."""
+def names(record: Record, key: str, records: Sequence[Record]) -> tuple[str, ...]:
+    """What a run's value of a key may be called, its usual name first; () if it has no such key.
+    `records`: all that were found, which tell whether a setting that it does not name has its
+    default there."""
     if key in SHORT:
         return SHORT[key](record)
-    return _texts(flat_settings(record), key)
+    found = _texts(flat_settings(record), key)
+    if found or key not in DEFAULTS:
+        return found
+    value = value_of(record, key, records)
+    return () if value is None else _texts({key: value}, key)
 
 
 def _texts(settings: Mapping[str, object], key: str) -> tuple[str, ...]:
