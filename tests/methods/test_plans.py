@@ -84,6 +84,22 @@ def test_free_phases_are_planned_as_they_are_counted() -> None:
     free = plan("trace", 300, charged=CHARGED["paper"])
     assert [p.rollouts for p in free.phases if p.name == "training"] == [300]
     assert free.adapters == 3 > plan("trace", 300).adapters
+    distill = method("distill").plan(
+        PlannedRun(30, 64, ScriptedTrainer(), charged=CHARGED["paper"])
+    )
+    assert [p.rollouts for p in distill.phases] == [32, 30]
+
+
+def test_rounds_share_the_whole_budget_where_their_analysis_is_free() -> None:
+    paper = CHARGED["paper"]
+    lab = MemoryLab(HABITS, 303, 3, charged=paper)
+    rounds = method("failure_loop", **QUICK["failure_loop"], keep_runs=4)
+    rounds.fit(BASE, lab.suite.tasks("train"), lab)
+    trained = [len(tasks) for _, purpose, tasks in lab.calls if purpose is Purpose.TRAINING]
+    assert trained == [101, 101, 101]
+    phases = plan("failure_loop", 303, charged=paper).phases
+    assert [p.rollouts for p in phases] == [3 * 32, 303]
+    plan("failure_loop", 60, charged=paper)  # less than the analysis alone
 
 
 @pytest.mark.parametrize(
