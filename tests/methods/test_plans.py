@@ -24,8 +24,9 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
 from trace_bench.runner.plan import with_beginning
+from trace_bench.trainers.es import EsTrainer
 from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.settings import EsSettings, TrainerSettings
 
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 FEW = {"recovers_from_errors": 0.8}
@@ -142,6 +143,18 @@ def test_the_trainer_is_asked_for_the_curves_caveat_and_the_least_budget(name: s
     with pytest.raises(UserError, match=f"training '{name}' needs at least 16"):
         METHODS[name].plan(PlannedRun(8, 64, Planning()))
     assert plan(name, 64).caveat is None
+
+
+def test_the_trainer_is_asked_whether_the_least_training_of_traces_adapters_is_enough() -> None:
+    large = LocalTrainer(TrainerSettings(group_size=50), RunContext())
+    with pytest.raises(UserError, match=r"96 rollouts and needs at least 100 .*minimum_training`"):
+        METHODS["trace"].plan(PlannedRun(160, 64, large))
+    METHODS["trace"].plan(PlannedRun(260, 64, large))
+    METHODS["joint"].plan(PlannedRun(260, 64, large))
+    es = EsTrainer(EsSettings(pairs=50))
+    with pytest.raises(UserError, match=r"96 rollouts and needs at least 100 .*minimum_training`"):
+        METHODS["trace"].plan(PlannedRun(160, 64, es))
+    method("trace", minimum_training=100).plan(PlannedRun(164, 64, es))
 
 
 def test_traces_yardstick_is_itself_with_one_adapter() -> None:

@@ -70,6 +70,7 @@ class Trace(Method):
         budget.check(run.trainer)
         way = way_of(settings, GENERATOR in run.models)
         left = budget.after_looking(run.tasks)
+        budget.check_training(run.trainer, left)
         training = Phase("training", budget.training(left), most=True, trains=True)
         most = 1 if settings.joint else budget.capabilities(left)
         steps = (

@@ -172,6 +172,16 @@ class Budget:
 
     # -- whether it is enough -----------------------------------------------------------------
 
+    def check_training(self, trainer: Trainer, left: int) -> None:
+        """Raises UserError if the trainer needs more than an adapter is sure to have of `left`."""
+        most = self.capabilities(left)
+        rollouts = left - self._charged(self.calibration(left, most))
+        each = rollouts if self.settings.joint else rollouts // most
+        try:
+            trainer.plan_training(each, "one adapter", ())
+        except UserError as error:
+            raise UserError(f"{error} Or raise `method.minimum_training`.") from error
+
     def check(self, trainer: Trainer) -> None:
         """Raises UserError if the gate's part pays for no iteration or leaves too little, and with
         every phase's need when the budget is too small for one capability."""
