@@ -121,6 +121,13 @@ def test_a_budget_that_is_too_small_is_refused_beforehand(
     plan(name, budget + 1)
 
 
+def test_what_is_left_for_trace_is_told_from_the_budget() -> None:
+    finish = method("trace_finish")
+    with pytest.raises(UserError, match=r"budget=212, of which 159 are left .* least 160"):
+        finish.plan(PlannedRun(212, 64, ScriptedTrainer()))
+    finish.plan(PlannedRun(213, 64, ScriptedTrainer()))
+
+
 def test_too_few_training_tasks_for_gepa_are_refused_beforehand() -> None:
     with pytest.raises(UserError, match="leaves nothing of 24 training tasks"):
         plan("gepa", 300, tasks=24)

@@ -197,19 +197,20 @@ class Budget:
                 )
         if self.adapters >= self.least:
             return
+        whole = self.total + self.later
+        part = "" if whole == self.adapters else f", of which {self.adapters} are left for it,"
+        small = f"budget={whole}{part} is too small for method=trace, which needs at least"
         if self.free:
             raise UserError(
-                f"budget={self.adapters} is too small for method=trace, which needs at least "
-                f"{self.least} rollouts to train one adapter (method.minimum_training). Raise "
-                "`budget` or lower it."
+                f"{small} {self.least} rollouts to train one adapter (method.minimum_training). "
+                "Raise `budget` or lower it."
             )
         calibration = (
             f"calibration {settings.calibration_round} (method.calibration_groups x "
             "method.calibration_group_size), "
         )
         raise UserError(
-            f"budget={self.adapters} is too small for method=trace, which needs at least "
-            f"{self.least} rollouts: analysis {settings.analysis_minimum} "
+            f"{small} {self.least} rollouts: analysis {settings.analysis_minimum} "
             f"(method.analysis_minimum), {calibration if settings.calibration_round else ''}"
             f"training {settings.minimum_training} (method.minimum_training). Raise `budget` or "
             "lower one of these."
