@@ -24,8 +24,9 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
 from trace_bench.runner.plan import with_beginning
+from trace_bench.trainers.es import EsTrainer
 from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.settings import EsSettings, TrainerSettings
 
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 FEW = {"recovers_from_errors": 0.8}
@@ -84,6 +85,22 @@ def test_free_phases_are_planned_as_they_are_counted() -> None:
     free = plan("trace", 300, charged=CHARGED["paper"])
     assert [p.rollouts for p in free.phases if p.name == "training"] == [300]
     assert free.adapters == 3 > plan("trace", 300).adapters
+    distill = method("distill").plan(
+        PlannedRun(30, 64, ScriptedTrainer(), charged=CHARGED["paper"])
+    )
+    assert [p.rollouts for p in distill.phases] == [32, 30]
+
+
+def test_rounds_share_the_whole_budget_where_their_analysis_is_free() -> None:
+    paper = CHARGED["paper"]
+    lab = MemoryLab(HABITS, 303, 3, charged=paper)
+    rounds = method("failure_loop", **QUICK["failure_loop"], keep_runs=4)
+    rounds.fit(BASE, lab.suite.tasks("train"), lab)
+    trained = [len(tasks) for _, purpose, tasks in lab.calls if purpose is Purpose.TRAINING]
+    assert trained == [101, 101, 101]
+    phases = plan("failure_loop", 303, charged=paper).phases
+    assert [p.rollouts for p in phases] == [3 * 32, 303]
+    plan("failure_loop", 60, charged=paper)  # less than the analysis alone
 
 
 @pytest.mark.parametrize(
@@ -102,6 +119,13 @@ def test_a_budget_that_is_too_small_is_refused_beforehand(
     with pytest.raises(UserError, match=words):
         plan(name, budget)
     plan(name, budget + 1)
+
+
+def test_what_is_left_for_trace_is_told_from_the_budget() -> None:
+    finish = method("trace_finish")
+    with pytest.raises(UserError, match=r"budget=212, of which 159 are left .* least 160"):
+        finish.plan(PlannedRun(212, 64, ScriptedTrainer()))
+    finish.plan(PlannedRun(213, 64, ScriptedTrainer()))
 
 
 def test_too_few_training_tasks_for_gepa_are_refused_beforehand() -> None:
@@ -126,6 +150,18 @@ def test_the_trainer_is_asked_for_the_curves_caveat_and_the_least_budget(name: s
     with pytest.raises(UserError, match=f"training '{name}' needs at least 16"):
         METHODS[name].plan(PlannedRun(8, 64, Planning()))
     assert plan(name, 64).caveat is None
+
+
+def test_the_trainer_is_asked_whether_the_least_training_of_traces_adapters_is_enough() -> None:
+    large = LocalTrainer(TrainerSettings(group_size=50), RunContext())
+    with pytest.raises(UserError, match=r"96 rollouts and needs at least 100 .*minimum_training`"):
+        METHODS["trace"].plan(PlannedRun(160, 64, large))
+    METHODS["trace"].plan(PlannedRun(260, 64, large))
+    METHODS["joint"].plan(PlannedRun(260, 64, large))
+    es = EsTrainer(EsSettings(pairs=50))
+    with pytest.raises(UserError, match=r"96 rollouts and needs at least 100 .*minimum_training`"):
+        METHODS["trace"].plan(PlannedRun(160, 64, es))
+    method("trace", minimum_training=100).plan(PlannedRun(164, 64, es))
 
 
 def test_traces_yardstick_is_itself_with_one_adapter() -> None:

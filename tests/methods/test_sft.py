@@ -144,6 +144,29 @@ def test_it_learns_what_it_is_shown_and_spends_nothing(tmp_path: Path, trainer: 
     assert any("without a rollout; 640 rollouts are left" in text for text in place.notes["logged"])
 
 
+def test_a_file_that_changed_between_two_starts_is_noticed(tmp_path: Path, trainer: Any) -> None:
+    path = tmp_path / "adp.jsonl"
+    path.write_text((json.dumps(TALK) + "\n") * 4)
+    place = lab(tmp_path, trainer)
+
+    def stop(name: str, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    def fit() -> AgentSpec:
+        return sft(data=str(path), demonstrations=4, epochs=3).fit(BASE, [], place)
+
+    place.step = stop
+    with pytest.raises(KeyboardInterrupt):
+        fit()
+    place.step = lambda *done: None
+    path.write_text((json.dumps(TALK) + "\n") * 3)
+    with pytest.raises(UserError, match=r"other conversations .* `method.data` back"):
+        fit()
+    path.write_text((json.dumps(TALK) + "\n") * 4)
+    assert fit().adapters
+
+
 def tuning_of(kind: type[Tuning], place: Any) -> Tuning:
     """The fine-tuning of `method=sft`."""
     settings, seed = sft().settings, stable_seed(3, "sft")

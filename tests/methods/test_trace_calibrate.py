@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from trace_lab import BASE, MemoryLab
@@ -132,12 +133,17 @@ class Spoiled(EmbeddedSuite):
 
 def test_defective_tasks_are_refused_and_named() -> None:
     suite = Spoiled()
+    lab: Any = MemoryLab({}, 200, suite=suite)
     task = suite.synthetic("recovers_from_errors", 1)
     assert "the reference earns" in str(self_test(suite, task))
     free = replace(task, data={**task.data, "milestones": [], "edges": [], "weights": None})
     assert "doing nothing earns 1.0" in str(self_test(suite, free))
-    with pytest.raises(TraceBenchError, match="synthetic tasks of recovers_from_errors"):
-        draw(suite, "recovers_from_errors", 8, Mix(0.2), 0, "train")
+    for setting, made in (
+        ("method.synthetic_tasks", lambda name: draw(suite, name, 8, Mix(0.2), 0, "train")),
+        ("method.calibration_groups", lambda name: c.calibrate(lab, BASE, [name], DEFAULTS, 200)),
+    ):
+        with pytest.raises(TraceBenchError, match=f"of recovers_from_errors .*Lower `{setting}`"):
+            made("recovers_from_errors")
 
 
 def test_a_suite_without_a_generator_is_refused() -> None:

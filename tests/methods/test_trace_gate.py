@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gate_lab import MODEL, gated
 from models import save_adapter
 from named import method
 from playing import play
 from sandboxes import in_process as suite
-from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, PlannedRun, RunContext
-from trace_bench.core.types import (
-    AdapterRef,
-    AgentSpec,
-    Purpose,
-    Task,
-    Turn,
-    to_json,
-)
+from trace_bench.core.protocols import PlannedRun, RunContext
+from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, to_json
 from trace_bench.policies import loading
 from trace_bench.policies.loading import DType
 from trace_bench.policies.local import LocalPolicy
@@ -35,12 +27,11 @@ from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.gates import Gate, Gated
+from trace_bench.trainers.grpo import group_advantages, token_weights
 from trace_bench.trainers.local import LocalTrainer
+from trace_bench.trainers.record import reward_of
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import build, stretches
-
-MODEL = str(MODEL_FOLDER)
-HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
 
 
 @pytest.fixture(scope="module")
@@ -163,71 +154,6 @@ def test_a_missing_base_slot_is_added_at_zero() -> None:
     assert gate.labels == ["a", None] and gate.as_json()["weights"] == [[2.0], [0.0]]
 
 
-class Adapting(ScriptedTrainer, FineTunes):
-    """Its adapters are real ones, and it can fine-tune: the gate's recipe and model."""
-
-    def __init__(self, refs: Sequence[AdapterRef], dtype: DType = "float32") -> None:
-        super().__init__()
-        recipe = TrainerSettings(groups=2, group_size=4)
-        self._refs, self._real = list(refs), LocalTrainer(recipe, RunContext(dtype=dtype))
-        self.settings = self._real.settings
-
-    def learner(self, model: str) -> Any:
-        return self._real.learner(MODEL)
-
-    def train(self, job: Any, lab: Any) -> AgentSpec:
-        agent = super().train(job, lab)
-        real = self._refs[len(self.jobs) - 1]
-        added = replace(agent.adapters[-1], name=real.name, path=real.path)
-        return replace(agent, adapters=(*agent.adapters[:-1], added))
-
-
-class GateLab(MemoryLab):
-    """The gate's rollouts are real ones."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.gates: list[AgentSpec] = []  # that played
-        self.metrics: list[dict[str, Any]] = []
-        self.steps: list[tuple[str, int, int]] = []
-        self.off = 0.0  # what is added to the sampler's log-probabilities
-
-    def rollouts(self, call: str, agent: AgentSpec, tasks: Sequence[Task], **how: Any) -> Any:
-        played = super().rollouts(call, agent, tasks, **how)
-        if not call.startswith("train/gate"):
-            return played
-        assert self.policy is not None
-        self.gates.append(agent)
-        seeds = range(len(tasks))
-        real = play(self.policy, self.suite, agent, tasks, seeds, max_turns=4, max_tokens=48)
-        return [replace(t, turns=tuple(self._shifted(turn) for turn in t.turns)) for t in real]
-
-    def _shifted(self, turn: Turn) -> Turn:
-        return replace(turn, logprobs=tuple(one + self.off for one in turn.logprobs))
-
-    def metric(self, **values: Any) -> None:
-        self.metrics.append(values)
-
-    def step(self, name: str, done: int, total: int) -> None:
-        self.steps.append((name, done, total))
-
-
-def gated(
-    policy: LocalPolicy,
-    refs: Any,
-    budget: int,
-    dtype: DType = "float32",
-    off: float = 0.0,
-    **settings: Any,
-) -> tuple[AgentSpec, GateLab]:
-    lab = GateLab(HABITS, budget, seed=7, trainer=Adapting(refs, dtype))
-    lab.policy, lab.off = policy, off
-    route = {"name": "gate", "rate": 0.05, **settings}
-    made = method("trace", synthetic_tasks=8, max_capabilities=2, route=route)
-    base = replace(BASE, model=MODEL)
-    return made.fit(base, lab.suite.tasks("train"), lab), lab
-
-
 @pytest.mark.parametrize("budget", [300, 437])
 def test_the_gate_is_trained_on_target_tasks_and_charged(
     policy: LocalPolicy, refs: Any, budget: int
@@ -271,6 +197,22 @@ def test_with_rounded_products_the_samplers_rounding_does_not_move_the_gate(
         for one in (lab, other)
     ]
     assert max(apart[0]) < 0.03 and min(apart[1]) > 0.05, "the alarm compares with the sampler"
+
+
+@pytest.mark.parametrize("aggregate", ["trajectory", "token"])
+def test_tokens_weigh_as_with_the_trainer(policy: LocalPolicy, refs: Any, aggregate: str) -> None:
+    """A gate that does not move has ratios of 1: the loss is the weighted mean of -A."""
+    _, lab = gated(policy, refs, 300, aggregate=aggregate, rate=1e-9)
+    metrics = [m for m in lab.metrics if m["adapter"].startswith("gate@")]
+    for played, found in zip(lab.played, metrics, strict=True):
+        rewards = torch.tensor([reward_of(t, "similarity") for t in played]).double()
+        made = group_advantages(rewards, torch.arange(len(played)) // 4)
+        lengths = torch.tensor([sum(len(turn.token_ids) for turn in t.turns) for t in played])
+        used = made.trained.nonzero()[:, 0].tolist()
+        weights = token_weights(lengths[used], aggregate)
+        wanted = -float((weights * made.spread(used, lengths[used])).sum())
+        assert found["loss"] is None or found["loss"] == pytest.approx(wanted, abs=1e-3)
+    assert any(m["constant_share"] == 0.0 for m in metrics), "two groups in one step"
 
 
 def test_a_gate_without_rollouts_is_played_as_it_starts(policy: LocalPolicy, refs: Any) -> None:

@@ -19,6 +19,7 @@ from trace_bench.core.errors import BudgetExceeded
 from trace_bench.core.protocols import Hear, Prompt, ShowsState, State, Trainer, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import (
+    CHARGED,
     AdapterRef,
     AgentSpec,
     Purpose,
@@ -88,7 +89,8 @@ class ScriptedTrainer(Trainer):
 
 
 class MemoryLab:
-    """`protocols.Lab`. `habits`: how often the agent lacks each capability."""
+    """`protocols.Lab`. `habits`: how often the agent lacks each capability; `charged`: what the
+    budget pays for."""
 
     def __init__(
         self,
@@ -97,8 +99,10 @@ class MemoryLab:
         seed: int = 0,
         suite: Any = None,
         trainer: Any = None,
+        charged: frozenset[Purpose] = CHARGED["strict"],
     ) -> None:
         self.folder = Path("unused")
+        self.charged = charged
         self.seed = seed
         self.suite = suite or EmbeddedSuite()
         self.trainer = trainer or ScriptedTrainer()
@@ -112,7 +116,7 @@ class MemoryLab:
         self._episodes: dict[tuple[str, frozenset[str]], Trajectory] = {}
 
     def charges(self, purpose: Purpose) -> bool:
-        return True
+        return purpose in self.charged
 
     def budget_left(self) -> int:
         return self.left
@@ -128,9 +132,10 @@ class MemoryLab:
         route: Sequence[str | None] | None = None,
     ) -> list[Trajectory]:
         assert call not in [c for c, _, _ in self.calls], f"{call} is used twice"
-        if len(tasks) > self.left:
-            raise BudgetExceeded(f"{call}: {len(tasks)} of {self.left}")
-        self.left -= len(tasks)
+        charge = len(tasks) if self.charges(purpose) else 0
+        if charge > self.left:
+            raise BudgetExceeded(f"{call}: {charge} of {self.left}")
+        self.left -= charge
         self.calls.append((call, purpose, tuple(t.id for t in tasks)))
         if purpose is Purpose.TRAINING and not self.heard:
             return []  # the scripted trainer does not look at them

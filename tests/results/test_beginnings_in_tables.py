@@ -15,6 +15,8 @@ from trace_bench.results import captions, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import by_total, name
 from trace_bench.results.compare import cells, check_comparable
+from trace_bench.results.over import Over
+from trace_bench.results.places import Found
 from trace_bench.results.records import Record, as_line, read_records
 from trace_bench.results.two import Side, compare_two
 
@@ -96,6 +98,21 @@ def test_a_record_keeps_what_it_began_with(tmp_path: Path) -> None:
         write_text(tmp_path / "r.jsonl", as_line(wrong))
         with pytest.raises(UserError, match="is not a record"):
             read_records(tmp_path / "r.jsonl")
+
+
+def test_a_band_for_the_base_agent_stands_where_there_is_one_base_agent() -> None:
+    def over(*records: Record) -> list[str]:
+        own = [replace(r, method_settings={"breadth": n}) for n, r in enumerate(records)]
+        return [name for name, _ in Over(Found(tuple(own), ()), "method.breadth").levels()]
+
+    plain = record("grpo", [1, 0])
+    more = replace(record("grpo", [1, 1]), fingerprint="more")
+    assert over(plain, more) == ["base"] == over(began(plain, SFT), began(more, SFT))
+    assert over(began(plain, SFT), began(more, {**SFT, "fingerprint": "6" * 12})) == []
+    sizes = [
+        replace(r, settings={**r.settings, "model.size": n}) for n, r in enumerate((plain, more))
+    ]
+    assert Over(Found(tuple(sizes), ()), "model.size").levels() == []
 
 
 def test_two_runs_say_what_they_began_with() -> None:

@@ -56,8 +56,9 @@ def test_a_rule_says_which_attempt_counts(rule: str, scores: dict[str, int | Non
 
 def test_the_manifest_accounts_for_every_episode() -> None:
     for rule in RULES:
-        d = drops(LINES, rule)
-        assert (d["episodes"], d["attempts"], d["lost"]) == (4, 6, {"sandbox": 3})
+        d = drops([*LINES, line("c", None, 2)], rule)
+        assert (d["episodes"], d["attempts"], d["lost"]) == (4, 7, {"sandbox": 2})
+        assert d["retried"] == (2 if rule == "retry" else 0)
         assert d["limits"] == {"turn_limit": 1}
         scored = sum(1 for o in counted(LINES, rule) if not o.lost)
         assert scored + d["excluded"] == d["episodes"]

@@ -60,6 +60,14 @@ def test_points_between_iterations_are_not_called_equal(method: str) -> None:
     assert between is not None and "between iterations of 32 rollouts" in between
 
 
+def test_points_between_checkpoints_are_not_called_equal() -> None:
+    given = ["method=grpo", "trainer=verl", "trainer.decay=constant", "budget=1000"]
+    given.append("trainer.save_every=3")
+    assert caveat(*given, "checkpoints=[96,960,1000]") is None
+    between = caveat(*given, "checkpoints=[64,1000]")
+    assert between is not None and "trainer.save_every=3" in between
+
+
 @pytest.mark.parametrize(
     ("method", "why"),
     [

@@ -27,6 +27,7 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
+from trace_bench.trainers.algorithms.dapo import Dapo
 from trace_bench.trainers.grpo import Advantages, credit, earned, packed, unpacked
 
 STEP = {"level": "step", "holders": 2}
@@ -145,6 +146,22 @@ def test_every_token_has_the_advantage_of_its_step(level: Any, normalize: bool) 
     assert (found.groups, found.constant, found.all_one, found.failed) == (2, 1, 1, 1)
     spread = found.spread([2, 0], torch.tensor([6, 5]))
     assert spread.tolist() == [*found.tokens[2].tolist(), *found.tokens[0].tolist()]
+
+
+def test_what_was_replaced_is_not_trained_on() -> None:
+    """Two groups of equal rewards, whose members differ in turns or in length."""
+    played = [episode([2, 3], 0, None), episode([4, 2], None, 1)] * 4
+    checklists = job(Path(), 8, assignment={"level": "turn", "holders": 2})
+    longest = replace(SETTINGS, algorithm=Dapo(longest=6, margin=6))
+    for asked, settings in ((checklists, SETTINGS), (job(Path(), 8), longest)):
+        how = replace(settings, group_size=4, hinted=0)
+        rewards = earned(played, asked, how)
+        assert rewards == [0.5] * 8 and credit(played, rewards, asked, how).trained.all()
+        again = credit(played, rewards, asked, replace(how, resample=1))
+        assert not again.trained.any() and not again.values.any() and again.constant == 2
+        rewards = [0.0, *rewards[1:]]  # where some differ, the group is trained on
+        again = credit(played, rewards, asked, replace(how, resample=1))
+        assert again.trained.tolist() == [True] * 4 + [False] * 4 and again.constant == 1
 
 
 def test_an_episode_survives_the_way_to_another_process() -> None:

@@ -30,6 +30,13 @@ def test_a_name_is_not_taken_for_another() -> None:
     assert SHAPES["Qwen3-30B-A3B"].kv_token == 98304
 
 
+def test_layers_of_other_names_stop_no_estimate() -> None:
+    shape, rank = SHAPES["Qwen3-8B"], 8
+    queries, others, hidden = 32 * 128, 2 * 8 * 128, 4096
+    assert shape.lora(rank, ["qkv_proj"]) == 36 * rank * (hidden + queries + others)
+    assert shape.lora(rank, ["qkv_proj", "nowhere"]) == shape.lora(rank, ["qkv_proj"])
+
+
 @pytest.mark.parametrize("targets", [LINEAR, ATTENTION])
 def test_what_a_miniature_allocates_is_within_15_percent(tmp_path, targets) -> None:
     sizes: dict[str, Any] = {

@@ -139,6 +139,7 @@ def test_what_the_lesson_shows_is_learned_without_it(algorithm, suite, follower,
 def test_equal_rewards_teach_nothing(algorithm, follower, tmp_path) -> None:
     found = trained(tmp_path, follower, 25, replace(HOW, algorithm=algorithm), suite=Constant())
     assert [m["steps"] for m in found] == [0, 0] and found[-1]["update_norm"] == 0.0
+    assert [m["taught"] for m in found] == [0, 0]
 
 
 def test_what_is_refused(follower, tmp_path) -> None:

@@ -25,7 +25,7 @@ from trace_bench.core.protocols import (
     TrainingJob,
 )
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Task
+from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import Analysis, planned, refuse_analyst
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.making import GENERATOR, Mix, TaskSettings, draw, generator, interleave
@@ -66,6 +66,7 @@ class FailureLoop(Method):
         agent, budget, settings = base, lab.budget_left(), self.settings
         report: list[dict[str, Any]] = []
         looks = settings.looks(budget)
+        charged = lab.charges(Purpose.ANALYSIS)
         for turn, episodes in enumerate(looks):
             report.append({})
 
@@ -79,7 +80,8 @@ class FailureLoop(Method):
             names = [v.name for v in analysis.choose(able) if v.selected and v.name in able]
             names = names[: settings.max_capabilities]
             write(trained=names)
-            rollouts = (lab.budget_left() - sum(looks[turn + 1 :])) // (len(looks) - turn)
+            later = sum(looks[turn + 1 :]) if charged else 0
+            rollouts = (lab.budget_left() - later) // (len(looks) - turn)
             if names:
                 seed = stable_seed(lab.seed, "failure_loop", turn)
                 count = settings.synthetic_tasks
@@ -97,7 +99,8 @@ class FailureLoop(Method):
         """UserError when a round is too small, and where a model is the analyst."""
         refuse_analyst(run, "Set llm.analyst.by=program, or `method` to trace.")
         looks = sum(self.settings.looks(run.budget))
-        least = (run.budget - looks) // self.settings.rounds
+        training = run.budget - (looks if Purpose.ANALYSIS in run.charged else 0)
+        least = training // self.settings.rounds
         if least < 2:
             raise UserError(
                 f"budget={run.budget} is too small for method=failure_loop: each of its "
@@ -106,11 +109,11 @@ class FailureLoop(Method):
                 "(method.analysis_minimum), and training. Raise `budget`, or lower `method.rounds`."
             )
         run.trainer.plan_training(least, "round1", ())
-        training = MethodPlan(
-            phases=(Phase("training", run.budget - looks, most=True, trains=True),),
+        rounds = MethodPlan(
+            phases=(Phase("training", training, most=True, trains=True),),
             needs=(GENERATOR, *([GOES_ON] if self.settings.rounds > 1 else [])),
             adapters=self.settings.rounds,
             trains=True,
             caveat="its rounds are shares of the whole budget",
         )
-        return planned(self.settings, run, looks).then(training)
+        return planned(self.settings, run, looks).then(rounds)

@@ -104,11 +104,13 @@ def draw(
     seed: int,
     label: str,
     make: Callable[[int], Task] | None = None,
+    setting: str = "method.synthetic_tasks",
 ) -> tuple[Task, ...]:
     """`count` accepted tasks in a seeded order. `label` names the stream of seeds ("train",
     "calibration/1"): different labels give different tasks, the same label the same ones. A
     generator that makes no contrast cases gives none. `make`: gives the task of a seed; without it
-    they are of the capability `name`. UserError when more seeds are refused than accepted."""
+    they are of the capability `name`. `setting`: what `count` follows from. UserError when more
+    seeds are refused than accepted."""
     if make is None:
         make = partial(generator(suite).synthetic, name)
     contrast = round(count * mix.contrast)
@@ -143,7 +145,7 @@ def draw(
         raise UserError(
             f"only {len(tasks)} of {count} synthetic tasks of {name} "
             f"({want[True]} contrast cases) could be made; refused by the self-test: {refused} "
-            f"({last or 'none'}). Lower `method.synthetic_tasks` if the generator has no more."
+            f"({last or 'none'}). Lower `{setting}` if the generator has no more."
         )
     random.Random(stable_seed(seed, "trace", "order", name, label)).shuffle(tasks)
     return tuple(tasks)

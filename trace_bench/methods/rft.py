@@ -234,14 +234,15 @@ class Distill(Method):
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         looks = self.settings.analysis(run.budget)
-        if looks >= run.budget:
+        training = run.budget - (looks if Purpose.ANALYSIS in run.charged else 0)
+        if training < 1:
             raise UserError(
                 f"budget={run.budget} is too small for method=distill: the analysis takes {looks} "
                 "(method.analysis_minimum, method.analysis_share), and rollouts with its prompt "
                 "come after it. Raise `budget`."
             )
         tuning = MethodPlan(
-            phases=(Phase("training", run.budget - looks, most=True),),
+            phases=(Phase("training", training, most=True),),
             needs=(HERE,),
             adapters=1,
             trains=True,

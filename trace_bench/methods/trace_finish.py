@@ -76,7 +76,7 @@ class TraceFinish(Method):
     def plan(self, run: PlannedRun) -> MethodPlan:
         last = self.last(run.budget)
         run.trainer.plan_training(last, NAME, ())
-        plan = self.trace.plan(replace(run, budget=run.budget - last))
+        plan = self.trace.plan(replace(run, budget=run.budget - last), last)
         *before, training = plan.phases
         return replace(
             plan,

@@ -4,6 +4,7 @@ steps, the adapter on disk. After every step what is needed to go on is on disk.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from trace_bench.trainers.record import check_finite, start_of, stepped, with_ve
 if TYPE_CHECKING:
     from trace_bench.trainers.model import Learner
     from trace_bench.trainers.tree import Tokens
+    from trace_bench.trainers.update import State
 
 HERE = Need(
     "trainer",
@@ -78,6 +80,7 @@ class Tuning:
             self.lab.metric(phase="fine-tuning", step=step, **record)
         if not state.finished:
             sequences = self.sequences(self.learner.context)
+            self._check_same(state, sequences)
             start = start_of(self.base)
             optimizer = restore(state, self.learner, self.trainer, self.seed, start)
             batches = self._batches(len(sequences))
@@ -103,6 +106,19 @@ class Tuning:
             self.lab.log(f"{self.name}: no step had a gradient, so there is no adapter")
             return self.base
         return with_version(self.base, self.name, self.folder / f"{state.iteration:04d}")
+
+    def _check_same(self, state: State, sequences: Sequence[Tokens]) -> None:
+        """Raises UserError if the steps before a stop were on other sequences."""
+        digest = hashlib.sha256()
+        for each in sequences:
+            digest.update(each.ids.tobytes() + each.sampled.tobytes())
+        shown = digest.hexdigest()[:16]
+        if state.shown not in ("", shown):
+            raise UserError(
+                f"{self.folder} was begun with other conversations than there are now. Put the "
+                "files of `method.data` back as they were, or change the setting `run_dir`."
+            )
+        state.shown = shown
 
     def _batches(self, count: int) -> list[Sequence[int]]:
         """All epochs' batches, each epoch in an order of its own."""

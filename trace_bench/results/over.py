@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.summary import Interval
 from trace_bench.results import figures
-from trace_bench.results.captions import describe, head, readable
+from trace_bench.results.captions import began_alike, describe, head, readable
 from trace_bench.results.compare import Cell, Cells, cells, check_same_settings
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Found, say
@@ -63,19 +64,25 @@ class Over:
         caption = f"{text} {head(self.records, f'about_{name}')}"
         return Table(name, caption, ("method", "budget", *columns), tuple(rows))
 
+    def levels(self) -> list[tuple[str, Interval]]:
+        """Runs without the setting, and the base agent where all began with the same one."""
+        control, every = style().control, cells(self.records)
+        models = {str(_model(record)) for record in self.records}
+        alike = began_alike(self.records) and len(models) == 1
+        base = [(control, next(iter(every.values())).base.interval())] if alike else []
+        return base + [(k[0], c.interval()) for k, c in self.flat.items() if k[0] != control]
+
     def draw(self, title: str, label: str, path: Path) -> list[Path]:
-        """A line a method and budget; a band for runs without the setting, and the base agent."""
+        """A line a method and budget; a band for each of the levels."""
         figure, ((axes,),) = figures.panels(1, 1, (5.4, 4.0))
         control, every = style().control, cells(self.records)
         keys = [key for key in every if any(key in c for c in self.cells.values())]
-        levels = [(control, next(iter(every.values())).base.interval())]
-        levels += [(k[0], c.interval()) for k, c in self.flat.items() if k[0] != control]
         lines = [
             (key[0], [(v, c[key].interval()) for v, c in self.cells.items() if key in c])
             for key in keys
         ]
         looks = style().looks([control, *(m for m, _ in (*self.flat, *keys))])
-        figures.chart(axes, looks, levels, lines, shifted=False)
+        figures.chart(axes, looks, self.levels(), lines, shifted=False)
         figures.bounds(axes, self.records[0].floors)
         scale = figures.doubling if min(self.cells) > 0 else figures.evenly
         scale(axes, list(self.cells), label)
@@ -83,6 +90,10 @@ class Over:
         axes.legend(**figures.BESIDE)
         caption = f"{readable(self.records)}; {figures.INTERVALS}."
         return figures.finish(figure, title, caption, path)
+
+
+def _model(record: Record) -> list[tuple[str, object]]:
+    return sorted((k, v) for k, v in record.settings.items() if k.startswith("model."))
 
 
 def _number(value: object) -> float | None:

@@ -243,14 +243,17 @@ def counted(lines: Iterable[Outcome], rule: str) -> list[Outcome]:
 
 
 def drops(lines: Sequence[Outcome], rule: str) -> dict[str, Any]:
-    """What happened to the episodes: `lost` by boundary, `limits` by what ended them."""
+    """What happened to the episodes, each counted once however often it was attempted: `lost` by
+    boundary, `limits` by what ended them."""
+    lost = {(o.task, o.trial): o.error.partition(":")[0] for o in lines if o.error}
+    again = {(o.task, o.trial) for o in lines if o.attempt}
     chosen = counted(lines, "retry" if rule == "retry" else "exclude")
     without = sum(1 for line in chosen if line.lost)
     return {
         "episodes": len(chosen),
         "attempts": len(lines),
-        "lost": dict(Counter(o.error.partition(":")[0] for o in lines if o.error)),
-        "retried": sum(1 for line in lines if line.attempt) if rule == "retry" else 0,
+        "lost": dict(Counter(lost.values())),
+        "retried": len(again) if rule == "retry" else 0,
         "excluded": 0 if rule == "zero" else without,
         "zeroed": without if rule == "zero" else 0,
         "limits": dict(Counter(o.stop.value for o in chosen if o.stop.endswith("_limit"))),

@@ -181,9 +181,12 @@ def epoch(count: int, seed: int, number: int) -> list[int]:
     return order
 
 
-def curve_caveat(recipe: Recipe, rollouts: int, points: Sequence[int]) -> str | None:
+def curve_caveat(
+    recipe: Recipe, rollouts: int, points: Sequence[int], every: int = 1
+) -> str | None:
     """Why the agent at one of the rollout counts `points` differs from the result of a job with
-    only that many rollouts; None if it does not, as at ends of iterations at a constant rate."""
+    only that many rollouts; None if it does not, as at ends of iterations at a constant rate.
+    `every`: iterations between the versions that are kept."""
     if recipe.decay == "linear":
         return "the learning rate falls over the whole budget (trainer.decay=linear)"
     if recipe.resample:
@@ -194,6 +197,8 @@ def curve_caveat(recipe: Recipe, rollouts: int, points: Sequence[int]) -> str | 
             f"between iterations of {size} rollouts it is the agent of the iteration before, "
             "where a run of that budget may train on part of one more"
         )
+    if any(point % (size * every) for point in points if point < rollouts):
+        return f"between checkpoints it is the agent of the one before (trainer.save_every={every})"
     return None
 
 

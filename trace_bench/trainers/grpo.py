@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +24,7 @@ from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.store import canonical
 from trace_bench.core.types import Trajectory, to_json
 from trace_bench.trainers.algorithms import Batch, Episodes, total
-from trace_bench.trainers.course import SAME, in_groups
+from trace_bench.trainers.course import SAME, differ, in_groups
 from trace_bench.trainers.record import assignment_of, reward_of, usable
 from trace_bench.trainers.settings import Recipe
 
@@ -169,7 +169,26 @@ def earned(
 def credit(
     trajectories: Sequence[Trajectory], rewards: Sequence[float], job: TrainingJob, recipe: Recipe
 ) -> Advantages:
-    """The advantages of episodes with these rewards (`earned`), the members of a group adjacent."""
+    """The advantages of episodes with these rewards (`earned`), the members of a group adjacent.
+    With `resample` a group of equal rewards is not trained on, whatever else its members differ in:
+    others are played in its place."""
+    found = _advantages(trajectories, rewards, job, recipe)
+    if not recipe.resample:
+        return found
+    groups = in_groups(rewards, recipe.group_size)
+    trained = found.trained & torch.tensor([differ(g) for g in groups for _ in g])
+    learned = sum(any(members) for members in in_groups(trained.tolist(), recipe.group_size))
+    return replace(
+        found,
+        values=found.values * trained,
+        trained=trained,
+        constant=found.groups - learned,
+    )
+
+
+def _advantages(
+    trajectories: Sequence[Trajectory], rewards: Sequence[float], job: TrainingJob, recipe: Recipe
+) -> Advantages:
     lengths = [[len(turn.token_ids) for turn in t.turns] for t in trajectories]
     if job.assignment is None:
         values = torch.tensor(rewards, dtype=torch.float64)

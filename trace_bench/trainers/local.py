@@ -279,13 +279,14 @@ class _Training:
             passes=passes,
             shards=self.trainer.context.shards,
         )
+        told = sum(map(all, zip(found.trained.tolist(), lessons, strict=False)))
         largest = largest_update(self.learner.layers)
         check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
         return {
             **self.record(iteration, trajectories, found, steps),
             "update_norm": largest[0],
             **without_hint(rewards, self.settings),
-            **({"taught": sum(map(bool, lessons))} if self.settings.algorithm.taught else {}),
+            **({"taught": told} if self.settings.algorithm.taught else {}),
         }
 
     def lessons(

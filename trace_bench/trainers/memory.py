@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.store import read_if_there
+from trace_bench.trainers.settings import FUSED
 
 CHUNK = 512  # tokens whose logits are there at once, in verl's fused kernels
 OVERHEAD = 3e9  # of a GPU: CUDA contexts, communication, what a sleeping vLLM keeps (assumed)
@@ -64,9 +65,11 @@ class Sizes:
         )
 
     def lora(self, rank: int, targets: Sequence[str]) -> int:
-        """Parameters of an adapter."""
-        sizes = [self.modules[name] for name in targets if not self.unreached([name])]
-        return self.layers * sum(rank * (a + b) for a, b in sizes)
+        """Parameters of an adapter, in those of the layers whose sizes are known."""
+        reached = [FUSED.get(name, (name,)) for name in targets if not self.unreached([name])]
+        known = [[self.modules[n] for n in names if n in self.modules] for names in reached]
+        each = [sizes[0][0] + sum(b for _, b in sizes) for sizes in known if sizes]
+        return self.layers * rank * sum(each)
 
     @property
     def kv_token(self) -> int:

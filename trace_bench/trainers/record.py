@@ -219,16 +219,11 @@ class ByRecipe(ContinuesAdapters, AssignsAdvantages):
         check_start(start, self.settings)
 
     def check_assignment(self, assignment: Mapping[str, Any]) -> None:
-        """Raises UserError for unknown fields, for an algorithm with advantages of its own, and for
+        """Raises UserError for unknown fields, for an algorithm that takes no checklists, and for
         baselines that no group is large enough for: every advantage would be zero."""
         recipe = self.settings
         how = assignment_of(assignment, recipe.normalize_std)
-        if not recipe.algorithm.checklists:
-            raise UserError(
-                f"trainer.algorithm={recipe.algorithm.name} has advantages of its own, and the "
-                "method takes them from checklists. Change `trainer.algorithm` (grpo, dapo, gspo "
-                "and cispo take any), or `method`."
-            )
+        recipe.algorithm.check_checklists()
         if how.level != "trajectory" and how.holders > recipe.group_size:
             raise UserError(
                 f"method.holders={how.holders} asks for more rollouts in a baseline than a group "

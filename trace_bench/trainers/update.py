@@ -219,13 +219,15 @@ def divided(batch: Sequence[Tokens], shards: int) -> list[list[Tokens]]:
 @dataclass
 class State:
     """The state after `iteration` iterations. `records`: their metrics. `perfect`: how many of the
-    latest in a row had full reward in every group. `weights`, `optimizer`: if read from disk."""
+    latest in a row had full reward in every group. `shown`: the hash of what a fine-tuning learns
+    from; "" where it is not known. `weights`, `optimizer`: if read from disk."""
 
     identity: str
     iteration: int = 0
     perfect: int = 0
     finished: bool = False
     records: list[dict[str, Any]] = field(default_factory=list)
+    shown: str = ""
     weights: list[torch.Tensor] | None = None
     optimizer: dict[str, Any] | None = None
 

@@ -64,12 +64,13 @@ class Trace(Method):
         way = way_of(self.settings, lab.prompt_limit(GENERATOR) is not None)
         return way(base, tasks, lab, budget, self._drawn).run()
 
-    def plan(self, run: PlannedRun) -> MethodPlan:
+    def plan(self, run: PlannedRun, later: int = 0) -> MethodPlan:
         settings = self.settings
-        budget = Budget(settings, run.budget, free=Purpose.ANALYSIS not in run.charged)
+        budget = Budget(settings, run.budget, Purpose.ANALYSIS not in run.charged, later)
         budget.check(run.trainer)
         way = way_of(settings, GENERATOR in run.models)
         left = budget.after_looking(run.tasks)
+        budget.check_training(run.trainer, left)
         training = Phase("training", budget.training(left), most=True, trains=True)
         most = 1 if settings.joint else budget.capabilities(left)
         steps = (

@@ -143,7 +143,8 @@ def _play_round(
     tasks: list[Task] = []
     for c in due:
         mix = replace(c.mix, contrast=0.0)
-        drawn = draw(lab.suite, c.name, settings.calibration_groups, mix, lab.seed, label)
+        count, setting = settings.calibration_groups, "method.calibration_groups"
+        drawn = draw(lab.suite, c.name, count, mix, lab.seed, label, setting=setting)
         tasks.extend(task for task in drawn for _ in range(size))
     temperature = settings.calibration_temperature
     played = lab.rollouts(label, base, tasks, purpose=Purpose.CALIBRATION, temperature=temperature)

@@ -162,26 +162,31 @@ class GateTraining:
         if not groups:
             return
         count, r = sum(map(len, groups.values())), self.recipe
+        sampled = [sum(len(turn.token_ids) for turn in one.turns) for one in played]
+        tokens = sum(sampled[i] for members in groups.values() for i in members)
         self.optimizer.zero_grad(set_to_none=True)
         before: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0.0
         for members in groups.values():
             group = [played[i] for i in members]
-            lengths = torch.tensor([sum(len(t.token_ids) for t in one.turns) for one in group])
-            weights = token_weights(lengths, r.aggregate) * len(members) / count
+            lengths = torch.tensor([sampled[i] for i in members])
+            part, whole = len(members), count
+            if r.aggregate == "token":
+                part, whole = int(lengths.sum()), tokens
+            weights = token_weights(lengths, r.aggregate) * part / whole
             spread = found.values[members].repeat_interleave(lengths)
             for piece in self.pieces(group, update.steps == 0):
-                sampled = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
+                told = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
                 new = self.model.logprobs(build(piece.sequences), self.gate.mix(piece.state)).cpu()
                 if update.steps == 0:
                     update.own.append(new.detach())
-                old = update.own[len(before)] if self.model.learner.rounded else sampled
+                old = update.own[len(before)] if self.model.learner.rounded else told
                 batch = Batch(new, old, spread[piece.places], lengths)
                 each = clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high, r.dual_clip)
                 loss = (weights[piece.places] * each.values).sum()
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
-                before.append((sampled, new.detach()))
+                before.append((told, new.detach()))
         norm = float(torch.nn.utils.clip_grad_norm_(self.gate.parameters, r.max_grad_norm))
         if update.steps == 0:
             old, new = (torch.cat(side) for side in zip(*before, strict=True))

@@ -172,6 +172,16 @@ class Budget:
 
     # -- whether it is enough -----------------------------------------------------------------
 
+    def check_training(self, trainer: Trainer, left: int) -> None:
+        """Raises UserError if the trainer needs more than an adapter is sure to have of `left`."""
+        most = self.capabilities(left)
+        rollouts = left - self._charged(self.calibration(left, most))
+        each = rollouts if self.settings.joint else rollouts // most
+        try:
+            trainer.plan_training(each, "one adapter", ())
+        except UserError as error:
+            raise UserError(f"{error} Or raise `method.minimum_training`.") from error
+
     def check(self, trainer: Trainer) -> None:
         """Raises UserError if the gate's part pays for no iteration or leaves too little, and with
         every phase's need when the budget is too small for one capability."""
@@ -187,19 +197,20 @@ class Budget:
                 )
         if self.adapters >= self.least:
             return
+        whole = self.total + self.later
+        part = "" if whole == self.adapters else f", of which {self.adapters} are left for it,"
+        small = f"budget={whole}{part} is too small for method=trace, which needs at least"
         if self.free:
             raise UserError(
-                f"budget={self.adapters} is too small for method=trace, which needs at least "
-                f"{self.least} rollouts to train one adapter (method.minimum_training). Raise "
-                "`budget` or lower it."
+                f"{small} {self.least} rollouts to train one adapter (method.minimum_training). "
+                "Raise `budget` or lower it."
             )
         calibration = (
             f"calibration {settings.calibration_round} (method.calibration_groups x "
             "method.calibration_group_size), "
         )
         raise UserError(
-            f"budget={self.adapters} is too small for method=trace, which needs at least "
-            f"{self.least} rollouts: analysis {settings.analysis_minimum} "
+            f"{small} {self.least} rollouts: analysis {settings.analysis_minimum} "
             f"(method.analysis_minimum), {calibration if settings.calibration_round else ''}"
             f"training {settings.minimum_training} (method.minimum_training). Raise `budget` or "
             "lower one of these."

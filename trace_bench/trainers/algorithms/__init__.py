@@ -128,6 +128,15 @@ class Algorithm(Chosen):
                     f"`trainer.{name}` out, or change `{SETTING}`."
                 )
 
+    def check_checklists(self) -> None:
+        """Raises UserError if a method's checklists cannot take the place of its advantages."""
+        if not self.checklists:
+            raise UserError(
+                f"{SETTING}={self.name} has advantages of its own, and the method takes them from "
+                f"checklists. Change `{SETTING}` (grpo, dapo, gspo and cispo take any), or "
+                "`method`."
+            )
+
     def lessons(
         self,
         group: Sequence[Trajectory],

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.checked import number
-from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Episodes, clipped
+from trace_bench.core.errors import UserError
+from trace_bench.trainers.algorithms import SETTING, Algorithm, Batch, Each, Episodes, clipped
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages
@@ -32,6 +33,15 @@ class Dapo(Algorithm):
 
     source: ClassVar[str] = "Yu et al. 2025, arXiv 2503.14476"
     heeds: ClassVar[frozenset[str]] = frozenset({"normalize_std"})
+
+    def check_checklists(self) -> None:
+        """Their advantages follow from no reward that a penalty could lower."""
+        if self.longest:
+            raise UserError(
+                f"{SETTING}.longest={self.longest} lowers rewards, and the method takes advantages "
+                f"from checklists; allowed with it: 0. Set `{SETTING}.longest` to 0, or change "
+                "`method`."
+            )
 
     def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
         """Of the rewards with the penalty (equation 13)."""

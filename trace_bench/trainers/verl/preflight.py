@@ -178,7 +178,7 @@ def _roles(spec: JobSpec) -> None:
     for role in IN_EPISODES if spec.trainer.nnodes > 1 else ():
         if roles[role]["by"] != "endpoint":
             continue
-        for url in roles[role]["base_url"] or roles["shared"]["base_url"] or ():
+        for url in roles[role]["base_url"] or ():
             host = urlsplit(url).hostname or ""
             if host == "localhost" or host == "::1" or host.startswith("127."):
                 raise UserError(

@@ -59,7 +59,7 @@ class VerlTrainer(ByRecipe):
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
         full_iterations(rollouts, self.settings, name)
-        return curve_caveat(self.settings, rollouts, points)
+        return curve_caveat(self.settings, rollouts, points, self.settings.save_every)
 
     def preflight(self, new: bool) -> None:
         """Raises UserError for settings that cannot work; for a `new` run verl checks them too."""
