@@ -115,7 +115,7 @@ def test_a_method_stands_against_the_best_of_the_others_in_each_cell(tmp_path: P
     assert main(command) == 0
     head, *rows = csv.reader((out / "against.csv").open())
     assert head[0] == "model.path and method.reward"
-    assert head[-3:] == ["all (40 tasks)", "one (10 tasks)", "several (30 tasks)"]
+    assert head[-3:] == ["any (40 tasks)", "one (10 tasks)", "several (30 tasks)"]
     cells = {row[0]: [text.split()[0] + text[-1] for text in row[-3:]] for row in rows}
     assert list(cells) == ["new, similarity", "new, success", "old, similarity", "old, success"]
     assert {row[3] for row in rows} == {"rl"}
@@ -126,7 +126,9 @@ def test_a_method_stands_against_the_best_of_the_others_in_each_cell(tmp_path: P
     assert head == ["method", *cells] and {row[0] for row in rows} == {"trace", "rl", "joint"}
     assert "about_against.md" in (out / "against_gains.md").read_text()
     drawn = (out / "against.svg").read_text()
-    assert all(f"<!-- {name} -->" in drawn for name in ("tasks that need several", "old, success"))
+    assert all(
+        f"<!-- {name} -->" in drawn for name in ("capabilities needed: several", "old, success")
+    )
 
 
 @pytest.mark.parametrize(

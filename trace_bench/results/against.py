@@ -64,7 +64,7 @@ def _parts(pairs: Mapping[str, Pair]) -> dict[str, list[int]]:
     """The places of all tasks, and of those that need so many capabilities, if that is known."""
     records = [r for pair in pairs.values() for cell in pair for r in cell.records]
     needs = next((r.needs for r in records if r.needs), ())
-    return {"all": [*range(len(records[0].success))], **kinds_of(needs)}
+    return {"any": [*range(len(records[0].success))], **kinds_of(needs)}
 
 
 def _differences(pairs: Mapping[str, Pair]) -> dict[str, dict[str, Difference]]:
@@ -93,8 +93,8 @@ def _table(pairs: Mapping[str, Pair], named: str) -> Table:
     focus, first = style().focus, next(iter(pairs.values()))[0]
     text = (
         f"{focus} by {named}, and its difference to the best of the others there, paired by task: "
-        "on all tasks, and on those that need so many capabilities by their suite's own word. 95 % "
-        f"intervals over tasks and seeds; a star: p below 0.05, Holm-corrected over all "
+        "on all tasks (any), and on those that need so many capabilities by the suite's own word. "
+        f"95 % intervals over tasks and seeds; a star: p below 0.05, Holm-corrected over all "
         f"{len(corrected)} differences. {head(first.records, PAGE)}"
     )
     columns = (f"{part} ({len(where)} tasks)" for part, where in parts.items())
@@ -112,7 +112,7 @@ def _draw(pairs: Mapping[str, Pair], named: str, path: Path) -> list[Path]:
         axes.axvline(0, color=style().look(style().control).colour, linewidth=0.8, zorder=0.8)
         for place, name in enumerate(names):
             figures.lying(axes, look, place, own[name].interval)
-        axes.set_title(f"{part} tasks" if part == "all" else f"tasks that need {part}")
+        axes.set_title(f"capabilities needed: {part}")
         axes.set_xlabel("difference in success")
     row[0].set_yticks(range(len(names)), [figures.plain(name) for name in names])
     row[0].set_ylim(-0.6, len(names) - 0.4)
