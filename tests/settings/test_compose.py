@@ -103,6 +103,8 @@ def test_every_choice_of_every_group_composes() -> None:
         ("sandbox.name=none", ["unknown value 'none'", "inline"]),
         ("tracker.name=mlflow", ["unknown tracker 'mlflow'", "jsonl, wandb, custom"]),
         ("tracker=wandb tracker.mode=on", ["unknown value 'on'", "offline, online"]),
+        ("trainer.learning_rate=inf", ["trainer.learning_rate=inf", "that is finite"]),
+        ("policy.max_seconds=inf", ["policy.max_seconds=inf", "that is finite"]),
         ("budget=many", ["budget='many'", "a whole number from 0"]),
         ("budget=-1", ["budget=-1", "a whole number from 0"]),
         ("budget=1.5", ["budget=1.5", "a whole number"]),
