@@ -197,11 +197,12 @@ def test_identity_of_a_served_agent_knows_no_address() -> None:
     assert one != of(*served, "policy.base_url=http://127.0.0.1:1/v1", "policy.extra={a: 1}")
 
 
-def test_identity_knows_the_weights(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"one")
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_identity_knows_the_weights(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"one")
     overrides = ["method=base", "model=hf", f"model.path={tmp_path}"]
     one = of(*overrides)
-    (tmp_path / "model.safetensors").write_bytes(b"two")
+    (tmp_path / name).write_bytes(b"two")
     (changed,) = differences(one, of(*overrides))
     assert changed.startswith("model.sha256: ")
 
