@@ -92,7 +92,8 @@ def test_a_run_says_what_a_judge_cost_for_each_item(
     recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["method=base", "policy=reference", "env=recorded", f"env.folder={recordings}"]
-    given += ["checkpoints=[]", "llm.judge.by=endpoint", "llm.judge.model=j"]
+    given += ["checkpoints=[0]", "evaluation.trials=2"]
+    given += ["llm.judge.by=endpoint", "llm.judge.model=j"]
     with serve(judge) as server:
         place = [f"llm.judge.base_url={server.url}", f"run_dir={tmp_path / 'run'}"]
         assert main([*given, *place]) == 0
@@ -100,8 +101,13 @@ def test_a_run_says_what_a_judge_cost_for_each_item(
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     llm = summary["llm"]
     items = llm["items"]["evaluation"]
-    lines = [json.loads(x) for x in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
-    assert items == sum(line["items"] for line in lines) > 0 == llm["items"]["method"]
+    played = [
+        json.loads(line)["items"]
+        for name in ("evaluation", "curve")
+        for line in (tmp_path / f"run/{name}.jsonl").read_text().splitlines()
+        if json.loads(line)["agent"] != "final"  # copied from the base agent's
+    ]
+    assert items == sum(played) > 0 == llm["items"]["method"]
     assert llm["usage"]["judge"]["requests"] == asked > 0
     cost = llm["per_item"]["judge"]
     assert cost["requests"] == round(asked / items, 4) and cost["completion_tokens"] > 0

@@ -147,6 +147,25 @@ def test_a_state_that_failed_is_asked_for_again() -> None:
         servers.close()
 
 
+def test_a_question_is_not_answered_by_a_failure_of_before() -> None:
+    """Nor by one that nobody has read, as another prompt of its question failed first."""
+    right, up = [2.0] * WIDTH, False
+
+    def script(path: str, _: Any) -> Answer:
+        if path == "/v1/models":
+            return models("m")
+        return Answer({"data": [{"embedding": right}]}) if up else Answer({"error": "no"}, 400)
+
+    other = ([{"role": "user", "content": "Good day."}], ())
+    with serve(script) as server:
+        servers = client(server.url)
+        with pytest.raises(LLMError):
+            servers.of([HELLO, other])
+        up = True
+        assert [list(state) for state in servers.of([other])] == [right]
+        servers.close()
+
+
 def test_a_server_that_is_gone_names_how_to_start_one() -> None:
     servers = client("http://127.0.0.1:1/v1")
     with pytest.raises(UserError, match=r"--runner pooling .*trace_bench.serve .* --states"):

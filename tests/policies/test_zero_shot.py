@@ -158,8 +158,10 @@ def test_the_local_model_is_asked_the_same_way() -> None:
     assert sum(map(math.exp, found.values())) < 1
     with pytest.raises(UserError, match=r"is \d+ tokens to"):
         here.label_logprobs(said("Which one?"), ["wifi and mail"])
-    router = make_router(AgentSpec("m", adapters=ADAPTERS, router=ZERO_SHOT), here)
-    assert router.route(said("The wifi is off."), []) in (None, "wifi@1", "mail@1")
+    for kind in (ZERO_SHOT, BOTH):
+        router = make_router(AgentSpec("m", adapters=ADAPTERS, router=kind), here)
+        assert router.route(said("The wifi is off."), []) in (None, "wifi@1", "mail@1")
+        assert not router.waits, "the order of threads would decide what is computed together"
     here.close()
 
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -248,6 +248,21 @@ def test_any_folder_can_be_named(name: str, here: Path) -> None:
     """What means something to Hydra's grammar is quoted."""
     assert trace_bench.run(**QUICK, run_dir=here / name).folder == here / name
     assert trace_bench.run(**QUICK, run_dir=str(here / name)).folder == here / name
+
+
+def said(lines: list[str], more: Mapping[str, Any]) -> Advice:
+    return Advice("\n".join([*lines, json.dumps(more)]))
+
+
+def test_lists_and_mappings_arrive_as_they_are() -> None:
+    lines = ["it's {x}, [1]", "ünï", "x y\\", "a\\'b", "1", "null"]
+    more = {"a-b c": "d: e", "p/q": [1e-05, None, True, "2"], "x:y": {"z": []}}
+    given = {"method__options__lines": lines, "method__options__more": more}
+    result = advised(method="custom", method__factory="test_api:said", **given)
+    agent = json.loads((result.folder / "agent.json").read_text())
+    assert agent["prompt"] == "\n".join([*lines, json.dumps(more)])
+    with pytest.raises(UserError, match=r"checkpoints=.* is not allowed; allowed: a list"):
+        trace_bench.run(**QUICK, checkpoints={4})
 
 
 def test_errors_of_python_alone() -> None:

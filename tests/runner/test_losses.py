@@ -102,6 +102,25 @@ def test_the_limit_is_a_setting_that_may_change_between_starts(tmp_path: Path) -
     assert play(make(tmp_path, set(range(12)), max_lost=1.0)) == 8
 
 
+def test_a_lower_limit_is_for_calls_that_are_still_to_come(tmp_path: Path) -> None:
+    """What came after a call was made with it as it is."""
+
+    def both(lab: RunLab) -> list[int]:
+        lost = []
+        for call, count in (("one", 8), ("two", 4)):
+            tasks = [toy_task(i) for i in range(count)]
+            played = lab.rollouts(call, BASE, tasks, purpose=Purpose.TRAINING)
+            lost.append(sum(t.score is None for t in played))
+        return lost
+
+    assert both(make(tmp_path, {1, 2, 9})) == [2, 1]
+    before = contents_of(tmp_path, "trajectories.jsonl")
+    with pytest.raises(UserError, match=r"two: 1 of 4 .* more than max_lost=0 allows"):
+        both(make(tmp_path, set(range(8)), max_lost=0.0))
+    assert both(make(tmp_path, max_lost=0.0)) == [2, 0]
+    assert contents_of(tmp_path, "trajectories.jsonl")[:8] == before[:8]
+
+
 def test_killed_between_ledger_and_trajectories(tmp_path: Path) -> None:
     """The ledger has forgotten the lost episodes, the trajectories have not."""
     with pytest.raises(UserError):

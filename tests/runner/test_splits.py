@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from toy import ToySuite
@@ -10,8 +11,11 @@ from toy import ToySuite
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import MethodPlan
 from trace_bench.core.types import Task
-from trace_bench.runner.plan import check_splits
+from trace_bench.runner.cut import Cut
+from trace_bench.runner.forecast import describe
+from trace_bench.runner.plan import check_splits, development_tasks
 from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import parts_of
 
 LEARNS = MethodPlan()
 
@@ -27,6 +31,24 @@ class Splits(ToySuite):
         if split == "again":
             return [add(split, i) for i in (3, 13, 14)]
         return [add(split, i) for i in numbers[split]]
+
+
+class OnlyHeldOut(Splits):
+    def splits(self) -> Sequence[str]:
+        return ("test",)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        assert split == "test", "this suite has no other tasks"
+        return super().tasks(split)
+
+
+class NoDevelopment(Splits):
+    def splits(self) -> Sequence[str]:
+        return ("train", "test")
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        assert split != "dev", "this suite has no such tasks"
+        return super().tasks(split)
 
 
 def add(split: str, number: int) -> Task:
@@ -53,3 +75,29 @@ def test_the_same_tasks_are_allowed_where_the_run_is_marked_or_does_not_learn() 
 def test_a_missing_split_is_named_with_the_setting_and_what_is_allowed() -> None:
     with pytest.raises(UserError, match=r"tset.*allowed.*again.*evaluation\.split"):
         check_splits(compose(["evaluation.split=tset"]), Splits(), LEARNS)
+
+
+def test_development_tasks_are_asked_for_where_they_are_used() -> None:
+    """Also of a method that does not learn, for a curve that was asked for."""
+    without = compose(["checkpoints=[]"])
+    assert development_tasks(without, OnlyHeldOut(), LEARNS) == []
+    assert development_tasks(without, Splits(), LEARNS) == []
+    assert len(development_tasks(without, Splits(), MethodPlan(adapters=2))) == 4
+    assert len(development_tasks(compose([]), Splits(), LEARNS)) == 4
+    with pytest.raises(UserError, match=r"dev.*allowed: test.*env\.dev_split"):
+        check_splits(compose(["checkpoints=[0]"]), OnlyHeldOut(), MethodPlan(learns=False))
+
+
+def test_a_suite_without_training_tasks_is_forecast_and_rehearsed(tmp_path: Path) -> None:
+    own = ["env=custom", "env.factory=test_splits:OnlyHeldOut", "sandbox=inline", "method=base"]
+    settings = compose([*own, "checkpoints=[]"])
+    text, missing = describe(settings, parts_of(settings))
+    assert not missing, text
+    assert Cut(settings).affordable(tmp_path) == 48
+
+
+def test_a_suite_with_no_development_tasks_is_forecast_without_a_curve() -> None:
+    own = ["env=custom", "env.factory=test_splits:NoDevelopment", "sandbox=inline", "method=rl"]
+    settings = compose([*own, "checkpoints=[]"])
+    text, missing = describe(settings, parts_of(settings))
+    assert not missing, text

@@ -103,6 +103,8 @@ def test_every_choice_of_every_group_composes() -> None:
         ("sandbox.name=none", ["unknown value 'none'", "inline"]),
         ("tracker.name=mlflow", ["unknown tracker 'mlflow'", "jsonl, wandb, custom"]),
         ("tracker=wandb tracker.mode=on", ["unknown value 'on'", "offline, online"]),
+        ("trainer.learning_rate=inf", ["trainer.learning_rate=inf", "that is finite"]),
+        ("policy.max_seconds=inf", ["policy.max_seconds=inf", "that is finite"]),
         ("budget=many", ["budget='many'", "a whole number from 0"]),
         ("budget=-1", ["budget=-1", "a whole number from 0"]),
         ("budget=1.5", ["budget=1.5", "a whole number"]),
@@ -195,11 +197,12 @@ def test_identity_of_a_served_agent_knows_no_address() -> None:
     assert one != of(*served, "policy.base_url=http://127.0.0.1:1/v1", "policy.extra={a: 1}")
 
 
-def test_identity_knows_the_weights(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"one")
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_identity_knows_the_weights(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"one")
     overrides = ["method=base", "model=hf", f"model.path={tmp_path}"]
     one = of(*overrides)
-    (tmp_path / "model.safetensors").write_bytes(b"two")
+    (tmp_path / name).write_bytes(b"two")
     (changed,) = differences(one, of(*overrides))
     assert changed.startswith("model.sha256: ")
 

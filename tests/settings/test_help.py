@@ -86,6 +86,11 @@ def test_files_of_ones_own_are_choices(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "method" / "bare.yaml").write_text("# Nothing but this.\n")
     assert described(said(capsys, "--help", "method", *own))["bare"] == "Nothing but this."
     assert main([*own, "--help", "method=bare"]) == 0, "Hydra takes an empty choice, too"
+    for damaged in (b"steps: [", b"# \xff", b"- steps", b"made: 2026-99-99"):
+        (tmp_path / "method" / "bad.yaml").write_bytes(damaged)
+        assert main([*own, "--help", "method=bad"]) == 2
+        text = capsys.readouterr().err
+        assert "method/bad.yaml cannot be read (" in text and text.count("\n") == 1, text
     assert main(["--help", "--config-dir", "nowhere"]) == 2
     assert "--config-dir nowhere is not a folder" in capsys.readouterr().err
 

@@ -105,6 +105,8 @@ def test_the_facts_of_the_run_reach_a_factory_that_asks_for_them(here: Path) -> 
     ("factory", "options", "said"),
     [
         ("desk_that_is_not_there:suite", {}, "the module desk_that_is_not_there cannot be import"),
+        ("trace_bench.envs.gone.suite:Suite", {}, "the module trace_bench.envs.gone.suite cannot"),
+        ("math:pi.digits", {}, "math has no attribute pi.digits; it has: as_integer_ratio, "),
         ("{}:nothing", {}, "has no attribute nothing; it has: RunContext, Settings, Toy"),
         ("{}", {}, "allowed: module:attribute"),
         ("{}:toy", {"length": 4}, "unknown key 'env.length'; allowed: size"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import sys
 import types as pytypes
 from collections.abc import Callable, Container, Mapping
@@ -278,9 +279,12 @@ def _scalar(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> An
     if not right or (low is not None and not low <= value <= high):
         raise _wrong(path, value, allowed)
     try:
-        return hint(value)
+        made = hint(value)
     except OverflowError:  # an integer too large for a float
         raise _wrong(path, value, allowed) from None
+    if hint is float and not math.isfinite(made):
+        raise _wrong(path, value, f"{allowed} that is finite")
+    return made
 
 
 def _wrong(path: str, value: object, allowed: str) -> UserError:

@@ -150,8 +150,9 @@ def load(text: str, where: str) -> Factory:
         sys.path.insert(0, here)
     found: Any = attempt(lambda: importlib.import_module(module))  # a script may end the process
     if isinstance(found, BaseException):
-        if module.startswith("trace_bench."):
-            raise found
+        absent = found.name if isinstance(found, ModuleNotFoundError) else None
+        if module.startswith("trace_bench.") and not f"{module}.".startswith(f"{absent}."):
+            raise found  # a bug in this package keeps its traceback
         raise UserError(
             f"{where}={text}: the module {module} cannot be imported ({type(found).__name__}: "
             f"{' '.join(str(found).split())}). Looked for in the working folder and among the "
@@ -160,7 +161,7 @@ def load(text: str, where: str) -> Factory:
     for part in attribute.split("."):
         inner = Factory(found, where, text).asked(partial(getattr, found, part, Factory))
         if inner is Factory:
-            offered = sorted(n for n in vars(found) if not n.startswith("_"))[:20]
+            offered = sorted(n for n in dir(found) if not n.startswith("_"))[:20]
             raise UserError(
                 f"{where}={text}: {module} has no attribute {attribute}; it has: "
                 f"{', '.join(offered) or 'nothing'}. Change `{where}`."

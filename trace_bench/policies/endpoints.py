@@ -163,7 +163,14 @@ class StateServers:
         with self._lock:
             wanted = [self._chat.first(*p)[-(self._most or 0) :] for p in prompts]
             found = [self._begun(ids) for ids in wanted]
-        return [self._ended(ids, got) for ids, got in zip(wanted, found, strict=True)]
+        try:
+            return [self._ended(ids, got) for ids, got in zip(wanted, found, strict=True)]
+        except BaseException:
+            with self._lock:  # the others may fail too, unread: who asks next is to ask anew
+                for ids, got in zip(wanted, found, strict=True):
+                    if isinstance(got, Future) and self._kept.get(ids) is got:
+                        del self._kept[ids]
+            raise
 
     def try_one(self, prompt: Prompt) -> str:
         """Asks each server before a run begins; returns what was asked. Raises UserError, with how

@@ -24,7 +24,7 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
 from trace_bench.play.steps import opened
-from trace_bench.play.suites import about_of, name_of, splits_of, tags, tasks_of
+from trace_bench.play.suites import about_of, name_of, tags, tasks_of
 from trace_bench.runner import build
 from trace_bench.runner.build import MAKER, Log
 from trace_bench.runner.folder import Place
@@ -36,6 +36,7 @@ from trace_bench.runner.plan import (
     check_shown,
     check_splits,
     checkpoints,
+    development_tasks,
     plan_of,
     shown_to,
     training_tasks,
@@ -76,9 +77,8 @@ class Bench:
 
     def stages(self) -> tuple[Stage, ...]:
         """What the run does one after the other, with its episodes."""
-        settings, plan, split = self.settings, self.plan, self.settings.env.dev_split
-        known = plan.learns and split in splits_of(self.suite)
-        dev = len(tasks_of(self.suite, split)) if known else 0
+        settings, plan = self.settings, self.plan
+        dev = len(development_tasks(settings, self.suite, plan))
         return stages_of(settings, plan, len(self.held_out), dev, len(checkpoints(settings, plan)))
 
     def write_tags(self) -> None:

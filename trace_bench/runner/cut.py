@@ -15,7 +15,7 @@ from trace_bench.core.protocols import RunContext, Suite
 from trace_bench.play.steps import opened
 from trace_bench.play.suites import tasks_of
 from trace_bench.runner.build import make_roles, make_suite, models_in_roles, run_context
-from trace_bench.runner.plan import plan_of
+from trace_bench.runner.plan import plan_of, training_tasks
 from trace_bench.settings.identity import parts_of, plain, served_name
 from trace_bench.settings.schema import Settings, parse
 from trace_bench.trainers.settings import Recipe
@@ -114,10 +114,11 @@ class Cut:
 
     def affordable(self, folder: Path) -> int:
         """Lowers training tasks and budget to the least that the method takes; the budget."""
-        env, own = self.settings.env, self.settings.budget
+        own = self.settings.budget
         with _suite(self.settings, folder) as suite:
-            tasks = min(TASKS, len(tasks_of(suite, env.train_split)))
-        self.change(env={"train_tasks": min(tasks, env.train_tasks or tasks)})
+            tasks = min(TASKS, len(training_tasks(self.settings, suite)))
+        if tasks:  # else the method may need none
+            self.change(env={"train_tasks": tasks})
         budget = min(SMALLEST, own)
         while True:
             self.change(budget=budget)

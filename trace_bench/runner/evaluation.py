@@ -137,6 +137,15 @@ class Evaluation:
         found.add(self._held_out.everything())
         return found
 
+    def items(self) -> int:
+        """Checklist items that were judged, on the development tasks too; those of an unchanged
+        agent, whose episodes are copied, once."""
+        held_out = {
+            (o.agent in FLOORS, o.version, o.task, o.trial): o for o in self._held_out.everything()
+        }
+        others = self._curve.everything() + self._routing.everything()
+        return sum(o.items for o in (*held_out.values(), *others))
+
     def health(self) -> EpisodeCounts:
         """The episodes of all agents on the held-out tasks, those of an unchanged agent once."""
         agents = [o for o in self._held_out.everything() if o.agent not in FLOORS]

@@ -44,6 +44,7 @@ from trace_bench.runner.plan import (
     check_sandbox,
     check_splits,
     checkpoints,
+    development_tasks,
     plan_of,
     training_tasks,
 )
@@ -164,8 +165,8 @@ def _held_out(f: Forecast) -> int:
 def _phases(f: Forecast) -> tuple[Phase, ...]:
     if f.plan is None:
         return (Phase(BASE, _held_out(f) * f.settings.evaluation.trials),)
-    plan, split = f.plan, f.settings.env.dev_split
-    dev = _count(f, lambda suite: tasks_of(suite, split)) if plan.learns else 0
+    plan = f.plan
+    dev = _count(f, lambda suite: development_tasks(f.settings, suite, plan))
     points = _found(f, lambda: checkpoints(f.settings, plan)) or ()
     stages = stages_of(f.settings, plan, _held_out(f), dev, len(points))
     return tuple(phase for stage in stages for phase in stage.phases)

@@ -261,13 +261,18 @@ class RunLab:
         self.player.suites.close()
 
     def _played(self, call: NamedCall) -> list[Trajectory]:
-        """The call's episodes, in order; those that are not on disk are run and written."""
-        self._take_back(call)
+        """The call's episodes, in order; those that are not on disk are run and written. What was
+        lost of a call that an earlier start has passed stays lost, whatever `max_lost` is by now:
+        the agent and the calls after it came from what is there."""
+        passed = self._episodes.passed(call.name)
+        if not passed:
+            self._take_back(call)
         for i, trajectory in self._episodes.take(call.name).items():
             self._check_same(call, i, trajectory)
             # Its ledger line is missing if the run was killed between the two writes.
             self._record(call, i, trajectory)
-        self._check_lost(call)
+        if not passed:
+            self._check_lost(call)
         if call.missing():
             self._complete(call)
         if self._known is not None and call.by is None:

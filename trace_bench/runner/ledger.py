@@ -149,6 +149,10 @@ class EpisodeFile:
     def __contains__(self, spot: object) -> bool:
         return spot in self._there
 
+    def passed(self, call: str) -> bool:
+        """Whether another call's episodes were written after this one's, in an earlier start."""
+        return call in self._held and call != next(reversed(self._held))
+
     def of(self, call: str) -> dict[int, Trajectory]:
         """A call's episodes of earlier starts, in the order in which they ended."""
         return dict(self._held.get(call, {}))

@@ -164,14 +164,22 @@ def check_shown(settings: Settings, suite: Suite, shown: Mapping[str, str]) -> N
             )
 
 
+def development_tasks(settings: Settings, suite: Suite, plan: MethodPlan) -> list[Task]:
+    """The tasks of the curve and of the router's figures; none where a run has neither, or the
+    suite has no such split."""
+    used = checkpoints(settings, plan) or (plan.adapters > 1 and settings.evaluation.routing)
+    split = settings.env.dev_split
+    return tasks_of(suite, split) if used and split in splits_of(suite) else []
+
+
 def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
     """Raises UserError for a split that the suite does not have, for held-out tasks that cannot be
     used, and under protocol=held_out for training tasks that are also reported."""
     named = {"evaluation.split": settings.evaluation.split}
     if plan.learns:
         named |= {"env.train_split": settings.env.train_split}
-        if checkpoints(settings, plan):
-            named |= {"env.dev_split": settings.env.dev_split}
+    if checkpoints(settings, plan):
+        named |= {"env.dev_split": settings.env.dev_split}
     for setting, split in named.items():
         if split not in (there := splits_of(suite)):
             found = unknown(f"split of {suite.name}/{suite.variant}", split, there, setting)

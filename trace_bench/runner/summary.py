@@ -133,10 +133,11 @@ def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> Costs:
     if counts := bench.policy.usage():
         usage["policy"] = counts
     counted = {"method": lab.episodes, "evaluation": evaluation.everything()}
-    turns, bad, items = (
+    turns, bad = (
         {name: getattr(counts, key) for name, counts in counted.items()}
-        for key in ("turns", "malformed", "items")
+        for key in ("turns", "malformed")
     )
+    items = {"method": lab.episodes.items, "evaluation": evaluation.items()}
     shares = cost_per_item(usage, sum(items.values()))
     return Costs(usage, turns, bad, items, shares)
 

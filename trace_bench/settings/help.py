@@ -27,7 +27,7 @@ from typing import Any
 
 from trace_bench.core import checked
 from trace_bench.core.checked import Chosen, Parameter, parameters
-from trace_bench.core.errors import unknown
+from trace_bench.core.errors import UserError, unknown
 from trace_bench.settings import choices
 from trace_bench.settings.choices import GROUPS
 from trace_bench.settings.registry import CUSTOM, OWN, Offered, entry_points
@@ -148,13 +148,10 @@ def _composed(
     group: str, choice: str, more: Path | None
 ) -> tuple[str, dict[str, Any], dict[str, str]]:
     """The part that a choice is in the end, its settings, and the comments of its file."""
-    import yaml
-
     path = choices.files(group, more).get(choice)
     if path is None:
         return choice, choices.defaults(group, choice), {}
-    text = path.read_text(encoding="utf-8")
-    data = yaml.safe_load(text) or {}  # a file may hold comments alone
+    text, data = _read(path)
     listed = data.pop("defaults", ())  # a mapping chooses a file of another group
     below = [d for d in listed if isinstance(d, str) and d != "_self_"]
     base, values, comments = "", dict[str, Any](), dict[str, str]()
@@ -166,6 +163,20 @@ def _composed(
     own = data.get(group, {}) if "@package _global_" in text else data
     beside = re.findall(r"^ *(\w+):[^#\n]*# *(.+)$", text, re.M)
     return base, _merged(values, own), {**comments, **dict(beside)}
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """A settings file as text and data. UserError for one that holds no settings."""
+    import yaml
+
+    why = "it holds no mapping"
+    try:
+        text = path.read_text(encoding="utf-8")
+        if isinstance(data := yaml.safe_load(text) or {}, dict):  # it may hold comments alone
+            return text, data
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())
+    raise UserError(f"the settings file {path} cannot be read ({why}). Change that file.")
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,7 +303,7 @@ def _about(group: str, choice: str, more: Path | None) -> str:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8").replace("# @package _global_\n", "").rstrip()
+    return _read(path)[0].replace("# @package _global_\n", "").rstrip()
 
 
 def _first(comment: str) -> str:

@@ -84,8 +84,11 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def weights_hash(path: str) -> str | None:
-    """Hash of local weights, so that a rebuilt model gives a different run; None for a hub name."""
-    return hash_of(sorted(Path(path).glob("*.safetensors"))) if Path(path).is_dir() else None
+    """Hash of local weights, so that a rebuilt model gives a different run; None for a hub name. Of
+    both formats transformers reads the first."""
+    place = Path(path)
+    files = sorted(place.glob("*.safetensors")) or sorted(place.glob("*.bin"))
+    return hash_of(files) if place.is_dir() else None
 
 
 def weights_count(path: str) -> int | None:

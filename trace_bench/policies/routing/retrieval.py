@@ -115,15 +115,14 @@ class ZeroShotRouter(Router):
     `share` above 0, the router returns a weighted sum of the smallest set of choices with that
     share of the probability."""
 
-    waits = True  # each choice waits for a request, so choices should run concurrently
-
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
         if not isinstance(model, RanksLabels):
             raise UserError(
                 "a zero-shot router asks the base model for letters, and this policy has none to "
                 "ask. Change `policy` to local or openai, or `method.route` to retrieval."
             )
-        self._model = model
+        # A server answers several at once; here threads would make the batches those of the clock.
+        self._model, self.waits = model, model.at_servers
         self.skills: list[tuple[str | None, str]] = [(n, str(w)) for n, w in description["skills"]]
         if not 1 <= len(self.skills) < len(ascii_uppercase):
             raise UserError(
@@ -168,13 +167,12 @@ class ZeroShotRouter(Router):
 class BothRouter(Router):
     """Retrieval preselects adapters; the base model chooses among them."""
 
-    waits = True
-
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
         self._retrieval = RetrievalRouter(description["retrieval"])
         self.otherwise: str | None = description.get("otherwise")
         asked = {**description["zero_shot"], "otherwise": self.otherwise}
         self._zero_shot = ZeroShotRouter(asked, model)
+        self.waits = self._zero_shot.waits
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         names = [t["function"]["name"] for t in tools]
