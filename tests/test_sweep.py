@@ -259,6 +259,24 @@ def test_list_prints_the_command_lines(place: Path, capsys: pytest.CaptureFixtur
     assert not (place / "runs").exists()
 
 
+def test_a_root_with_spaces_and_signs_is_quoted(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = "Läufe, (meine) "
+    assert main([str(write(place)), "--list", "--runs-root", root]) == 0
+    words = shlex.split(capsys.readouterr().out.splitlines()[0])[3:]
+    assert compose_all([words])[0].runs_root == root
+
+
+def test_a_grid_that_names_a_run_twice_is_refused(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = {"method": {"value": "base"}, "sandbox": {"values": ["inline", "process"]}}
+    assert main([str(write(place, parameters=twice))]) == 2
+    said = capsys.readouterr().err
+    assert "method=base sandbox=inline, and method=base sandbox=process. Leave one out" in said
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -34,12 +34,13 @@ from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import Lines, read_bytes
 from trace_bench.core.summary import Summary, read_summary
+from trace_bench.core.types import grouped
 from trace_bench.results.captions import by_total
 from trace_bench.results.places import find
 from trace_bench.results.plan import smallest_of, varied
 from trace_bench.runner.folder import locate
 from trace_bench.runner.progress import duration
-from trace_bench.settings.compose import compose_all, launch
+from trace_bench.settings.compose import compose_all, launch, word
 from trace_bench.settings.identity import parts_of
 
 _PR_SET_PDEATHSIG = 1
@@ -156,8 +157,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--config-dir", type=Path, help="a folder with settings files of your own")
     given = parser.parse_args(arguments)
     whole_number("--jobs", given.jobs)
-    extra = () if given.runs_root == "runs" else (f"runs_root={given.runs_root}",)
+    extra = () if given.runs_root == "runs" else (f"runs_root={word(given.runs_root)}",)
     runs = members(given.file, extra, given.config_dir)
+    for same in grouped(runs, lambda m: m.folder).values():
+        if len(same) > 1:
+            one, two = same[0].name, same[1].name
+            why = "Leave one out, or vary a setting by which runs differ."
+            raise UserError(f"{given.file} names one run twice: {one}, and {two}. {why}")
     if given.list:
         print("\n".join(f"python -m trace_bench {shlex.join(m.words)}" for m in runs))
         return 0
@@ -179,9 +185,8 @@ def sweep(
     does to be that run. Returns 1 if a run failed or has no score, also before, else 0."""
     record = Lines(path, LogLine)
     codes = {line.folder: line.code for line in record.existing}  # the last try counts
-    failed = {folder for folder, code in codes.items() if code != 0}
     finished = [m for m in runs if m.summary is not None]
-    skipped = [m for m in runs if m.summary is None and str(m.folder) in failed and not retry]
+    skipped = [m for m in runs if m.summary is None and codes.get(str(m.folder)) and not retry]
     left = [m for m in runs if m not in finished and m not in skipped]
     print(f"{len(runs)} runs: {len(finished)} finished, {len(left)} to run", flush=True)
     unscored = [m for m in finished if m.summary and m.summary.score.n == 0]
@@ -207,11 +212,9 @@ def sweep(
             record.append(LogLine(str(member.folder), code, member.overrides, error))
             bad += code != 0
             pace = (time.monotonic() - started) / done
-            print(
-                f"[{done}/{len(left)}] {member.name}: {_outcome(member, code, error)}; "
-                f"{duration(pace * (len(left) - done))} left",
-                flush=True,
-            )
+            ahead = duration(pace * (len(left) - done))
+            said = f"[{done}/{len(left)}] {member.name}: {_outcome(member, code, error)}"
+            print(f"{said}; {ahead} left", flush=True)
     print(f"{len(runs) - bad} of {len(runs)} runs finished" + (f", {bad} failed" if bad else ""))
     return 1 if bad else 0
 

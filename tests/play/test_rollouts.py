@@ -16,6 +16,7 @@ from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
     Boundary,
+    Check,
     Score,
     Step,
     StopReason,
@@ -105,6 +106,20 @@ def test_a_step_without_end_is_that_episodes_failure(monkeypatch: pytest.MonkeyP
     (lost,) = run(ReferencePolicy(ToySuite()), [toy_task(0)])
     assert lost.failure.boundary is Boundary.ENVIRONMENT
     assert "no answer within 0.2 s" in lost.failure.error
+
+
+def test_a_checklist_that_names_a_step_nobody_made_is_that_episodes_failure(monkeypatch):
+    class Ahead(ToyEnv):
+        def step(self, action):
+            step = super().step(action)
+            checks = (Check(0, "added", 1.0, (), self.steps),)  # counted from 1
+            return replace(step, score=step.score and replace(step.score, checks=checks))
+
+    monkeypatch.setattr(ToySuite, "make", lambda self: self.made.append(Ahead()) or self.made[-1])
+    (lost,) = run(ReferencePolicy(ToySuite()), [toy_task(0)])
+    assert lost.score is None and lost.failure.boundary is Boundary.ENVIRONMENT
+    heard = len(lost.turns)
+    assert f"the item 'added' of the checklist was satisfied by step {heard}" in lost.failure.error
 
 
 class Faulty(ToySuite, ActsTogether):

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from reading import HOSTILE, played, poisoned, unpacked
 
+from trace_bench.core.store import Lines
+from trace_bench.core.types import Figures, Outcome, StopReason
 from trace_bench.report.__main__ import main
 from trace_bench.report.live import page
 
@@ -94,6 +97,19 @@ def test_torn_damaged_and_hostile_lines_are_shown_as_far_as_they_go(tmp_path: Pa
     os.mkfifo(run / "ledger.jsonl")
     said = page(run, 5.0)
     assert "line 1 is corrupt" in said and "no plain file" in said and "Training" in said
+
+
+def test_an_episode_that_was_played_again_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("budget: 32\n")
+    lost = Outcome("base", "v", None, "t", 0, None, StopReason.ERROR, "user: gone", 0)
+    again = replace(lost, score=Figures(True, 1.0), stop=StopReason.DONE, error=None, attempt=1)
+    for name in ("evaluation.jsonl", "curve.jsonl"):
+        lines = Lines(tmp_path / name, Outcome)
+        for outcome in (lost, again):
+            lines.append(outcome)
+        lines.close()
+    row = "<tr><td>base</td><td>1</td><td>1</td><td>1</td></tr>"
+    assert page(tmp_path, 5.0).count(row) == 2
 
 
 @pytest.mark.parametrize("more", [["--every", "0"], ["two"]])

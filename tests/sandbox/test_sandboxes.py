@@ -263,6 +263,61 @@ def test_a_worker_that_takes_no_call_is_replaced(monkeypatch: pytest.MonkeyPatch
     suite.close()
 
 
+WORDY = """
+from trace_bench.core.types import Score, Step, Task
+
+class Env:
+    def reset(self, task):
+        self.size = task.data["first"]
+        tool = {"type": "function", "function": {"name": "wait", "parameters": {}}}
+        return Step(({"role": "user", "content": "x" * self.size},), (tool,))
+    def step(self, action):
+        return Step((), done=True, score=Score(1.0, True))
+
+class Suite:
+    name, variant = "wordy", "test"
+    def splits(self): return ["train"]
+    def tasks(self, split):
+        made = enumerate((17 * 2**20, 1))
+        return [Task(f"wordy/test/train/{n}", "wordy", split, n, {"first": x}) for n, x in made]
+    def make(self): return Env()
+
+def suite(): return Suite()
+"""
+
+
+def test_too_long_a_message_is_the_failure_of_its_episode_alone() -> None:
+    sandbox = Sandbox("process", run="wordy", allow_untrusted=True)
+    suite: Any = untrusted_suite(WORDY, sandbox, print)
+    long, short = suite.tasks("train")
+    envs = [suite.make(), suite.make()]
+    failed, opened = suite.act(list(zip(envs, (long, short), strict=True)))
+    assert isinstance(failed, EpisodeError) and failed.boundary == "environment"
+    assert "the environment's answer has 17825" in str(failed)
+    assert isinstance(opened, Step) and opened.tools[0]["function"]["name"] == "wait"
+    envs[0] = suite.make()
+    envs[0].reset(short)
+    words = ("x" * 17 * 2**20, "go")
+    said = [{"role": "assistant", "content": text} for text in words]
+    failed, step = suite.act(list(zip(envs, said, strict=True)))
+    assert isinstance(failed, EpisodeError) and failed.boundary == "sandbox"
+    assert "what is to be sent has 1782" in str(failed) and step.score.success
+    assert suite._pool.workers.lost == []
+    suite.close()
+
+
+def test_calls_that_are_too_long_together_are_made_alone() -> None:
+    sandbox = Sandbox("process", run="wordy", allow_untrusted=True)
+    suite: Any = untrusted_suite(WORDY, sandbox, print)
+    envs = [suite.make(), suite.make(), suite.make()]
+    suite.act([(env, suite.tasks("train")[1]) for env in envs])
+    said = {"role": "assistant", "content": "x" * 7 * 2**20}
+    steps = suite.act([(env, said) for env in envs])
+    assert all(isinstance(step, Step) and step.done for step in steps)
+    assert suite._pool.workers.lost == []
+    suite.close()
+
+
 def test_a_closed_pool_leaves_nobody_waiting() -> None:
     suite = sandboxed("process")
     task = suite.tasks("train")[0]

@@ -383,6 +383,8 @@ class _Playing:
         if score is None and failure is None:
             stop = StopReason.ERROR
             failure = Failure(Boundary.ENVIRONMENT, "the environment ended without a score")
+        if score is not None and (beyond := steps.beyond(score, episode.turns)):
+            stop, score, failure = StopReason.ERROR, None, Failure(Boundary.ENVIRONMENT, beyond)
         if score is not None:
             score = self.player.suites.scored(episode.task, episode.turns, score)
         trajectory = Trajectory(

@@ -18,7 +18,7 @@ from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import ActsTogether, Env, Suite, make_env
 from trace_bench.core.store import disk_errors
 from trace_bench.core.text import without_password, without_surrogates
-from trace_bench.core.types import Boundary, Message, Step, Task
+from trace_bench.core.types import Boundary, Message, Score, Step, Task, Turn
 
 Due = tuple[Env, Task | Message]
 """A reset (given a task) or a step (given the agent's message) to make."""
@@ -124,6 +124,18 @@ def usable(given: Any) -> Step:
     if all(str(m.get("content") or "").isascii() for m in step.messages):
         return step
     return replace(step, messages=tuple(without_surrogates(dict(m)) for m in step.messages))
+
+
+def beyond(score: Score, turns: Sequence[Turn]) -> str:
+    """What is wrong with a checklist that names a step which the environment never saw; ""."""
+    heard = sum(turn.malformed is None for turn in turns)
+    for check in score.checks:
+        if check.step is not None and check.step >= heard:
+            return (
+                f"the item {check.item!r} of the checklist was satisfied by step {check.step}; "
+                f"steps count from 0, and it saw {heard} of the agent's messages"
+            )
+    return ""
 
 
 def close(env: Env) -> None:

@@ -65,6 +65,7 @@ def page(folder: Path, every: float | None) -> str:
     ledger = _read(folder / "ledger.jsonl", Entry, said)
     held_out = _read(folder / "evaluation.jsonl", Outcome, said)
     points = _read(folder / "curve.jsonl", Outcome, said)
+    curve = _by(_last(points), lambda o: o.agent)
     metrics = _read(folder / "metrics.jsonl", dict, said)
     names = (config.get(group) for group in ("method", "env"))
     title = " on ".join(str(n.get("name")) for n in names if isinstance(n, Mapping)) or folder.name
@@ -79,9 +80,9 @@ def page(folder: Path, every: float | None) -> str:
         else "",
         f"<p>{len(ledger)} rollouts, of a budget of {escape(str(budget))}; "
         "evaluations follow the last one</p>",
-        *_section("Held-out tasks", "agent", _by(held_out, lambda o: o.agent)),
-        *_section("Curve on the development tasks", "point", _by(points, lambda o: o.agent)),
-        _chart("success", [row[2] for row in _by(points, lambda o: o.agent)]),
+        *_section("Held-out tasks", "agent", _by(_last(held_out), lambda o: o.agent)),
+        *_section("Curve on the development tasks", "point", curve),
+        _chart("success", [row[2] for row in curve]),
         *_section("Rollouts by purpose", "purpose", _by(ledger, lambda e: e.purpose.value)),
         *_training(metrics),
         *_talks(folder),
@@ -134,6 +135,11 @@ def _latest(path: Path, kind: type[T], count: int) -> list[T]:
             if len(found) == count:
                 break
     return found
+
+
+def _last(lines: Iterable[Outcome]) -> Iterable[Outcome]:
+    """Each episode once: an episode that was lost is played again, and has a line of each try."""
+    return {(o.agent, o.task, o.trial): o for o in lines}.values()
 
 
 def _by(lines: Iterable[Any], key: Any) -> list[tuple[Any, ...]]:

@@ -10,8 +10,6 @@ command line would print."""
 from __future__ import annotations
 
 import html
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +27,7 @@ from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import p_value, paired_difference, task_means
 from trace_bench.runner import report
 from trace_bench.runner.pipeline import carry_out
-from trace_bench.settings.compose import compose_plain
+from trace_bench.settings.compose import compose_plain, word
 from trace_bench.settings.recipes import settled
 from trace_bench.settings.schema import PARTS, Settings
 
@@ -195,11 +193,12 @@ def _settings(
     objects = {k: v for k, v in given.items() if k in PARTS and not isinstance(v, str)}
     plain = {k.replace("__", "."): v for k, v in given.items() if k not in objects}
     named = [f"{group}=custom" for group in objects]
-    words = [f"{key}={_word(value)}" for key, value in plain.items()]
+    words = [f"{key}={word(value)}" for key, value in plain.items()]
     (data,) = compose_plain([[*named, *words, *overrides]], config_dir)
     for group, part in objects.items():
         data[group] = {**data[group], "factory": part}
     return settled(data)
+<<<<<<< HEAD
 
 
 _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command line
@@ -226,3 +225,5 @@ def _quoted(value: Any) -> str:
         return repr(value)
     escaped = re.sub(r"(\\*)('|$)", r"\1\1\2", str(value)).replace("'", "\\'")
     return f"'{escaped}'"
+=======
+>>>>>>> mend-c

@@ -52,7 +52,7 @@ class PooledEpisode:
         self.strikes = 0
         if call["do"] == "reset":
             self.history = [call]
-        elif call["do"] == "step" and "step" in result:
+        elif call["do"] == "step" and "error" not in result:
             self.history.append(call)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Ask
 from trace_bench.sandbox.calls import Calls, Due, PooledEpisode, Result, Round, Wanted
-from trace_bench.sandbox.workers import Lost, Transport, Worker, Workers
+from trace_bench.sandbox.workers import Lost, TooLong, Transport, Worker, Workers
 from trace_bench.settings.schema import SandboxSettings
 
 ASKED = 1024  # questions at a time; a thread is started for each only when it is needed
@@ -149,6 +149,8 @@ class Pool:
         for worker, own in self._assign(calls):
             try:
                 self._sent.append(self._send(worker, own))
+            except TooLong as error:
+                self._put_off(own, str(error))
             except Lost as error:
                 self._give_up(worker, str(error), own)
 
@@ -180,8 +182,8 @@ class Pool:
             "calls": [due.episode.sent(due.call, worker) for due in calls],
             "close": worker.closing,
         }
-        worker.closing = []
         worker.send(message, deadline)
+        worker.closing = []
         return Calls(worker, calls, worker.calls, deadline, self._bell.ring)
 
     def _listen(self) -> None:
@@ -231,6 +233,15 @@ class Pool:
         due.round.put(due.place, result)
         if due.round.results.done():
             self._rounds.discard(due.round)
+
+    def _put_off(self, calls: Sequence[Due], reason: str) -> None:
+        """Has calls that are too long together tried alone; one that is so by itself fails."""
+        for due in calls:
+            due.episode.leave()
+        if len(calls) == 1:
+            self._put(calls[0], EpisodeError("sandbox", reason))
+        else:
+            self._alone += calls
 
     def _give_up(self, worker: Worker, reason: str, calls: Sequence[Due] = ()) -> None:
         """Removes the worker; what it had is retried alone, or fails if tried too often. `calls`:

@@ -102,7 +102,10 @@ class Serving:
         self._answers[number] = (event, place)
         question = {"ask": number, "episode": self._now.episode, "role": role}
         shape = {} if schema is None else {"schema": dict(schema)}
-        self.channel.send({**question, "messages": list(messages), **shape})
+        line = encode({**question, "messages": list(messages), **shape})
+        if len(line) > MAX_LINE:
+            raise ValueError(f"a question to the {role} has {len(line)} bytes; at most {MAX_LINE}")
+        self.channel.write(line)
         event.wait()
         if "error" in place[0]:
             why = f"the {role} could not answer: {place[0]['error']}"
@@ -115,7 +118,7 @@ class Serving:
         results = [self._call(call) for call in message.get("calls", ())]
         answer = {"id": message["id"], "results": results}
         line = attempt(lambda: encode(answer))
-        if isinstance(line, BaseException):  # one of them is no JSON
+        if isinstance(line, BaseException) or len(line) > MAX_LINE:  # for one of them, at least
             line = encode({**answer, "results": [_sendable(result) for result in results]})
         self.channel.write(line)
 
@@ -173,9 +176,16 @@ class Serving:
 
 
 def _sendable(result: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(error := attempt(lambda: encode(result)), BaseException):
-        return {"error": f"the environment's answer is no JSON: {described(error)}"[:2000]}
-    return result
+    """The result, or an error with its tools, to which other results may refer."""
+    line = attempt(lambda: encode({"id": 10**9, "results": [result]}))
+    if isinstance(line, BaseException):
+        why = f"is no JSON: {described(line)}"
+    elif len(line) > MAX_LINE:
+        why = f"has {len(line)} bytes; at most {MAX_LINE}"
+    else:
+        return result
+    step = {k: v for k, v in result.get("step", {}).items() if k in ("tools", "new_tools")}
+    return {"error": f"the environment's answer {why}"[:2000], "step": step}
 
 
 def main(arguments: Sequence[str]) -> int:

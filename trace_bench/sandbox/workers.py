@@ -138,6 +138,10 @@ class Lost(Exception):
     """A worker has become unusable; the message says why."""
 
 
+class TooLong(Lost):
+    """A message was not sent, as no worker would read it; the worker is as it was."""
+
+
 @dataclass(eq=False)
 class Worker:
     """A worker as the host sees it: sends and receives messages, one per line."""
@@ -150,8 +154,11 @@ class Worker:
     calls: int = 0
 
     def send(self, message: Mapping[str, Any], deadline: float) -> None:
+        line = encode(message)
+        if len(line) > MAX_LINE:
+            raise TooLong(f"what is to be sent has {len(line)} bytes; at most {MAX_LINE}")
         try:
-            self.transport.write(encode(message), deadline)
+            self.transport.write(line, deadline)
         except Gone as error:
             raise Lost(f"it accepts no more input ({error or self.transport.epitaph()})") from error
 

@@ -4,6 +4,7 @@ conf/, and so are the files in a folder given by `--config-dir`."""
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -196,6 +197,21 @@ _FORM = (
     "allowed: setting=value, such as budget=640. A value with spaces, signs or letters beyond "
     "a to z needs quotes within the quotes of the shell: \"run_dir='my runs'\"."
 )
+
+
+_PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command line
+
+
+def word(value: Any) -> str:
+    """A value in Hydra's notation. Within quotes, a quote is escaped, and so are the backslashes
+    before a quote or before the end."""
+    if not isinstance(value, str | Path):
+        return json.dumps(value)
+    text = str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = re.sub(r"(\\*)('|$)", r"\1\1\2", text).replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 # -- Hydra ------------------------------------------------------------------------------------
