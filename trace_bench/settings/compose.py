@@ -203,14 +203,25 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command lin
 
 
 def word(value: Any) -> str:
-    """A value in Hydra's notation. Within quotes, a quote is escaped, and so are the backslashes
-    before a quote or before the end."""
-    if not isinstance(value, str | Path):
+    """A value in Hydra's notation."""
+    plain = isinstance(value, str | Path) and _PLAIN.fullmatch(str(value))
+    return str(value) if plain else _quoted(value)
+
+
+def _quoted(value: Any) -> str:
+    """The same, with every text in quotes, within which a quote is escaped, and so are the
+    backslashes before a quote or before the end. Keys have no quotes in Hydra's notation."""
+    if isinstance(value, Mapping):
+        keys = [re.sub(r"[\\()\[\]{}:=,\s]", r"\\\g<0>", str(key)) for key in value]
+        pairs = zip(keys, map(_quoted, value.values()), strict=True)
+        return "{" + ",".join(f"{key}:{inner}" for key, inner in pairs) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_quoted, value))}]"
+    if value is None or isinstance(value, bool):
         return json.dumps(value)
-    text = str(value)
-    if _PLAIN.fullmatch(text):
-        return text
-    escaped = re.sub(r"(\\*)('|$)", r"\1\1\2", text).replace("'", "\\'")
+    if isinstance(value, int | float):
+        return repr(value)
+    escaped = re.sub(r"(\\*)('|$)", r"\1\1\2", str(value)).replace("'", "\\'")
     return f"'{escaped}'"
 
 
