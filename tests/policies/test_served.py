@@ -91,6 +91,20 @@ def test_an_adapter_that_the_server_lost_is_loaded_again(tmp_path: Path) -> None
     assert fake.names == ["m"]
 
 
+def test_all_episodes_of_a_restarted_server_go_on(tmp_path: Path) -> None:
+    fake = Fake(by_name)
+    with serve(fake) as server:
+        policy = acting(server.url)
+        policy.load(AgentSpec("m", adapters=(adapter(tmp_path, "a", 1.0),)))
+        fake.names[:] = ["m"]
+        policy.submit([TurnRequest(n, HELLO, adapter="a") for n in range(4)])
+        replies: list[TurnReply] = []
+        while len(replies) < 4:
+            replies += policy.collect()
+        assert [reply.error for reply in replies] == [None] * 4 and fake.loads == 2
+        policy.close()
+
+
 def test_who_answers_under_an_adapters_name_must_be_it(tmp_path: Path) -> None:
     fake = Fake(by_name)
     fake.signs = lambda name: "m"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,19 @@ def test_each_conversation_goes_to_its_adapter(tmp_path: Path) -> None:
         assert (asked[0]["seed"], asked[0]["max_tokens"]) == (3, 16)
         assert asked[0]["tools"][0]["function"]["name"] == "f" and "tools" not in asked[2]
         assert any("adapter a@0001, 10 + 2 tokens" in line for line in served.lines)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_restarted_server_is_given_its_adapters_again(tmp_path: Path, stream: bool) -> None:
+    with both(tmp_path) as (served, _, script, there):
+        script.names[:] = ["m"]
+        with ThreadPoolExecutor(4) as threads:
+            answers = list(threads.map(lambda _: ask(served, stream=stream), range(4)))
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert script.names == ["m", there["a@0001"]]
+        assert ask(served, model="b@0001").status_code == 200
+        script.fault = Answer({"error": {"message": "gone"}}, 404)
+        assert "gone" in ask(served).json()["error"]["message"]
 
 
 def test_the_shape_of_an_answer_is_asked_for_there_as_it_is_here(tmp_path: Path) -> None:

@@ -288,8 +288,7 @@ class OpenAIPolicy(RanksLabels):
             return False
         episode.reloaded = True
         try:
-            if not self.servers.restore(episode.server, episode.adapter):
-                return False
+            self.servers.restore(episode.server, episode.adapter)
         except (LLMError, UserError):
             return False
         self._send(request, episode, None if episode.tight else request.max_tokens)

@@ -150,14 +150,12 @@ class Servers:
         listed = self._client.ask("/models", None, server).get("data")
         return [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
 
-    def restore(self, server: int, adapter: str) -> bool:
-        """Loads an adapter again that a server has lost; False if the server still has it."""
+    def restore(self, server: int, adapter: str) -> None:
+        """Loads an adapter again if the server has lost it."""
         served = self._loaded[adapter]
-        if served in self._listed(server):
-            return False
-        self._own = [pair for pair in self._own if pair != (server, served)]
-        self._add(server, served, AdapterRef(adapter, self._paths[adapter]))
-        return True
+        if served not in self._listed(server):
+            self._own = [pair for pair in self._own if pair != (server, served)]
+            self._add(server, served, AdapterRef(adapter, self._paths[adapter]))
 
     def _answers_as(self, server: int, served: str) -> str | None:
         """The model whose probe answer it matches (the base model or another adapter); None if it

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from msgspec import to_builtins
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.protocols import Router
 from trace_bench.core.text import without_surrogates
@@ -76,7 +77,7 @@ class Forward:
         body = await self._body(ask, model, note)
         try:
             async with asyncio.timeout(self._deadline):
-                async with self._http.stream("POST", self._url + CHAT, json=body) as answer:
+                async with aclosing(await self._answer(body, note["adapter"])) as answer:
                     said = await self._said(answer)
         except (httpx.HTTPError, TimeoutError) as error:
             raise _unreachable(error) from error
@@ -93,10 +94,9 @@ class Forward:
             body["stream_options"] = {"include_usage": True}
         until = asyncio.get_running_loop().time() + self._deadline
         texts, begun = _Texts(self._secret), False
-        asked = self._http.build_request("POST", self._url + CHAT, json=body)
         try:
             async with asyncio.timeout_at(until):
-                answer = await self._http.send(asked, stream=True)
+                answer = await self._answer(body, note["adapter"])
             async with aclosing(answer):
                 if answer.status_code != 200:
                     async with asyncio.timeout_at(until):
@@ -137,6 +137,21 @@ class Forward:
             if (value := getattr(ask, name)) != _DEFAULTS[name]:
                 body[name] = to_builtins(value)
         return body
+
+    async def _answer(self, body: dict[str, Any], adapter: str | None) -> httpx.Response:
+        """The server's answer, not yet read. One that was restarted is given the adapter again."""
+        asked = self._http.build_request("POST", self._url + CHAT, json=body)
+        answer = await self._http.send(asked, stream=True)
+        if answer.status_code != 404 or adapter is None:
+            return answer
+        await answer.aclose()
+        try:
+            async with self._one:
+                await asyncio.to_thread(self._policy.servers.restore, 0, adapter)
+        except (LLMError, UserError) as error:
+            why = f"the server behind this one does not load {adapter} again: {error}"
+            raise Refused(502, why) from error
+        return await self._http.send(asked, stream=True)
 
     async def _said(self, answer: httpx.Response) -> dict[str, Any]:
         """The object in an answer. Raises Refused with the server's words, never with the key."""
