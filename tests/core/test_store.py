@@ -191,3 +191,23 @@ def test_what_a_killed_program_left_goes_though_nobody_has_waited_for_it(tmp_pat
     store.remove_leftovers([left])
     assert not left.exists()
     child.communicate()
+
+
+def test_a_lock_that_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
+    """Its holder did so between this one's opening of the file and its turn."""
+    import fcntl
+
+    real, times = fcntl.flock, []
+
+    def late(file, how):
+        if not times:
+            (tmp_path / store.LOCK).unlink()
+        times.append(how)
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with store.locked(tmp_path, "taken"):
+        with pytest.raises(UserError, match="taken"), store.locked(tmp_path, "taken"):
+            pass
+        assert (tmp_path / store.LOCK).read_text() in ("", f"{os.getpid()}\n")
+    assert len(times) == 3

@@ -175,6 +175,28 @@ def test_two_processes_do_not_share_a_folder(
     assert f"another process is writing {folder}" in refused(capsys)
 
 
+def test_a_folder_is_given_back_while_it_is_still_locked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later its lock may be another process's."""
+    from trace_bench.core.store import LOCK, locked
+    from trace_bench.runner.folder import only_writer
+
+    real, seen = Path.unlink, []
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.name == LOCK:
+            with pytest.raises(UserError, match="taken"), locked(folder, "taken"):
+                pass
+            seen.append(path)
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with only_writer(folder):
+        pass
+    assert seen == [folder / LOCK] and not folder.exists()
+
+
 def test_the_default_folder_is_named_by_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

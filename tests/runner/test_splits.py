@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ class OnlyHeldOut(Splits):
     def tasks(self, split: str) -> Sequence[Task]:
         assert split == "test", "this suite has no other tasks"
         return super().tasks(split)
+
+
+class Closed(OnlyHeldOut):
+    """None of its environments opens."""
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [replace(t, data={**t.data, "break": "reset"}) for t in super().tasks(split)]
 
 
 class NoDevelopment(Splits):
@@ -101,3 +109,16 @@ def test_a_suite_with_no_development_tasks_is_forecast_without_a_curve() -> None
     settings = compose([*own, "checkpoints=[]"])
     text, missing = describe(settings, parts_of(settings))
     assert not missing, text
+
+
+@pytest.mark.parametrize(
+    ("suite", "said"),
+    [
+        ("OnlyHeldOut", "hours here: an episode took"),
+        ("Closed", "not known: all episodes were lost (environment: RuntimeError: broken at reset)"),
+    ],
+)
+def test_what_is_timed_without_training_tasks(suite: str, said: str) -> None:
+    own = ["env=custom", f"env.factory=test_splits:{suite}", "sandbox=inline", "method=base"]
+    settings = compose([*own, "dry_run=timed", "policy.batch=2"])
+    assert said in describe(settings, parts_of(settings))[0]

@@ -131,20 +131,24 @@ LOCK = ".lock"
 def locked(folder: Path, refusal: str = "") -> Iterator[None]:
     """Holds the lock of a folder, which ends with the process. While another one holds it, raises
     UserError with the text of the refusal, or waits if there is none."""
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("w")
     import fcntl  # systems without it can read what others have made
 
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if refusal else 0))
-        except OSError as error:
-            raise UserError(refusal) from error
-        with disk_errors(folder / LOCK):
-            file.write(f"{os.getpid()}\n")
-            file.flush()
-        yield
+    while True:
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = (folder / LOCK).open("w")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if refusal else 0))
+            except OSError as error:
+                raise UserError(refusal) from error
+            if os.fstat(file.fileno()).st_nlink == 0:
+                continue  # its last holder has removed it, and others would lock another file
+            with disk_errors(folder / LOCK):
+                file.write(f"{os.getpid()}\n")
+                file.flush()
+            yield
+            return
 
 
 @contextmanager

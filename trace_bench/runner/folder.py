@@ -74,17 +74,19 @@ def locate(settings: Settings, parts: Mapping[str, Part]) -> Place:
 def only_writer(folder: Path) -> Iterator[None]:
     """Holds a lock so that only one process writes the folder; a killed one leaves none behind."""
     made, lock = _make(folder), folder / LOCK
-    there, mine = lock.exists(), False
+    there = lock.exists()
     refusal = f"another process is writing {folder}. Wait for it, or change `run_dir` or `seed`."
     try:
         with store.locked(folder, refusal):
-            mine = True
-            store.remove_leftovers(folder.rglob(".*.tmp"))
-            yield
+            try:
+                store.remove_leftovers(folder.rglob(".*.tmp"))
+                yield
+            finally:
+                # Also in a folder that was refused, and while it is held: later it may be another's.
+                if not there and not (folder / CONFIG).exists():
+                    lock.unlink(missing_ok=True)
     finally:
-        if mine and not there and not (folder / CONFIG).exists():
-            lock.unlink(missing_ok=True)  # also in a folder that was refused
-        _remove_empty(made if mine or not lock.exists() else ())
+        _remove_empty(made)
 
 
 def _make(folder: Path) -> list[Path]:
@@ -107,9 +109,6 @@ def _make(folder: Path) -> list[Path]:
 
 def _remove_empty(made: Sequence[Path]) -> None:
     """Removes empty folders of a run that never started, the innermost first."""
-    if not made or any(p.name != LOCK for p in made[0].iterdir()):
-        return
-    (made[0] / LOCK).unlink(missing_ok=True)
     for folder in made:
         try:
             folder.rmdir()

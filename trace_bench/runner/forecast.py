@@ -270,7 +270,10 @@ def _hours(f: Forecast) -> list[str]:
         return []
     acting, suite, plan = f.parts["policy"].declared, f.suite, f.plan
     if f.settings.dry_run == TIMED and not acting.scripted and not acting.at_servers:
-        tasks = _found(f, lambda: training_tasks(f.settings, suite)) or ()
+        held_out = f.settings.evaluation.split  # of a suite that has no others
+        tasks = _found(f, lambda: training_tasks(f.settings, suite) or tasks_of(suite, held_out))
+        if not tasks:
+            return []
         trainer = f.trainer if plan.trains else None
         return _found(f, lambda: _measured(f, suite, trainer, tasks)) or []
     typical = f.parts["env"].declared.typical
@@ -296,6 +299,8 @@ def _measured(
         began = time.perf_counter()
         played = player.play(EpisodeBatch(agent, chosen, seeds))
         each = (time.perf_counter() - began) / len(chosen)
+    if all(trajectory.failure for trajectory in played):
+        return [f"how long it takes is not known: all episodes were lost ({played[0].failure})"]
     update = None if trainer is None else trainer.timed(run.model, played)
     hours = (total * each + trained * (update or 0.0)) / 3600
     said = "" if update is None else f" and an update {update:.3g} s a rollout, of {trained}"
