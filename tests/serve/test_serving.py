@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,8 @@ from servers.agent import Served, local, routed_agent, serving
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.serve.__main__ import main, models_of
+from trace_bench.serve.app import Announced, App, config
 from trace_bench.serve.request import ServeSettings
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -70,6 +73,41 @@ def served(place: Path, agent: AgentSpec) -> Iterator[Served]:
 def ask(served: Served, messages: list[Any] = HELLO, **fields: Any) -> httpx.Response:
     body = {"model": "agent", "messages": messages, "temperature": 0, "max_tokens": 8, **fields}
     return httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
+
+
+def test_it_says_at_which_free_port_it_serves(place: Path, agent: AgentSpec) -> None:
+    lines: list[str] = []
+    settings = ServeSettings()
+    backend = local(place / "model", agent, batch=4)
+    app = App(backend, models_of(agent, settings.name), settings, None, lines.append)
+    server = Announced(config(app, settings, host="127.0.0.1", port=0), lines.append)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started or not lines:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    assert httpx.get(f"{lines[0]}/health").json()["status"] == "ok"
+    server.should_exit = True
+    thread.join(30)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--tokens 0", "--tokens 0 is not allowed"),
+        ("--batch 0", "Set --batch."),
+        ("--threads 0", "--threads 0 is not allowed"),
+        ("--device nowhere", "--device nowhere cannot be used"),
+        ("--model /nowhere", "there is no such folder. Change --model."),
+        ("--backend http://127.0.0.1:9/v1", "change its address (--backend)."),
+    ],
+)
+def test_errors_name_the_options_of_this_command(
+    place: Path, words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(place), *words.split()]) == 2
+    told = capsys.readouterr().err
+    assert said in told and "policy." not in told and "serve." not in told
 
 
 def said(response: httpx.Response) -> dict[str, Any]:

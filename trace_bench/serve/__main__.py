@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,21 @@ if TYPE_CHECKING:
     from trace_bench.serve.local import States
 
 BASE = "base"
+OPTIONS = {
+    "model": "--model",
+    "model.name": "--backend-model",
+    "model.path": "--model",
+    "policy.base_url": "--backend",
+    "policy.batch": "--batch",
+    "policy.context": "--context",
+    "policy.deadline": "--deadline",
+    "policy.device": "--device",
+    "policy.key_env": "--backend-key-env",
+    "policy.states_url": "--states-url",
+    **{f"serve.{field.name}": f"--{field.name}" for field in fields(ServeSettings)},
+}
+"""What a run's settings are called here, in the errors of parts that both have."""
+_SETTING = re.compile(r"(?:the setting )?`([a-z_.]+)`|((?:policy|serve)\.\w+)=")
 
 
 @dataclass(frozen=True)
@@ -84,18 +100,30 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     try:
-        import uvicorn
-
-        from trace_bench.serve.app import App, config
+        import trace_bench.serve.app  # noqa: F401 (needs packages of its own)
     except ImportError as error:
         why = f"serving needs the package {error.name}: pip install '.[serve]'"
         raise UserError(why) from error
+    try:
+        return _serve(given)
+    except UserError as error:
+        raise UserError(_SETTING.sub(_option, str(error))) from error
+
+
+def _option(found: re.Match[str]) -> str:
+    option = OPTIONS.get(found[1] or found[2])
+    return found[0] if option is None else option + " " * bool(found[2])
+
+
+def _serve(given: argparse.Namespace) -> int:
     from trace_bench.llm.client import read_key
+    from trace_bench.serve.app import Announced, App, config
 
     own = {f.name: vars(given)[f.name] for f in fields(ServeSettings)}
     settings = build(ServeSettings, own, "serve")
     key = read_key(given.key_env, "--key-env")
     _check_address(given.host, given.port, key)
+    whole_number("--threads", given.threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
     _check_states(given)
     agent = agent_at(given.run)
@@ -104,9 +132,8 @@ def main(arguments: Sequence[str]) -> int:
     with sums_of(agent, Path(given.run)) as sums:
         answerer, states = begin(given, agent, settings, sums)
         app = App(answerer, models, settings, key, _log, states)
-        server = uvicorn.Server(config(app, settings, host=given.host, port=given.port))
-        _log(f"serving {', '.join(models)} at http://{given.host}:{given.port}/v1")
-        server.run()
+        how = config(app, settings, host=given.host, port=given.port)
+        Announced(how, lambda at: _log(f"serving {', '.join(models)} at {at}/v1")).run()
     return 0
 
 

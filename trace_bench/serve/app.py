@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -309,6 +310,19 @@ class _Timely(H11Protocol):
     def _late(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
+
+
+class Announced(uvicorn.Server):
+    """Says where it serves once it does: the port may be any that was free."""
+
+    def __init__(self, how: uvicorn.Config, say: Callable[[str], None]) -> None:
+        super().__init__(how)
+        self._say = say
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        self._say(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
 
 
 def config(app: App, settings: ServeSettings, **where: Any) -> uvicorn.Config:

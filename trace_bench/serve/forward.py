@@ -56,8 +56,12 @@ class Forward:
         self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
         how: dict[str, Any] = {"capacity": endpoint.concurrency, "extra": self._extra}
         self._policy = policy_at(endpoint, model, states, **how)
-        self._router: Router = make_router(agent, self._policy)
-        self._policy.load(agent)
+        try:
+            self._router: Router = make_router(agent, self._policy)
+            self._policy.load(agent)
+        except UserError:
+            self._policy.close()  # with the adapters that were loaded by then
+            raise
         self._sums = MergedSums(self._policy, agent, sums)
         self._deadline = endpoint.deadline
         self._one = asyncio.Lock()  # of what loads adapters
