@@ -197,7 +197,8 @@ def test_a_lock_that_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
     """Its holder did so between this one's opening of the file and its turn."""
     import fcntl
 
-    real, times = fcntl.flock, []
+    real = fcntl.flock
+    times: list[int] = []
 
     def late(file, how):
         if not times:
