@@ -7,12 +7,14 @@ import gzip
 import json
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from reading import HOSTILE, played, poisoned, unpacked
 
+from trace_bench.report import page as page_of_report
 from trace_bench.report.__main__ import main
 from trace_bench.report.page import build
 from trace_bench.report.runs import differences, find
@@ -107,6 +109,19 @@ def test_nothing_of_the_data_is_html(runs: Path, tmp_path: Path) -> None:
     page = report([copy], tmp_path / "after.html")
     assert HOSTILE not in page and page.count("<script") == page_before.count("<script")
     assert any(m["content"] == HOSTILE for t in unpacked(page, "talk-0-0") for m in t["messages"])
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+def test_nothing_of_a_chart_is_html() -> None:
+    whole = (Path(page_of_report.__file__).parent / "charts.js").read_text()
+    code = "".join(line for line in whole.splitlines(True) if not line.startswith("import "))
+    series = json.dumps([{"name": "<b>a & b", "x": [1, None], "y": ["<i>"], "mode": "a>b"}])
+    code += f"console.log(JSON.stringify(shown({series})));"
+    command = ["node", "--input-type=module"]
+    done = subprocess.run(command, input=code, text=True, capture_output=True, check=True)
+    name = "&lt;b&gt;a &amp; b"
+    wanted = [{"name": name, "x": [1, None], "y": ["&lt;i&gt;"], "mode": "a>b"}]
+    assert json.loads(done.stdout) == wanted
 
 
 def test_what_does_not_fit_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,14 @@ function layout(own) {
   };
 }
 
+// Plotly reads names, texts and categories as HTML: all of them are text here.
+const escaped = (value) => Array.isArray(value) ? value.map(escaped) :
+  typeof value !== "string" ? value :
+    value.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+const shown = (series) => series.map((one) => Object.fromEntries(Object.entries(one).map(
+  ([key, value]) => [key, ["name", "text", "x", "y"].includes(key) ? escaped(value) : value])));
+
 // A figure with its caption. `series` and `own` are Plotly's data and layout.
 export function chart(caption, series, own, height = 300) {
   const place = el("div", { class: "chart", style: `height:${height}px`, role: "img",
@@ -36,7 +44,7 @@ export function chart(caption, series, own, height = 300) {
     if (drawn || !place.isConnected) return;
     drawn = true;
     seen.disconnect();
-    plotly().then((P) => P.newPlot(place, series, layout({ height, ...own }), config));
+    plotly().then((P) => P.newPlot(place, shown(series), layout({ height, ...own }), config));
   };
   // The library is large: what is there already is painted before it is run.
   const seen = new IntersectionObserver((entries) => {
