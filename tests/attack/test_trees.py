@@ -198,9 +198,14 @@ LACKING = {
     "sizes": "at least two models",
     "over": "at least two values",
     "worlds": "runs of two worlds",
+    "against": "needs trace and another method",
 }
 """What these runs lack for a command."""
-NEEDED = {"regrade": ["rule=zero"], "over": ["--setting", "env.train_tasks"]}
+NEEDED = {
+    "regrade": ["rule=zero"],
+    "over": ["--setting", "env.train_tasks"],
+    "against": ["--setting", "env.train_tasks"],
+}
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "regrade"])
