@@ -135,6 +135,44 @@ def test_a_quiet_run_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert tracker.called == ["conclude"], "it is not called again"
 
 
+@pytest.mark.parametrize("at", ["conclude", "report"])
+def test_a_tracker_that_a_killed_run_has_not_told_is_told_by_the_next_start(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run: dict[str, Any] = {"method": "base", "policy": "idle", "evaluation__limit": 1}
+
+    class Ended(Taking):
+        def _call(self, name: str) -> None:
+            self.called.append(name)
+            if name == at:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trace_bench.run(**run, run_dir="run", tracker=Ended(at))
+    before = Path("run/summary.json").read_bytes()
+    fine = Taking("never")
+    for _ in range(2):
+        trace_bench.run(**run, run_dir="run", tracker=fine)
+        assert fine.called == ["conclude", "report", "close"], "once"
+    assert Path("run/summary.json").read_bytes() == before
+    assert not Path("run/untold").exists()
+
+
+def test_a_tracker_of_a_run_that_cannot_go_on_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run: dict[str, Any] = {"method": "base", "policy": "idle", "evaluation__limit": 1}
+    trace_bench.run(**run, run_dir="run")
+    Path("run/summary.json").unlink()
+    Path("run/ledger.jsonl").write_text("damaged\n")
+    tracker = Failing("never")
+    with pytest.raises(UserError, match=r"ledger\.jsonl"):
+        trace_bench.run(**run, run_dir="run", tracker=tracker)
+    assert tracker.called == ["close"]
+
+
 def test_a_tracker_is_closed_once_and_its_words_are_few(tmp_path: Path) -> None:
     fine = Failing("never")
     metrics = Metrics(tmp_path / "one.jsonl", fine, print)

@@ -12,6 +12,8 @@ TASKS = "tasks.json"
 DEMONSTRATED = "demonstrated.json"
 """Beside weights that `trace_bench.tiny make` made: {suite, split, tasks: {id: fingerprint}}, what
 the agent was shown; a run leaves these tasks out of its training tasks."""
+UNTOLD = "untold"
+"""There while the tracker has not heard of the summary; the next start then tells it."""
 FAULTS = "failures.txt"
 """Tracebacks of exceptions that ended episodes."""
 
@@ -33,7 +35,7 @@ PER_ITEM = ("requests", "prompt_tokens", "completion_tokens")
 OWN = (
     CONFIG, SUMMARY, TASKS, AGENT, BEGINNING, "timing.json", "ledger.jsonl", "trajectories.jsonl",
     "evaluation.jsonl", "evaluation_trajectories.jsonl", "curve.jsonl", "routing.jsonl",
-    "metrics.jsonl", "llm.jsonl", FAULTS,
+    "metrics.jsonl", "llm.jsonl", FAULTS, UNTOLD,
 )  # fmt: skip
 """The files that the run itself writes; a method writes others."""
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from trace_bench.core.beginning import base_agent
 from trace_bench.core.errors import BudgetExceeded, UserError, outlasting
 from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
-from trace_bench.core.run_files import AGENT, CONFIG, FAULTS, LOWER, SUMMARY, UPPER
-from trace_bench.core.store import read_lines, write_json
+from trace_bench.core.run_files import AGENT, CONFIG, FAULTS, LOWER, SUMMARY, UNTOLD, UPPER
+from trace_bench.core.store import read_lines, write_json, write_text
 from trace_bench.core.summary import Summary, TrainedApart, read_summary
-from trace_bench.core.types import CHARGED, AgentSpec, Outcome, Task, to_json
+from trace_bench.core.types import CHARGED, AgentSpec, Outcome, Task
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
@@ -110,13 +110,15 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
             return Done(place.folder, summary, stored=True)
         bench = build_bench(settings, parts, place, stack, log, new=not resumed)
         tracker: Tracker = parts["tracker"].make(bench.context)  # refuses before anything is there
+        metrics = Metrics(place.folder / "metrics.jsonl", tracker, log)
+        stack.enter_context(closing(metrics))
         if not resumed:
             place.claim(settings)
         for line in bench.header():
             log(line)
         stream = sys.stderr if verbose else stack.enter_context(Path(os.devnull).open("w"))
         progress = Progress(settings.budget, stream=stream, stages=bench.stages())
-        summary = _execute(bench, tracker, stack, progress, resumed)
+        summary = _execute(bench, metrics, stack, progress, resumed)
     return Done(place.folder, summary, stored=False)
 
 
@@ -124,6 +126,8 @@ def _finished(parts: Parts, place: Place) -> Done | None:
     """The run if it is finished and nothing is left to write: it needs no lock then, so that it can
     be looked at in a read-only folder. None if there is something to do, also for its tracker."""
     if parts["tracker"].declared.awaits_result() or not place.holds_run():
+        return None
+    if (place.folder / UNTOLD).exists():
         return None
     summary = read_summary(place.folder) if place.belongs() else None
     if summary is None or summary.lost:
@@ -141,7 +145,7 @@ class _InProgress:
 
 
 def _execute(
-    bench: Bench, tracker: Tracker, stack: ExitStack, progress: Progress, resumed: bool
+    bench: Bench, metrics: Metrics, stack: ExitStack, progress: Progress, resumed: bool
 ) -> Summary:
     """Runs everything that is not on disk yet and writes the summary."""
     started = time.monotonic()
@@ -159,7 +163,6 @@ def _execute(
     points = checkpoints(settings, bench.plan)
     evaluation = Evaluation(folder, player, settings, bench.held_out, points, progress, clock)
     stack.enter_context(closing(evaluation))
-    metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
     lab = RunLab(
         folder,
         settings.seed,
@@ -191,11 +194,9 @@ def _execute(
         )
     found = summarize(bench, evaluation, lab, agent, beginning, trained, clock.seconds)
     summary = _with_failure(found, metrics)
+    write_text(folder / UNTOLD, "")
     write_json(folder / SUMMARY, summary)
-    metrics.conclude(to_json(summary))
-    if summary.complete:
-        report.hand_over(folder, metrics)
-    metrics.close()  # the tracker may fail at its very end, too
+    report.tell(folder, summary, metrics)
     if summary != (told := _with_failure(summary, metrics)):
         write_json(folder / SUMMARY, told)
     return told
@@ -273,13 +274,13 @@ def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> Train
 def _reported_again(
     settings: Settings, parts: Parts, place: Place, summary: Summary, log: Log
 ) -> Summary:
-    """Passes a stored result to a tracker that waits for it; the summary, with its failure."""
-    if not parts["tracker"].declared.awaits_result():
+    """Passes a stored result to a tracker that waits for it, or that a killed run has not told of
+    it; the summary, with its failure."""
+    if not parts["tracker"].declared.awaits_result() and not (place.folder / UNTOLD).exists():
         return summary
     tracker = parts["tracker"].make(build.run_context(settings, parts, **vars(place)))
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
-        metrics.conclude(to_json(summary))
-        report.hand_over(place.folder, metrics)
+        report.tell(place.folder, summary, metrics)
     return summary if metrics.failure is None else _with_failure(summary, metrics)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.run_files import PER_ITEM, TASKS
+from trace_bench.core.run_files import PER_ITEM, TASKS, UNTOLD
 from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.summary import (
     AgentRow,
@@ -22,7 +22,7 @@ from trace_bench.core.summary import (
     TrainedApart,
     facts,
 )
-from trace_bench.core.types import Outcome
+from trace_bench.core.types import Outcome, to_json
 from trace_bench.llm.roles import cost_in_words
 from trace_bench.results.statistics import many, p_value
 from trace_bench.trackers.jsonl import Metrics
@@ -247,8 +247,17 @@ MOST_BYTES = 60_000_000  # of the report, beyond which conversations of training
 FIRST = ("final", "base")
 
 
-def hand_over(folder: Path, metrics: Metrics) -> None:
-    """Of a run whose summary is written. A failure is the tracker's, and ends nothing."""
+def tell(folder: Path, summary: Summary, metrics: Metrics) -> None:
+    """Tells the tracker of a summary that is written, and closes it, where it may fail too. A
+    failure is the tracker's, and ends nothing."""
+    metrics.conclude(to_json(summary))
+    if summary.complete:
+        _hand_over(folder, metrics)
+    metrics.close()
+    (folder / UNTOLD).unlink(missing_ok=True)
+
+
+def _hand_over(folder: Path, metrics: Metrics) -> None:
     with tempfile.TemporaryDirectory() as place:
         page = Path(place, "report.html")
 
