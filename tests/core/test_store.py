@@ -197,8 +197,7 @@ def test_a_lock_that_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
     """Its holder did so between this one's opening of the file and its turn."""
     import fcntl
 
-    real = fcntl.flock
-    times: list[int] = []
+    real, times = fcntl.flock, list[int]()
 
     def late(file, how):
         if not times:

@@ -182,7 +182,7 @@ def test_a_folder_is_given_back_while_it_is_still_locked(
     from trace_bench.core.store import LOCK, locked
     from trace_bench.runner.folder import only_writer
 
-    real, seen = Path.unlink, []
+    real, seen = Path.unlink, list[Path]()
 
     def unlink(path: Path, missing_ok: bool = False) -> None:
         if path.name == LOCK:

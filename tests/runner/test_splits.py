@@ -115,7 +115,7 @@ def test_a_suite_with_no_development_tasks_is_forecast_without_a_curve() -> None
     ("suite", "said"),
     [
         ("OnlyHeldOut", "hours here: an episode took"),
-        ("Closed", "not known: all episodes were lost (environment: RuntimeError: broken at"),
+        ("Closed", "all episodes were lost (environment: RuntimeError: broken at reset)"),
     ],
 )
 def test_what_is_timed_without_training_tasks(suite: str, said: str) -> None:

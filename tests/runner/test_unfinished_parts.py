@@ -15,6 +15,7 @@ import trace_bench
 from trace_bench import AgentSpec, Milestone, Result, Score, Step, StopReason, Task, UserError
 from trace_bench.__main__ import main
 from trace_bench.core.protocols import Method
+from trace_bench.policies.scripted import IdlePolicy
 
 
 class Whole(ToySuite):
@@ -263,3 +264,15 @@ def test_a_plan_that_is_none_is_named() -> None:
 
     with pytest.raises(UserError, match=r"Planless\.plan returned dict"):
         run(Whole(), method=Planless())
+
+
+def test_a_policy_that_is_refused_is_closed() -> None:
+    class Full(IdlePolicy):
+        capacity, closed = 0, False
+
+        def close(self) -> None:
+            Full.closed = True
+
+    with pytest.raises(UserError, match="capacity=0"):
+        run(Whole(), policy=Full())
+    assert Full.closed

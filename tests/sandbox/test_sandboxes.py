@@ -36,8 +36,11 @@ from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.engine import LABEL, Sandbox
+from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import SandboxedSuite, _class_with, _Remote, abilities_of
 from trace_bench.sandbox.workers import Lost, ProcessTransport, Worker
+from trace_bench.settings.registry import find
+from trace_bench.settings.schema import EnvSettings
 
 PHONE = chosen("toolsandbox", "embedded")
 KINDS = [
@@ -140,6 +143,24 @@ def test_a_worker_that_closes_its_output_before_it_ends_has_its_exit_code_named(
         while True:
             worker.lines()
     worker.transport.kill()
+
+
+def test_a_suite_that_is_refused_leaves_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed_desk.py").write_text("def suite():\n    raise OSError('no desk')\n")
+    monkeypatch.chdir(tmp_path)
+    closed, close = list[Pool](), Pool.close
+
+    def closing(pool: Pool) -> None:
+        closed.append(pool)
+        close(pool)
+
+    monkeypatch.setattr(Pool, "close", closing)
+    part = find("env", EnvSettings("custom", "closed_desk:suite"))
+    with pytest.raises(UserError, match="raised OSError: no desk"):
+        in_sandbox(part, Sandbox("process"))
+    assert len(closed) == 1
 
 
 def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:

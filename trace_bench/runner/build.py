@@ -146,6 +146,7 @@ def make_policy(parts: Parts, run: RunContext) -> Policy:
     """The policy that generates the agent's turns. Raises UserError."""
     policy: Policy = parts["policy"].make(run)
     if not isinstance(policy.capacity, int) or policy.capacity < 1:
+        policy.close()
         raise UserError(
             f"policy={parts['policy'].label} has capacity={policy.capacity!r}; allowed: a whole "
             "number from 1 (how many live episodes it takes). Change `policy`."

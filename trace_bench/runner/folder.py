@@ -82,7 +82,7 @@ def only_writer(folder: Path) -> Iterator[None]:
                 store.remove_leftovers(folder.rglob(".*.tmp"))
                 yield
             finally:
-                # In a folder that was refused, too; while it is held: later it may be another's.
+                # Also in a folder that was refused; while it is held, as later it may be another's.
                 if not there and not (folder / CONFIG).exists():
                     lock.unlink(missing_ok=True)
     finally:

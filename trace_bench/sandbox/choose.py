@@ -104,9 +104,13 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, env: EnvSettings, lo
     }
     ask = run.ask or run.judge or run.simulator
     pool = make_pool(engine(sandbox, image, env.python), sandbox, worker, ask, log)
-    if part.declared.lists_tasks_here:
-        return sandboxed(part.make(run), pool)
-    return remote(pool)
+    try:
+        if part.declared.lists_tasks_here:
+            return sandboxed(part.make(run), pool)
+        return remote(pool)
+    except BaseException:
+        pool.close()
+        raise
 
 
 def _image(part: Part, sandbox: Sandbox, env: EnvSettings) -> str:
