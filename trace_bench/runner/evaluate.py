@@ -4,7 +4,7 @@ evaluation is answered from its file, one line per agent, task and trial.
 An episode depends only on the model, the prompt, the adapter that acts, the task and the trial. So
 with a repeatable policy, an agent's line is copied from another agent's if both act alike: for the
 routed agent where its router chooses the base model, for an adapter alone where the router chose
-it, for the trained agent where the last point of the curve has it."""
+it."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trace_bench.core.beginning import WEIGHTS as FILES
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import plain_file, read_bytes
 from trace_bench.core.types import AdapterRef
@@ -20,7 +21,7 @@ from trace_bench.core.types import AdapterRef
 if TYPE_CHECKING:
     from torch import Tensor
 
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+CONFIG, WEIGHTS = FILES
 _PREFIX = "base_model.model."
 _UNSUPPORTED = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias")
 
