@@ -22,7 +22,7 @@ from trace_bench.core.store import running
 from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose_all
 from trace_bench.settings.identity import identity, parts_of
-from trace_bench.sweep import main, members, read_sweep
+from trace_bench.sweep import SweepRun, main, members, read_sweep, sweep
 
 SWEEPS = sorted((conf_dir().parent / "sweeps").glob("*.yaml"))
 STAND_INS = {
@@ -231,6 +231,18 @@ def test_a_failed_run_stays_failed_until_it_is_asked_for(
     assert "failed before, skipped (--retry runs it again)" in capsys.readouterr().out
     assert main([str(path), "--retry"]) == 0
     assert main([str(path)]) == 0
+
+
+def test_what_a_failed_run_said_last_need_not_be_utf_8(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(member: SweepRun) -> int:
+        os.write(2, b"caf\xe9 is closed\n")
+        return 3
+
+    run = SweepRun(("seed=1",), place / "run")
+    assert sweep(place / "small.jsonl", [run], 1, False, fail) == 1
+    assert "seed=1: failed with exit code 3: caf\ufffd is closed" in capsys.readouterr().out
 
 
 def test_a_plan_says_what_the_grid_can_show_and_costs(

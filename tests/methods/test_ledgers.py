@@ -52,11 +52,13 @@ class Fitted:
     agent: AgentSpec
     counted: Counter[str]  # what was asked for, by the test's own count
     left: int
+    shown: list[tuple[int, str]]  # by the curve, at each call: rollouts spent, agent
 
 
 def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
     """`kill_at`: the process ends, as by kill -9, when so many episodes are in the ledger."""
     folder.mkdir(exist_ok=True)
+    shown: list[tuple[int, str]] = []
     policy = LocalPolicy(str(MODEL_FOLDER), batch=256, threads=1)
     lab = RunLab(
         folder,
@@ -67,6 +69,9 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
         progress=Progress(budget),
         max_lost=1.0,
+        on_checkpoint=lambda spent, agent, _: shown.append(
+            (spent, agent.adapters[-1].name.partition("@")[0])
+        ),
     )
     counted: Counter[str] = Counter()
 
@@ -83,7 +88,7 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
         )
     left = lab.budget_left()
     lab.close()
-    return Fitted(agent, counted, left)
+    return Fitted(agent, counted, left, shown)
 
 
 def check(found: Fitted, folder: Path, budget: int) -> None:
@@ -105,6 +110,7 @@ def weights(agent: AgentSpec) -> list[bytes]:
 def test_the_ledger_is_what_was_played_also_after_a_kill(name: str, tmp_path: Path) -> None:
     whole = fit(name, tmp_path / "whole", BUDGET)
     check(whole, tmp_path / "whole", BUDGET)
+    assert name != "rft" or whole.shown == [(BUDGET // 2, "rft1")]
     assert whole.agent.adapters and (whole.agent.router is None) == ("trace" not in name.split(","))
     at = KILLED.get(name, 170)
     child = os.fork()

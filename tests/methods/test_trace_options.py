@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from models import save_adapter, save_model
 from named import QUICK, method
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun
-from trace_bench.core.types import AgentSpec, Purpose
+from trace_bench.core.types import AdapterRef, AgentSpec, Purpose
+from trace_bench.methods.trace_finish import TraceFinish, TraceFinishSettings
+from trace_bench.policies.engine.lora import read_config, read_weights
+from trace_bench.policies.routing.merge import pair_of
 
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 
@@ -63,6 +69,25 @@ def test_a_models_environments_need_calibration() -> None:
     run = PlannedRun(600, 64, ScriptedTrainer(), models=frozenset({"analyst", "generator"}))
     with pytest.raises(UserError, match=r"method\.calibration_rounds="):
         method("trace", calibration_rounds=0).plan(run)
+
+
+def test_a_joint_adapter_is_finished_whole_and_several_by_their_weight(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = save_adapter(save_model(tmp_path / "model"), tmp_path / "adapters" / "a" / "0001")
+    ref = AdapterRef("a@0001", str(path))
+    place = min(read_weights(ref)).rpartition(".lora_")[0]
+
+    def update(adapter: AdapterRef) -> Any:
+        pair = pair_of(read_weights(adapter), place, read_config(adapter))
+        assert isinstance(pair, tuple)
+        return pair[1] @ pair[0]
+
+    for settings, share in (
+        (TraceFinishSettings(adapters="joint"), 1.0),
+        (TraceFinishSettings(), TraceFinishSettings().route.weight),
+    ):
+        start = TraceFinish(settings).start(BASE, replace(BASE, adapters=(ref,)))
+        assert torch.allclose(update(start.adapters[0]), share * update(ref), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["rft", "ace", "training_free_grpo", "distill", "prompt_only"])

@@ -15,6 +15,7 @@ import pytest
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import file_hash, read_lines, read_object, write_json
 from trace_bench.results import captions, details, figures, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import Cell, cells, check_comparable, difference
@@ -106,6 +107,22 @@ def test_edited_files_are_found(folders: Path, tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"success":false', '"success":true', 1))
     with pytest.raises(UserError, match=r"evaluation.jsonl is not the file"):
         read_run(place)
+
+
+def test_a_bound_of_which_every_episode_was_lost_has_no_value(
+    folders: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "run"
+    shutil.copytree(folders / "run0", place)
+    path, summary = place / "evaluation.jsonl", read_object(place / "summary.json")
+    gone = {"score": None, "error": "environment: gone", "stop": "error"}
+    lines = [line | gone if line["agent"] == "idle" else line for line in read_lines(path)]
+    texts = [json.dumps(line, separators=(",", ":")) for line in lines]
+    path.write_text("".join(f"{text}\n" for text in texts))
+    summary["hashes"] |= {path.name: file_hash(path)}
+    write_json(place / "summary.json", summary)
+    assert read_run(folders / "run0").floors.keys() - read_run(place).floors.keys() == {"idle"}
+    assert main(["tables", str(place), "--out", str(tmp_path / "tables")]) == 0
 
 
 TAU2 = {
