@@ -173,8 +173,10 @@ def test_an_unknown_task_is_refused(
 
 def test_an_unknown_episode_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task, _ = task_with_calls(folder)
-    assert main([str(folder), task, "5"]) == 2
-    assert "no episode '5' of this task; there are 0 to 0" in capsys.readouterr().err
+    for number in ("5", "\u00b2"):
+        assert main([str(folder), task, number]) == 2
+        said = f"no episode '{number}' of this task; there are 0 to 0"
+        assert said in capsys.readouterr().err
 
 
 def test_a_folder_without_trajectories_is_refused(
@@ -250,6 +252,7 @@ def test_two_agents_are_shown_one_after_the_other(
         (["--split", "tset"], "toolsandbox/embedded/test"),
         (["--capability", "flying"], "converts_values"),
         (["--against", "base"], "--against needs a task"),
+        (["0000", "0", "--against", "base"], "and no number"),
     ],
 )
 def test_a_filter_that_nothing_passes_says_what_there_is(

@@ -208,8 +208,11 @@ def _answer(given: argparse.Namespace) -> str:
     folder: Path = given.run
     everything = episodes(folder)
     if given.against is not None:
-        if given.task is None:
-            raise UserError("--against needs a task: two agents are shown on one task.")
+        if given.task is None or given.number is not None:
+            raise UserError(
+                "--against needs a task and no number: the last episode of two agents on one task "
+                "is shown."
+            )
         of_task = choose(everything, given.task)
         agents = (given.against, given.agent or "final")
         pair = [chosen(of_task, given, agent) for agent in agents]
@@ -220,7 +223,7 @@ def _answer(given: argparse.Namespace) -> str:
     group = choose(found, given.task)
     number = len(group) - 1
     if given.number is not None:
-        if not given.number.isdigit() or int(given.number) >= len(group):
+        if not given.number.isdecimal() or int(given.number) >= len(group):
             raise UserError(
                 f"no episode {given.number!r} of this task; there are 0 to {len(group) - 1}."
             )

@@ -206,6 +206,21 @@ def test_a_place_without_runs_is_one_line(
     assert not (tmp_path / "r.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--limit-mb", "nan"], "--limit-mb nan is not allowed"),
+        (["--limit-mb", "inf"], "--limit-mb inf is not allowed"),
+        (["--out", ""], "could not write ."),
+    ],
+)
+def test_an_option_without_sense_is_one_line(
+    words: list[str], said: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(runs / "random"), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_an_unfinished_run_is_named_and_the_others_are_shown(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

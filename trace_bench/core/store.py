@@ -84,7 +84,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Replaces a file atomically: readers see the old or the new content, never a part."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
         try:
             with temporary.open("wb") as file:
                 file.write(data)

@@ -22,7 +22,7 @@ from trace_bench.report.live import follow
 from trace_bench.report.page import build
 from trace_bench.report.runs import find
 
-LIMIT_MB = 60
+LIMIT_MB, MOST_MB = 60, 10_000
 
 
 @command(interrupted="ended")
@@ -41,6 +41,11 @@ def main(arguments: Sequence[str]) -> int:
     text = "how often, with --follow (5)"
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help=text)
     given = parser.parse_args(arguments)
+    if not 0 <= given.limit_mb <= MOST_MB:
+        raise UserError(
+            f"--limit-mb {given.limit_mb:g} is not allowed; allowed: a number from 0 to {MOST_MB}. "
+            "Change `--limit-mb`."
+        )
     if given.follow:
         if len(given.places) > 1 or not 0.1 <= given.every <= 3600:
             raise UserError("--follow shows one RUN, every 0.1 to 3600 seconds.")
