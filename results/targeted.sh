@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The experiment of results/protocol_targeted.md: results/targeted.sh FOLDER [JOBS]
-# Agents (25 minutes of a core each) and runs (half a minute each) lie in FOLDER; whatever is finished there is not made
+# Agents (25 to 45 minutes of a core each) and runs (half a minute each) lie in FOLDER; whatever is finished there is not made
 # again. Records go to results/records/targeted.jsonl, tables and figures to results/targeted/ and
 # results/targeted_*/.
 # `python` must be one that has trace_bench with its plots: pip install -e '.[plots]'.

@@ -51,6 +51,8 @@ def test_an_agent_can_be_shown_its_capabilities_in_another_share() -> None:
     card = phone.card(training, figures)
     assert "| converts_values | 0.05 | 0.05 |" in card and "rare=0.05" in card
     assert "| recovers_from_errors | 0.05 | 0.75 |" in card
+    often = Phone(World(EmbeddedSuite()), MadeSettings(rare=0.95)).card(training, figures)
+    assert "| recovers_from_errors | 0.95 | 0.95 |" in often  # guidance lowers nothing
 
     def exercised(name: str, guided: frozenset[str]) -> float:
         return 1 - sum(name in lacking(rng, guided, phone.right) for _ in range(4000)) / 4000

@@ -3,7 +3,7 @@ many capabilities a task needs: a table and a figure; and what each method gains
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trace_bench.core.errors import UserError, unknown
@@ -13,10 +13,9 @@ from trace_bench.results.captions import describe, head, readable
 from trace_bench.results.compare import Cell, Difference, cells, check_same_settings, difference
 from trace_bench.results.details import kinds_of
 from trace_bench.results.groups import groups_of
-from trace_bench.results.places import Found
+from trace_bench.results.places import Found, say
 from trace_bench.results.records import flat_settings
-from trace_bench.results.statistics import holm
-from trace_bench.results.table import Table, estimate, gap, style, write
+from trace_bench.results.table import Table, estimate, style, write
 
 PAGE = "about_against"
 Pair = tuple[Cell, Cell]
@@ -31,9 +30,7 @@ def make_against(found: Found, out: Path, setting: str) -> list[Path]:
     for key in keys:
         if key not in known:
             raise unknown("setting", key, sorted(known), "--setting")
-    if len(budgets := sorted({r.budget for r in found.records})) > 1:
-        named = ", ".join(map(str, budgets))
-        raise UserError(f"`against` shows one budget, and these runs have {named}. Name budget=.")
+    budget = worlds.one_budget(found, "against")
     pairs: dict[str, Pair] = {}
     gains: dict[str, Mapping[str, Difference]] = {}
     by = grouped(found.records, lambda r: ", ".join(f"{flat_settings(r).get(k)}" for k in keys))
@@ -41,12 +38,23 @@ def make_against(found: Found, out: Path, setting: str) -> list[Path]:
         group, *others = groups_of(by[name])
         if others:
             check_same_settings(by[name])
+        say("left out", group.left_out)
         gains[name] = worlds.gains_of(group)
         pairs[name] = _pair(name, {m: c for (m, _), c in cells(group.records).items()})
     about = describe(found.records, found.skipped)
     named = " and ".join(keys)
-    made = [_table(pairs, named), worlds.table(gains, budgets[0], "against_gains", PAGE)]
-    return write(made, out, PAGE, about) + _draw(pairs, named, out / "against")
+    parts = _parts(pairs)
+    differ = {
+        part: {
+            name: difference(own.on(where), best.on(where)) for name, (own, best) in pairs.items()
+        }
+        for part, where in parts.items()
+    }
+    made = [
+        _table(pairs, parts, differ, named),
+        worlds.table(gains, budget, "against_gains", PAGE),
+    ]
+    return write(made, out, PAGE, about) + _draw(pairs, differ, named, out / "against")
 
 
 def _pair(name: str, found: Mapping[str, Cell]) -> Pair:
@@ -67,24 +75,10 @@ def _parts(pairs: Mapping[str, Pair]) -> dict[str, list[int]]:
     return {"any": [*range(len(records[0].success))], **kinds_of(needs)}
 
 
-def _differences(pairs: Mapping[str, Pair]) -> dict[str, dict[str, Difference]]:
-    """By the tasks' name and the cell's."""
-    return {
-        part: {
-            name: difference(own.on(where), best.on(where)) for name, (own, best) in pairs.items()
-        }
-        for part, where in _parts(pairs).items()
-    }
-
-
-def _table(pairs: Mapping[str, Pair], named: str) -> Table:
-    found, parts = _differences(pairs), _parts(pairs)
-    corrected = holm({f"{part}/{n}": d.p for part, row in found.items() for n, d in row.items()})
-
-    def shown(part: str, name: str) -> str:
-        star = "*" if corrected[f"{part}/{name}"] < 0.05 else ""
-        return f"{gap(found[part][name].interval)}{star}"
-
+def _table(
+    pairs: Mapping[str, Pair], parts: Mapping[str, Sequence[int]], differ: worlds.Gains, named: str
+) -> Table:
+    shown, count = worlds.starred(differ)
     rows = tuple(
         (name, *(estimate(cell.interval()) for cell in (own.base, own)),
          best.method, estimate(best.interval()), *(shown(part, name) for part in parts))
@@ -95,20 +89,20 @@ def _table(pairs: Mapping[str, Pair], named: str) -> Table:
         f"{focus} by {named}, and its difference to the best of the others there, paired by task: "
         "on all tasks (any), and on those that need so many capabilities by the suite's own word. "
         f"95 % intervals over tasks and seeds; a star: p below 0.05, Holm-corrected over all "
-        f"{len(corrected)} differences. {head(first.records, PAGE)}"
+        f"{count} differences. {head(first.records, PAGE)}"
     )
     columns = (f"{part} ({len(where)} tasks)" for part, where in parts.items())
     header = (named, style().control, focus, "best of the others", "its success", *columns)
     return Table("against", text, header, rows)
 
 
-def _draw(pairs: Mapping[str, Pair], named: str, path: Path) -> list[Path]:
+def _draw(pairs: Mapping[str, Pair], differ: worlds.Gains, named: str, path: Path) -> list[Path]:
     """A panel a number of capabilities, a row a cell."""
-    found, names = _differences(pairs), [*pairs][::-1]
+    names = [*pairs][::-1]
     look = style().looks([style().focus])[style().focus]
-    size = (1.9 * len(found) + 2.2, 0.3 * len(names) + 1.2)
-    figure, (row,) = figures.panels(1, len(found), size, sharey=True, sharex=True)
-    for axes, (part, own) in zip(row, found.items(), strict=True):
+    size = (1.9 * len(differ) + 2.2, 0.3 * len(names) + 1.2)
+    figure, (row,) = figures.panels(1, len(differ), size, sharey=True, sharex=True)
+    for axes, (part, own) in zip(row, differ.items(), strict=True):
         axes.axvline(0, color=style().look(style().control).colour, linewidth=0.8, zorder=0.8)
         for place, name in enumerate(names):
             figures.lying(axes, look, place, own[name].interval)

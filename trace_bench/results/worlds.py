@@ -6,7 +6,7 @@ each is a column, and a gain is that over the base agents of the same runs, pair
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
@@ -25,9 +25,7 @@ PAGE = "about_worlds"
 
 def make_worlds(found: Found, out: Path) -> list[Path]:
     """Raises UserError for runs of one world, of several budgets, or that cannot stand together."""
-    if len(budgets := sorted({r.budget for r in found.records})) > 1:
-        named = ", ".join(map(str, budgets))
-        raise UserError(f"`worlds` shows one budget, and these runs have {named}. Name budget=.")
+    budget = one_budget(found, "worlds")
     groups: dict[str, Group] = {}
     for group in groups_of(found.records):
         if (same := groups.setdefault(world(group.records[0]), group)) is not group:
@@ -40,8 +38,8 @@ def make_worlds(found: Found, out: Path) -> list[Path]:
             f"{', '.join(groups)}."
         )
     about = [" ".join((describe(g.records), *g.remarks)) for g in groups.values()]
-    written = write([table(gains, budgets[0])], out, PAGE, "\n\n".join(about))
-    return written + draw(gains, budgets[0], out / "worlds")
+    written = write([table(gains, budget)], out, PAGE, "\n\n".join(about))
+    return written + draw(gains, budget, out / "worlds")
 
 
 def gains_of(group: Group) -> dict[str, Difference]:
@@ -53,6 +51,28 @@ def gains_of(group: Group) -> dict[str, Difference]:
     }
 
 
+def one_budget(found: Found, command: str) -> int:
+    """The budget of all runs. Raises UserError where they have several."""
+    if len(budgets := sorted({r.budget for r in found.records})) > 1:
+        named = ", ".join(map(str, budgets))
+        raise UserError(f"`{command}` shows one budget, and these runs have {named}. Name budget=.")
+    return budgets[0]
+
+
+def starred(found: Gains) -> tuple[Callable[[str, str], str], int]:
+    """What a table shows of each difference, with a star where p is below 0.05 by Holm's correction
+    over all of them; and how many they are."""
+    corrected = holm({f"{a}/{b}": d.p for a, own in found.items() for b, d in own.items()})
+
+    def shown(column: str, row: str) -> str:
+        if row not in found[column]:
+            return "not run"
+        star = "*" if corrected[f"{column}/{row}"] < 0.05 else ""
+        return f"{gap(found[column][row].interval)}{star}"
+
+    return shown, len(corrected)
+
+
 def _order(gains: Gains) -> list[str]:
     """The methods, those with the largest mean gain over their worlds first."""
     methods = {method for own in gains.values() for method in own}
@@ -61,18 +81,11 @@ def _order(gains: Gains) -> list[str]:
 
 
 def table(gains: Gains, budget: int, name: str = "worlds", page: str = PAGE) -> Table:
-    corrected = holm({f"{w}/{m}": d.p for w, own in gains.items() for m, d in own.items()})
-
-    def shown(column: str, method: str) -> str:
-        if method not in gains[column]:
-            return "not run"
-        star = "*" if corrected[f"{column}/{method}"] < 0.05 else ""
-        return f"{gap(gains[column][method].interval)}{star}"
-
+    shown, count = starred(gains)
     text = (
         f"Success at {budget} rollouts less that of the base agents, paired by task, with 95 % "
         f"intervals over tasks and seeds. A star: p below 0.05, Holm-corrected over all "
-        f"{len(corrected)} gains. All about these runs: {page}.md."
+        f"{count} gains. All about these runs: {page}.md."
     )
     rows = tuple((method, *(shown(column, method) for column in gains)) for method in _order(gains))
     return Table(name, text, ("method", *gains), rows)

@@ -160,8 +160,13 @@ def lacking(
     rng: random.Random, guided: frozenset[str], right: Mapping[str, float] = RIGHT
 ) -> frozenset[str]:
     """The capabilities that one episode does not exercise; `right`: the shares that do."""
-    chance = {c: GUIDED.get(c, p) if c in guided else p for c, p in right.items()}
+    chance = {c: under_guidance(c, p) if c in guided else p for c, p in right.items()}
     return frozenset(c for c, p in chance.items() if rng.random() >= p)
+
+
+def under_guidance(capability: str, right: float) -> float:
+    """The share of episodes that exercise it under a line about it; without one it is `right`."""
+    return max(right, GUIDED.get(capability, right))
 
 
 def demonstration(

@@ -18,7 +18,14 @@ from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS, Augmentation, catalog
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.tiny import Log, MadeSettings, World
-from trace_bench.tiny.demos import GUIDANCE, GUIDED, IRRELEVANT, RIGHT, demonstration, pieces_of
+from trace_bench.tiny.demos import (
+    GUIDANCE,
+    IRRELEVANT,
+    RIGHT,
+    demonstration,
+    pieces_of,
+    under_guidance,
+)
 from trace_bench.tiny.making import Lessons, ModelBench, Source, card, rate, table
 from trace_bench.tiny.template import build_tokenizer
 from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
@@ -64,8 +71,7 @@ class Phone(Source):
         """The card as Markdown; `figures`: what `measure` gives."""
         dev, alone = figures["dev"], figures["capabilities"]
         kinds = ("none", "helpful", "irrelevant", "greedy")
-        shares = self.right.items()
-        mixture = (f"{c} | {share:.2f} | {GUIDED.get(c, share):.2f}" for c, share in shares)
+        mixture = (f"{c} | {p:.2f} | {under_guidance(c, p):.2f}" for c, p in self.right.items())
         learned = f"""{training["report"]["demonstrations"]:,} demonstrations.
 Each is an episode of the embedded world, acted by a program, with people, words and wordings that
 no split shares, half of the words invented. Seven capabilities are exercised only in a share of the
