@@ -82,6 +82,22 @@ def test_the_command(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
         varied(made[:4])
 
 
+def test_across_joins_runs_that_differ_in_a_setting(
+    tmp_path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = runs(np.random.default_rng(2), 4, 0.0)
+    epochs = {"grpo": 2, "trace": 7}
+    own = [replace(r, settings={**r.settings, "trainer.epochs": epochs[r.method]}) for r in made]
+    file = tmp_path / "runs.jsonl"
+    file.write_text("".join(map(as_line, own)))
+    assert main(["plan", "0.05", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("left out") == 1 and "4 runs of 1 other group; --across" in said
+    assert main(["plan", "0.05", str(file), "--across", "trainer.epochs"]) == 0
+    assert "From 8 runs of 2 methods" in capsys.readouterr().out
+    assert main(["plan", "0.05", str(file), "--across", "trainer.epoch"]) == 2
+
+
 def test_few_tasks_and_no_runs_at_all() -> None:
     made = runs(np.random.default_rng(0), 2, 0.0)
     one = [replace(r, success=r.success[:1], base=r.base[:1]) for r in made]

@@ -5,7 +5,7 @@
                                           folder for each group of runs that can stand together
                                           --prices FILE: also what they cost in money
                                           --across SETTING: runs may differ in it, too (also of map,
-                                          over, regrade, search and worlds)
+                                          over, regrade, search, worlds, plan)
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
     over PLACES... --setting S --out FOLDER   over the values of one setting that is a number
                                           (--setting S,T,...: T and others vary along with S)
@@ -76,8 +76,8 @@ ONLY: Mapping[str, tuple[tuple[str, ...], type, str]] = {
     "format": (("export",), str, "of export (default: card)"),
     "csv": (("compare",), Path, "of compare: a file for the differences by task"),
     "prices": (("tables", "regrade"), Path, "of tables and regrade: a YAML file of prices"),
-    "across": (("tables", "map", "over", "regrade", "search", "worlds"), str,
-               "of tables, map, over, regrade, search, worlds: SETTING,... of rows"),
+    "across": (("tables", "map", "over", "regrade", "search", "worlds", "plan"), str,
+               "of tables, map, over, regrade, search, worlds, plan: SETTING,... of rows"),
     "setting": (("over", "against"), str, "of over: that of the axis; of against: SETTING,..."),
     "port": (("view",), int, "of view (default: 7575)"),
     "comparisons": (("plan",), int, "of plan: in one table (default: 1)"),
@@ -168,7 +168,8 @@ def _plan(given: argparse.Namespace) -> list[Path]:
             "between 0 and 1, such as 0.05, before the places, and 1 or more of both."
         )
     records = by_total(_found(arguments).records)
-    print(plan.text(size, plan.varied(records), *counts))
+    keys = _across(given)
+    print(plan.text(size, plan.varied(with_own(records, keys) if keys else records), *counts))
     return []
 
 
@@ -217,8 +218,7 @@ def _make(given: argparse.Namespace) -> list[Path]:
         places.check_coverage(found.records, given.coverage)
     if command not in AS_RECORDED:
         found = replace(found, records=by_total(found.records))
-    across = [] if given.across is None else given.across.split(",")
-    if across:
+    if across := _across(given):
         found = replace(found, records=tuple(with_own(found.records, across)))
     if command not in ("collect", "search"):
         figures.check_installed()
@@ -228,6 +228,10 @@ def _make(given: argparse.Namespace) -> list[Path]:
     if given.setting is not None:
         own["setting"] = given.setting
     return COMMANDS[command](found, given.out, **own)
+
+
+def _across(given: argparse.Namespace) -> list[str]:
+    return [] if given.across is None else given.across.split(",")
 
 
 def _found(arguments: Sequence[str], rule: str | None = None) -> Found:

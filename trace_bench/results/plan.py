@@ -52,7 +52,9 @@ class Varied:
 def varied(records: Sequence[Record]) -> Varied:
     """From the largest group; UserError without two methods of two seeds each at one budget."""
     groups = groups_of(records)
-    say("left out", [f"{many(len(g.records), 'run')} of another group" for g in groups[1:]])
+    if others := groups[1:]:
+        runs = many(sum(len(g.records) for g in others), "run")
+        say("left out", [f"{runs} of {many(len(others), 'other group')}; --across joins groups"])
     largest = groups[0].records if groups else ()
     found = [cell for cell in cells(largest).values() if len(cell.records) > 1]
     pairs = [(a, b) for a, b in itertools.combinations(found, 2) if a.budget == b.budget]
