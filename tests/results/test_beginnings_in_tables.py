@@ -62,6 +62,16 @@ def test_runs_from_one_cold_start_keep_their_names() -> None:
     assert "All runs began with the agent of sft (0 rollouts and 1024 demonstrations" in text
 
 
+def test_agents_that_were_made_alike_are_named_in_one_breath() -> None:
+    other = {**SFT, "fingerprint": "6" * 12}
+    records = [began(record("grpo", [1, 0, 1]), *runs) for runs in ([SFT], [other], [GEPA, SFT])]
+    text = captions.describe(by_total(records))
+    fives, sixes = SFT["fingerprint"], other["fingerprint"]
+    same = f"the agents of sft (0 rollouts and 1024 demonstrations each, runs {fives}, {sixes})"
+    chain = f"gepa (304 rollouts, run {GEPA['fingerprint']}; a remark), sft (0 rollouts and"
+    assert f"Runs began with {same}; or with the agent of {chain} 1024 demonstrations, run" in text
+
+
 def test_without_a_run_of_the_base_agent_other_beginnings_have_no_common_one() -> None:
     found = by_total([record("grpo", [1, 0]), began(record("grpo", [1, 1]), SFT)])
     table = tables.comparison(cells(found), 640, "")

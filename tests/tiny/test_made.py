@@ -218,6 +218,7 @@ def write(folder: Path, tasks: dict[str, str]) -> None:
         (Sums(), {"split": "demos"}, r"unknown split 'demos'"),
         (Sums(), {"without": "flies"}, r"unknown capability 'flies'; allowed: adds, adds_twice"),
         (Sums(), {"without": ["adds", "adds_twice"]}, "`without` leaves no task of split=demo"),
+        (Sums(), {"rare": 0.1}, "names no capability. Change `without` or `rare`"),
         (Sums(), {"size": 2}, r"`model.size` is 2; allowed: 0.3, 1, 4.3"),
         (Sums(), {"success": 7}, r"`model.success`"),
         (Sums(), {"made": True, **QUICKER}, r"toy/tests makes no tasks .* Set `made` to false"),

@@ -154,26 +154,38 @@ def began_with(record: Record) -> str:
     """The agent that the run began with and what it cost; "" for the bare model."""
     if record.beginning is None:
         return ""
-    made = ", ".join(_made(run) for run in record.beginning["runs"]) or "no training"
-    return f"the agent of {made}"
+    return _agents([record.beginning["runs"]])
 
 
 def _beginnings(records: Sequence[Record]) -> str:
-    """A sentence for each agent that runs began with; "" where all began with the bare model."""
-    found = {_mark(r): began_with(r) for r in records if r.beginning is not None}
+    """Which agents runs began with; "" where all began with the bare model."""
+    found = {_mark(r): r.beginning["runs"] for r in records if r.beginning is not None}
     if not found:
         return ""
     who = "All runs" if began_alike(records) else "Runs"
-    listed = "; or with ".join(found.values())
+    alike = grouped(found.values(), lambda runs: str([_cost(run) for run in runs]))
+    listed = "; or with ".join(map(_agents, alike.values()))
     return f"{who} began with {listed}; those rollouts are counted in the budgets."
 
 
-def _made(run: Mapping[str, Any]) -> str:
+def _agents(chains: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Agents that were made alike, each by a chain of runs of its own."""
+    made = []
+    for runs in zip(*chains, strict=True):
+        names = dict.fromkeys(str(run["fingerprint"]) for run in runs)
+        method, spent, remarks = _cost(runs[0])
+        each, which = (" each", "runs") if len(names) > 1 else ("", "run")
+        made.append(f"{method} ({spent}{each}, {which} {', '.join(names)}{remarks})")
+    return f"the agent{'s' * (len(chains) > 1)} of {', '.join(made) or 'no training'}"
+
+
+def _cost(run: Mapping[str, Any]) -> tuple[str, str, str]:
+    """A run's method, what it spent, and what is to be remarked."""
     rollouts, marks = run["rollouts"], run.get("marks") or []
     spent = sum(rollouts.values()) if isinstance(rollouts, dict) else "unknown"
     taught = f" and {run['demonstrations']} demonstrations" if run["demonstrations"] else ""
     remarks = "".join(f"; {mark}" for mark in marks)
-    return f"{run['method']} ({spent} rollouts{taught}, run {run['fingerprint']}{remarks})"
+    return str(run["method"]), f"{spent} rollouts{taught}", remarks
 
 
 def began_alike(records: Sequence[Record]) -> bool:

@@ -183,6 +183,11 @@ def _shown(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
                 f"split={split} has {len(shared)} tasks of {held_out}, such as {shared[0]}, and no "
                 "demonstration may be of a held-out task. Change `split`."
             )
+    if settings.rare and not settings.left_out:
+        raise UserError(
+            f"rare={settings.rare:g} is the share of the tasks that `without` leaves out, and that "
+            "names no capability. Change `without` or `rare`."
+        )
     labels = {task.id: tags(task, suite.tag_keys) for task in tasks}
     for name in settings.left_out:
         if name not in (offered := sorted({word for words in labels.values() for word in words})):
