@@ -143,6 +143,15 @@ def test_a_worker_that_closes_its_output_before_it_ends_has_its_exit_code_named(
     worker.transport.kill()
 
 
+def test_a_worker_has_its_last_words_though_they_come_after_its_output_has_ended() -> None:
+    program = "import os, time; os.write(2, b'Traceback\\n'); os.close(1); time.sleep(0.5); 1 / 0"
+    worker = Worker(ProcessTransport([sys.executable, "-c", program], os.environ, hint=""))
+    with pytest.raises(Lost, match=r"it ended \(exit code 1: ZeroDivisionError: .*\)"):
+        while True:
+            worker.lines()
+    worker.transport.kill()
+
+
 def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:
     suite = sandboxed(kind)
     task = suite.tasks("train")[0]

@@ -81,8 +81,7 @@ class ProcessTransport:
 
     def read(self) -> bytes:
         try:
-            with contextlib.suppress(BlockingIOError):
-                self._tail = (self._tail + os.read(self._err, CHUNK))[-TAIL:]
+            self._hear()
             data = os.read(self._out, CHUNK)
         except BlockingIOError:
             return b""
@@ -99,8 +98,14 @@ class ProcessTransport:
         # An engine's client closes its output before it ends with the worker's exit code.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(wait)
+        with contextlib.suppress(OSError):
+            self._hear()  # its last words may have come after the end of its output
         code = self._process.returncode
         return ended(None if code is None else f"exit code {code}", self._tail)
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._tail = (self._tail + os.read(self._err, CHUNK))[-TAIL:]
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
