@@ -1,0 +1,53 @@
+"""results/together.py, the two worlds of the experiment on transfer, as its script uses it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from forks import forked_in
+
+TOGETHER = Path(__file__).resolve().parents[2] / "results" / "together.py"
+FACTORY = "env.factory=together:Suite"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    shutil.copy(TOGETHER, tmp_path)
+    return tmp_path
+
+
+def test_it_keeps_the_contract(here: Path) -> None:
+    code, said = forked_in(here, "trace_bench.check", FACTORY, "limit=8")
+    assert code == 0 and "FAILED" not in said
+    assert "its solution solves it from anywhere" in said
+    assert "mean similarity: reference 1.000" in said
+
+
+def test_one_world_may_be_trained_on_and_both_are_measured(here: Path) -> None:
+    script = """
+import json, together
+suite = together.Suite(["lakes"])
+tasks = {split: suite.tasks(split) for split in suite.splits()}
+print(json.dumps({split: [t.data["world"] for t in some] for split, some in tasks.items()}))
+both = together.Suite()
+ids = {task.id for task in both.tasks("train")}
+assert {task.id for task in tasks["train"]} < ids and tasks["test"] == both.tasks("test")
+assert both.task("together/test/babyai/0000") == both.tasks("test")[0]
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    worlds = json.loads(done.stdout)
+    assert set(worlds["train"]) == {"lakes"}
+    for split in ("demo", "dev", "test"):
+        assert worlds[split] == ["babyai", "lakes"] * (len(worlds[split]) // 2)
+
+
+def test_a_world_that_is_not_there_is_named(here: Path) -> None:
+    code, said = forked_in(here, "trace_bench", FACTORY, "env.options.learn=[sea]")
+    assert code == 2 and "['sea']; allowed: some of ['babyai', 'lakes']" in said
