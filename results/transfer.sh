@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The experiment of results/protocol_transfer.md: results/transfer.sh FOLDER [JOBS]
-# The agent (some 10 minutes of a core) and the runs (three minutes each) lie in FOLDER; whatever is finished there is not made
+# The agent (some 10 minutes of a core) and the runs (two to twelve minutes each on a busy machine) lie in FOLDER; whatever is finished there is not made
 # again. Records go to results/records/transfer.jsonl, tables and figures to results/transfer/.
 # `python` must be one that has trace_bench with its plots and the world: pip install -e '.[plots,babyai,textarena]'.
 set -euo pipefail

@@ -92,7 +92,7 @@ def test_across_joins_runs_that_differ_in_a_setting(
     file.write_text("".join(map(as_line, own)))
     assert main(["plan", "0.05", str(file)]) == 2
     said = capsys.readouterr().err
-    assert said.count("left out") == 1 and "4 runs of 1 other group; --across" in said
+    assert said.count("left out") == 1 and "4 runs of 1 other group; `results plan --across" in said
     assert main(["plan", "0.05", str(file), "--across", "trainer.epochs"]) == 0
     assert "From 8 runs of 2 methods" in capsys.readouterr().out
     assert main(["plan", "0.05", str(file), "--across", "trainer.epoch"]) == 2

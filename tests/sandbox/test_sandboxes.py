@@ -134,19 +134,15 @@ def test_what_an_environment_raises_names_its_boundary(suite: Any) -> None:
     assert found.value.boundary == "environment"
 
 
-def test_a_worker_that_closes_its_output_before_it_ends_has_its_exit_code_named() -> None:
-    program = "import os, time; os.close(1); time.sleep(0.5); os._exit(137)"
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [("os._exit(137)", "exit code 137"), ("1 / 0", "exit code 1: ZeroDivisionError: .*")],
+)
+def test_how_a_worker_ended_is_told_though_its_output_ends_first(end: str, how: str) -> None:
+    said = "os.write(2, b'Traceback\\n'); " * ("/" in end)  # before the last words
+    program = f"import os, time; {said}os.close(1); time.sleep(0.5); {end}"
     worker = Worker(ProcessTransport([sys.executable, "-c", program], os.environ, hint=""))
-    with pytest.raises(Lost, match=r"it ended \(exit code 137\)"):
-        while True:
-            worker.lines()
-    worker.transport.kill()
-
-
-def test_a_worker_has_its_last_words_though_they_come_after_its_output_has_ended() -> None:
-    program = "import os, time; os.write(2, b'Traceback\\n'); os.close(1); time.sleep(0.5); 1 / 0"
-    worker = Worker(ProcessTransport([sys.executable, "-c", program], os.environ, hint=""))
-    with pytest.raises(Lost, match=r"it ended \(exit code 1: ZeroDivisionError: .*\)"):
+    with pytest.raises(Lost, match=rf"it ended \({how}\)"):
         while True:
             worker.lines()
     worker.transport.kill()

@@ -168,8 +168,7 @@ def _plan(given: argparse.Namespace) -> list[Path]:
             "between 0 and 1, such as 0.05, before the places, and 1 or more of both."
         )
     records = by_total(_found(arguments).records)
-    keys = _across(given)
-    print(plan.text(size, plan.varied(with_own(records, keys) if keys else records), *counts))
+    print(plan.text(size, plan.varied(with_own(records, _across(given))), *counts))
     return []
 
 

@@ -54,7 +54,8 @@ def varied(records: Sequence[Record]) -> Varied:
     groups = groups_of(records)
     if others := groups[1:]:
         runs = many(sum(len(g.records) for g in others), "run")
-        say("left out", [f"{runs} of {many(len(others), 'other group')}; --across joins groups"])
+        named = many(len(others), "other group")
+        say("left out", [f"{runs} of {named}; `results plan --across SETTING` joins groups"])
     largest = groups[0].records if groups else ()
     found = [cell for cell in cells(largest).values() if len(cell.records) > 1]
     pairs = [(a, b) for a, b in itertools.combinations(found, 2) if a.budget == b.budget]
