@@ -34,6 +34,12 @@ STAND_INS = {
 
 
 @pytest.fixture
+def suites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suites of sweeps' own can be imported, as beside a sweep that its script runs."""
+    monkeypatch.syspath_prepend(str(conf_dir().parent / "results"))
+
+
+@pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     root = str(conf_dir().parent)
@@ -73,6 +79,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs"
 
 
+@pytest.mark.usefixtures("suites")
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
 def test_every_command_line_of_every_sweep_composes(path: Path, tmp_path: Path) -> None:
     """With two of its seeds: one more differs in nothing else."""
@@ -87,6 +94,7 @@ def test_every_command_line_of_every_sweep_composes(path: Path, tmp_path: Path) 
     assert len({m.folder for m in runs}) == len(told_apart)  # no two are the same run
 
 
+@pytest.mark.usefixtures("suites")
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
 def test_an_agent_of_wandb_starts_the_same_runs(path: Path) -> None:
     """Its own rendering of values, and a tracker that reports to it."""
