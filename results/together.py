@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 import trace_bench as tb
+from trace_bench.envs import task_named
 from trace_bench.envs.babyai import BabyAISuite
 from trace_bench.envs.textarena import TextArenaSuite
 
@@ -63,11 +64,7 @@ class Suite(tb.HasReference):
         return [task for some in zip(*found, strict=True) for task in some]
 
     def task(self, task_id: str) -> tb.Task:
-        for split in SIZES:
-            for task in self.tasks(split):
-                if task.id == task_id:
-                    return task
-        raise tb.UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
+        return task_named(self, task_id)
 
     def make(self) -> Either:
         return Either()
