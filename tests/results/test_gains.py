@@ -69,6 +69,28 @@ def test_a_gain_is_over_the_worlds_own_base_agent(tmp_path: Path) -> None:
     assert all(f"<!-- {name} -->" in drawn for name in ("RLOO", "DAPO", "GRPO, drawn rewards"))
 
 
+def test_a_method_of_two_names_is_one_row_where_no_world_has_both(tmp_path: Path) -> None:
+    """In figures `grpo` and `rl` with its default algorithm have the same name."""
+    plain = {"trainer.algorithm.name": "grpo", "trainer.epochs": 1}
+    records = [
+        *some(),
+        *(run(PHONE, "rl", seed, 25, 10, **plain) for seed in (1, 2, 3)),
+        *(run(LAKES, "grpo", seed, 30, 20, **plain) for seed in (1, 2, 3)),
+    ]
+
+    def rows(records: list[Record]) -> dict[str, list[str]]:
+        file = tmp_path / "records.jsonl"
+        file.write_text("".join(map(as_line, records)))
+        command = ["worlds", str(file), "--across", "trainer.algorithm.name"]
+        assert main([*command, "--out", str(tmp_path)]) == 0
+        _, *lines = csv.reader((tmp_path / "worlds.csv").open())
+        return {line[0]: [text.split()[0] for text in line[1:]] for line in lines}
+
+    assert rows(records)["rl, grpo"] == ["+0.375", "+0.250"]
+    named = rows([*records, *(run(PHONE, "grpo", seed, 20, 10, **plain) for seed in (1, 2, 3))])
+    assert named["rl, grpo"] == ["+0.375", "not"] and named["grpo"] == ["+0.250", "+0.250"]
+
+
 @pytest.mark.parametrize(
     ("records", "words"),
     [

@@ -6,6 +6,7 @@ each is a column, and a gain is that over the base agents of the same runs, pair
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def make_worlds(found: Found, out: Path) -> list[Path]:
         if (same := groups.setdefault(world(group.records[0]), group)) is not group:
             check_same_settings((*same.records, *group.records))
         say("left out", group.left_out)
-    gains = {name: own for name, group in groups.items() if (own := gains_of(group))}
+    own = {name: gains_of(group) for name, group in groups.items()}
+    gains = _named_alike({name: some for name, some in own.items() if some})
     if len(gains) < 2:
         raise UserError(
             "`worlds` needs runs of two worlds that are not the base agent's own, and these are of "
@@ -49,6 +51,16 @@ def gains_of(group: Group) -> dict[str, Difference]:
         for (method, _), cell in cells(group.records).items()
         if method != style().control
     }
+
+
+def _named_alike(gains: Gains) -> Gains:
+    """With methods of one name in figures as one row, where no world has both: GRPO is `grpo` in
+    one and `rl, grpo` in another, where `rl` has several algorithms."""
+    label = {m: style().look(m).label for own in gains.values() for m in own}
+    both = {a for own in gains.values() for a, n in Counter(map(label.get, own)).items() if n > 1}
+    first: dict[str, str] = {}
+    row = {m: m if a in both else first.setdefault(a, m) for m, a in label.items()}
+    return {name: {row[m]: found for m, found in own.items()} for name, own in gains.items()}
 
 
 def one_budget(found: Found, command: str) -> int:
