@@ -167,6 +167,10 @@ def test_settings_across_which_runs_stand_together_are_named() -> None:
     (group,) = groups_of(with_own([base, plain, first, more], keys))
     names = [r.label for r in group.records]
     assert names == ["base", "grpo", "grpo, trainer.order prioritized", "grpo"]
+    two = (other(GRPO, w[0], env__levels=w) for w in (["GoTo"], ["GoTo", "OpenDoor"]))
+    (group,) = groups_of(with_own([*two], ["env.levels"]))
+    names = [r.label for r in group.records]
+    assert names == ["grpo, env.levels [GoTo]", "grpo, env.levels [GoTo,OpenDoor]"], "as typed"
     with pytest.raises(UserError, match=r"unknown setting 'order'.*trainer.order.*--across"):
         with_own([base, plain], ["order"])
 

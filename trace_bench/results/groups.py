@@ -225,10 +225,14 @@ def _differing(records: Sequence[Record]) -> list[str]:
     return [key for key in sorted({key for settings in own for key in settings}) if differ(key)]
 
 
+def _as_typed(value: Any) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
+
+
 def _shown(record: Record, keys: Sequence[str]) -> str:
     """The settings with their values; where one says what is chosen, its value stands alone."""
     own = own_settings(record)
-    values = [" ".join(str(own.get(k, "not set")).split())[:_LONGEST] for k in keys]
+    values = [" ".join(_as_typed(own.get(k, "not set")).split())[:_LONGEST] for k in keys]
     pairs = zip(keys, values, strict=True)
     return ", ".join(v if k.endswith(".name") else f"{k} {v}" for k, v in pairs)
 
