@@ -10,4 +10,4 @@ cd "$place"
 cp "$here/together.py" .
 python -m trace_bench.tiny make env.factory=together:Suite policy.max_turns=40 out=models/both size=0.3 minutes=60
 swept transfer.jsonl transfer transfer_placebo
-table tables transfer transfer.jsonl --across env.learn
+table tables transfer transfer.jsonl --across env.options.learn

@@ -73,6 +73,21 @@ def test_filters_choose_by_method_number_and_any_setting(
     assert capsys.readouterr().err == said
 
 
+def test_settings_are_named_as_they_are_typed_for_a_run(tmp_path: Path) -> None:
+    """`env.options.` and lists too, which records write otherwise."""
+    some = [["GoTo"], ["GoTo", "OpenDoor"], ["OpenDoor"]]
+    one, two, three = runs = [other(GRPO, "".join(w), env__levels=w) for w in some]
+    assert chosen(runs, "env.levels=[GoTo]") == (one,)
+    assert chosen(runs, "env.options.levels=[GoTo,OpenDoor],[OpenDoor]") == (two, three)
+    with pytest.raises(UserError, match=r"no run has env.levels=\[Go\]; there are: \[GoTo"):
+        chosen(runs, "env.options.levels=[Go]")
+    file, out = tmp_path / "records.jsonl", tmp_path / "out"
+    file.write_text("".join(map(as_line, runs)))
+    given = ["tables", str(file), "--across=env.options.levels", "--coverage=0"]
+    assert main([*given, "--out", str(out)]) == 0
+    assert "grpo, env.levels [GoTo,OpenDoor]" in (out / "comparison_640.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

@@ -65,7 +65,7 @@ from trace_bench.results import (
     worlds,
 )
 from trace_bench.results.captions import by_total
-from trace_bench.results.groups import with_own
+from trace_bench.results.groups import recorded, with_own
 from trace_bench.results.places import Found
 from trace_bench.results.prices import read_prices
 from trace_bench.results.records import RULES, as_line, training_tasks
@@ -225,12 +225,12 @@ def _make(given: argparse.Namespace) -> list[Path]:
     if given.prices is not None:
         own["prices"] = read_prices(given.prices)
     if given.setting is not None:
-        own["setting"] = given.setting
+        own["setting"] = recorded(given.setting)
     return COMMANDS[command](found, given.out, **own)
 
 
 def _across(given: argparse.Namespace) -> list[str]:
-    return [] if given.across is None else given.across.split(",")
+    return [] if given.across is None else recorded(given.across).split(",")
 
 
 def _found(arguments: Sequence[str], rule: str | None = None) -> Found:

@@ -12,7 +12,7 @@ from trace_bench.results import figures, worlds
 from trace_bench.results.captions import describe, head, readable
 from trace_bench.results.compare import Cell, Difference, cells, check_same_settings, difference
 from trace_bench.results.details import kinds_of
-from trace_bench.results.groups import groups_of
+from trace_bench.results.groups import as_typed, groups_of
 from trace_bench.results.places import Found, say
 from trace_bench.results.records import flat_settings
 from trace_bench.results.table import Table, estimate, style, write
@@ -33,7 +33,9 @@ def make_against(found: Found, out: Path, setting: str) -> list[Path]:
     budget = worlds.one_budget(found, "against")
     pairs: dict[str, Pair] = {}
     gains: dict[str, Mapping[str, Difference]] = {}
-    by = grouped(found.records, lambda r: ", ".join(f"{flat_settings(r).get(k)}" for k in keys))
+    by = grouped(
+        found.records, lambda r: ", ".join(as_typed(flat_settings(r).get(k)) for k in keys)
+    )
     for name in sorted(by):
         group, *others = groups_of(by[name])
         if others:

@@ -40,6 +40,16 @@ def world(record: Record) -> str:
     return f"{record.suite_name}, {f'temperature {heat:g}' if heat else 'greedy'}"
 
 
+def as_typed(value: Any) -> str:
+    """A setting's value as it is written on a command line."""
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
+
+
+def recorded(keys: str) -> str:
+    """What records call settings: `env.size` for `env.options.size`."""
+    return keys.replace(".options.", ".")
+
+
 def with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
     """The records with these settings among the method's own, so that rows name them, and with what
     goes with their values in the same world and part, as an algorithm's other settings do.
@@ -225,14 +235,10 @@ def _differing(records: Sequence[Record]) -> list[str]:
     return [key for key in sorted({key for settings in own for key in settings}) if differ(key)]
 
 
-def _as_typed(value: Any) -> str:
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
-
-
 def _shown(record: Record, keys: Sequence[str]) -> str:
     """The settings with their values; where one says what is chosen, its value stands alone."""
     own = own_settings(record)
-    values = [" ".join(_as_typed(own.get(k, "not set")).split())[:_LONGEST] for k in keys]
+    values = [" ".join(as_typed(own.get(k, "not set")).split())[:_LONGEST] for k in keys]
     pairs = zip(keys, values, strict=True)
     return ", ".join(v if k.endswith(".name") else f"{k} {v}" for k, v in pairs)
 

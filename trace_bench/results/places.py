@@ -13,12 +13,13 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import reason, shown
 from trace_bench.core.text import visible
 from trace_bench.results.compare import DEFAULTS
-from trace_bench.results.groups import value_of
+from trace_bench.results.groups import as_typed, recorded, value_of
 from trace_bench.results.records import DAMAGE, DEFAULT, Record, flat_settings, read_records
 from trace_bench.results.runs import read_run
 
 RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
 _KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_COMMA = re.compile(r",(?![^\[]*\])")  # but not one within [a,b]
 _MOST_SHOWN = 12
 
 
@@ -125,13 +126,14 @@ def split(arguments: Sequence[str]) -> tuple[list[Path], Filters]:
     places: list[Path] = []
     filters: dict[str, tuple[str, ...]] = {}
     for argument in arguments:
-        key, mark, given = argument.partition("=")
-        if not mark or not _KEY.fullmatch(key) or Path(argument).exists():
+        typed, mark, given = argument.partition("=")
+        if not mark or not _KEY.fullmatch(typed) or Path(argument).exists():
             places.append(Path(argument))
             continue
-        values = tuple(filter(None, (v.strip() for v in given.split(","))))
+        key = recorded(typed)
+        values = tuple(filter(None, (v.strip() for v in _COMMA.split(given))))
         if not values:
-            raise UserError(f"the filter {argument} names no value; write {key}=VALUE[,VALUE].")
+            raise UserError(f"the filter {argument} names no value; write {typed}=VALUE[,VALUE].")
         if key in filters:
             raise UserError(
                 f"the filter {key} is given twice; name its values together: "
@@ -207,7 +209,7 @@ def _texts(settings: Mapping[str, object], key: str) -> tuple[str, ...]:
     value = settings[key]
     if value is None:
         return ("null", "none")
-    return (str(value).lower() if isinstance(value, bool) else str(value),)
+    return (str(value).lower() if isinstance(value, bool) else as_typed(value),)
 
 
 def _env(record: Record) -> tuple[str, ...]:
