@@ -15,7 +15,7 @@ import pytest
 from reading import HOSTILE, played, poisoned, unpacked
 
 from trace_bench.core.store import Lines
-from trace_bench.core.types import Figures, Outcome, StopReason
+from trace_bench.core.types import Entry, Figures, Outcome, Purpose, StopReason
 from trace_bench.report.__main__ import main
 from trace_bench.report.live import page
 
@@ -110,6 +110,21 @@ def test_an_episode_that_was_played_again_counts_once(tmp_path: Path) -> None:
         lines.close()
     row = "<tr><td>base</td><td>1</td><td>1</td><td>1</td></tr>"
     assert page(tmp_path, 5.0).count(row) == 2
+
+
+def test_rollouts_that_are_not_charged_are_no_part_of_the_budget(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("budget: 32\naccounting: paper\n")
+    lines = Lines(tmp_path / "ledger.jsonl", Entry)
+    for n, purpose in enumerate((Purpose.ANALYSIS, Purpose.TRAINING, Purpose.TRAINING)):
+        lines.append(
+            Entry("call", n, purpose, "t", 0, "v", None, 0.5, False, 9, 1, StopReason.DONE)
+        )
+    lines.close()
+    said = page(tmp_path, 5.0)
+    assert '<progress value="2" max="32">' in said
+    assert "2 rollouts, of a budget of 32, and 1 uncharged; " in said
+    (tmp_path / "config.yaml").write_text("budget: 32\naccounting: [x]\n")
+    assert "3 rollouts, of a budget of 32; " in page(tmp_path, 5.0)
 
 
 @pytest.mark.parametrize("more", [["--every", "0"], ["two"]])

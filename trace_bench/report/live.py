@@ -21,7 +21,7 @@ from trace_bench.core.limits import Unreadable
 from trace_bench.core.run_files import CONFIG, SUMMARY
 from trace_bench.core.store import each_line, plain_file, write_text
 from trace_bench.core.summary import read_settings
-from trace_bench.core.types import Entry, Outcome, Stored, grouped
+from trace_bench.core.types import CHARGED, Entry, Outcome, Stored, grouped
 from trace_bench.results.statistics import mean
 
 T = TypeVar("T")
@@ -70,15 +70,18 @@ def page(folder: Path, every: float | None) -> str:
     names = (config.get(group) for group in ("method", "env"))
     title = " on ".join(str(n.get("name")) for n in names if isinstance(n, Mapping)) or folder.name
     budget = config.get("budget")
+    counted = CHARGED.get(str(config.get("accounting")), CHARGED["strict"])
+    spent = sum(entry.purpose in counted for entry in ledger)
+    free = f", and {len(ledger) - spent} uncharged" if spent < len(ledger) else ""
     again = "" if every is None else f'<meta http-equiv="refresh" content="{max(1, round(every))}">'
     parts = [
         HEAD.format(again=again, title=escape(title)),
         f"<h1>{escape(title)}</h1><p>{escape(str(folder))}, as of {time.strftime('%H:%M:%S')}. "
         f"<strong>{escape(_phase(folder))}</strong></p>",
-        f'<progress value="{len(ledger)}" max="{int(budget)}"></progress>'
+        f'<progress value="{spent}" max="{int(budget)}"></progress>'
         if isinstance(budget, int) and budget > 0
         else "",
-        f"<p>{len(ledger)} rollouts, of a budget of {escape(str(budget))}; "
+        f"<p>{spent} rollouts, of a budget of {escape(str(budget))}{free}; "
         "evaluations follow the last one</p>",
         *_section("Held-out tasks", "agent", _by(_last(held_out), lambda o: o.agent)),
         *_section("Curve on the development tasks", "point", curve),
