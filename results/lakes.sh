@@ -9,4 +9,3 @@ cd "$place"
 
 swept lakes.jsonl lakes_rl lakes_methods lakes_trace lakes_es
 table tables lakes lakes.jsonl --across trainer.name,trainer.algorithm.name
-table worlds worlds three.jsonl t1.jsonl lakes.jsonl --across trainer.name,trainer.algorithm.name

@@ -603,7 +603,8 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 SCRIPTS = ("make.sh", "protocol.sh", "protocol_two.sh", "cm2.sh", "smollm2.sh", "sizes.sh",
            "babyai.sh", "babyai_arms.sh", "textarena_arms.sh", "algorithms.sh", "protocol_three.sh",
            "protocol_t1.sh", "lakes.sh", "references.sh",
-           "targeted.sh", "budgets.sh", "fine.sh", "transfer.sh")  # fmt: skip
+           "targeted.sh", "budgets.sh", "fine.sh", "transfer.sh",
+           "babyai_all.sh")  # fmt: skip
 
 
 @pytest.mark.slow

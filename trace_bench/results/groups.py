@@ -175,8 +175,8 @@ def _without_repeats(
 
 
 def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """The records with a method's name for each of its settings, the plain one for those that more
-    runs have than any other; and remarks that say so."""
+    """The records with a method's name for each of its settings, the plain one for those that twice
+    as many runs have as any other; and remarks that say so."""
     names: dict[tuple[str, str], str] = {}
     remarks = []
     for method, some in grouped(members, lambda r: r.label).items():
@@ -186,7 +186,7 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
             continue
         keys = _differing([found[own][0] for own in ordered])
         shown = [_shown(found[own][0], keys) for own in ordered]
-        plain = int(len(found[ordered[0]]) > len(found[ordered[1]]))
+        plain = int(len(found[ordered[0]]) >= 2 * len(found[ordered[1]]))
         if plain:
             remarks.append(f"{method} without further words is that with {shown[0]}.")
             names[method, ordered[0]] = method
