@@ -182,6 +182,11 @@ def test_settings_across_which_runs_stand_together_are_named() -> None:
     (group,) = groups_of(with_own([base, plain, first, more], keys))
     names = [r.label for r in group.records]
     assert names == ["base", "grpo", "grpo, trainer.order prioritized", "grpo"]
+    (group,) = groups_of(with_own([plain, first, more, replace(more, seed=2)], keys))
+    assert group.records[0].label == "grpo", "three runs of four"
+    rest = replace(first, seed=1, fingerprint="f1")
+    (group,) = groups_of(with_own([plain, first, more, rest, replace(more, seed=2)], keys))
+    assert group.records[0].label == "grpo, trainer.order shuffled", "three runs of five"
     two = (other(GRPO, w[0], env__levels=w) for w in (["GoTo"], ["GoTo", "OpenDoor"]))
     (group,) = groups_of(with_own([*two], ["env.levels"]))
     names = [r.label for r in group.records]
