@@ -1,3 +1,3 @@
 """The base layer, which every other package may import: values, interfaces, errors, files."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0.dev0"
