@@ -111,7 +111,7 @@ def test_milestones_are_checked_wherever_the_suite_runs(
     [
         (
             ["env=phone"],
-            "unknown env 'phone'; allowed: babyai, bfcl, custom, mcp, openenv, ors, recorded",
+            "unknown env 'phone'; allowed: babyai, bfcl, custom, mcp, openenv, recorded",
         ),
         (["env.suite=official2"], "unknown suite of toolsandbox 'official2'; allowed: embedded"),
         (["split=exam"], "unknown split 'exam'; allowed: train, dev, test"),

@@ -116,7 +116,7 @@ def shop(name: str) -> None:
 
 def main() -> None:
     parts = {"inside": inside, "mcp": mcp, "verifiers": verifiers}
-    for name in sys.argv[1:] or (*parts, "openenv", "ors"):
+    for name in sys.argv[1:] or (*parts, "openenv"):
         os.chdir(SERVERS)
         parts.get(name, lambda name=name: shop(name))()
 

@@ -71,7 +71,6 @@ def test_the_image_holds_no_model_and_no_torch() -> None:
         "bfcl",
         "tau2",
         "textarena",
-        "textworld_express",
         "toolsandbox",
         "verl",
     ]

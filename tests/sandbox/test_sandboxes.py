@@ -392,7 +392,7 @@ def test_bfcl_is_played_in_its_image() -> None:
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("name", ["babyai", "textarena", "textworld_express"])
+@pytest.mark.parametrize("name", ["babyai", "textarena"])
 def test_a_world_of_others_is_played_in_its_image(name: str) -> None:
     suite: Any = in_sandbox(chosen(name), Sandbox("docker", run=f"test-{name}"))
     tasks = suite.tasks("dev")[:40]

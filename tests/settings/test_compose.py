@@ -66,7 +66,6 @@ def test_every_choice_of_every_group_composes() -> None:
         "model=kept": ["model.name=some"],
         "env=mcp": [f"env.url={somewhere}", "env.tasks=shop:tasks", "env.scorer=shop:score"],
         "env=openenv": [f"env.url={somewhere}"],
-        "env=ors": [f"env.url={somewhere}"],
         "env=verifiers": ["env.taskset=shop"],
         "policy=openai": [f"policy.base_url={somewhere}"],
         **{f"{group}=custom": [f"{group}.factory={OWN_PARTS[group]}"] for group in OWN_PARTS},

@@ -42,10 +42,8 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "babyai": "trace_bench.envs.babyai:BabyAISuite",
         "mcp": "trace_bench.envs.mcp:McpSuite",
         "openenv": "trace_bench.envs.openenv:OpenEnvSuite",
-        "ors": "trace_bench.envs.ors:OrsSuite",
         "verifiers": "trace_bench.envs.verifiers.suite:VerifiersSuite",
         "textarena": "trace_bench.envs.textarena:TextArenaSuite",
-        "textworld_express": "trace_bench.envs.textworld_express:TextWorldExpressSuite",
         **dict.fromkeys(
             ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),
             "trace_bench.envs.bfcl.suite:BfclSuite",

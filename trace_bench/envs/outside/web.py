@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -38,15 +36,10 @@ class Web:
         empty = urllib.request.ProxyHandler({})
         self._opener = urllib.request.build_opener(_NoRedirect, empty)
 
-    def ask(
-        self,
-        path: str,
-        data: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> Any:
+    def ask(self, path: str, data: Mapping[str, Any] | None = None) -> Any:
         """What a route answers; None for one that the server has not. Raises EpisodeError."""
         try:
-            with self._open(path, data, headers) as answer:
+            with self._open(path, data) as answer:
                 return read(answer.read(LONGEST.size + 1), LONGEST)
         except urllib.error.HTTPError as error:
             if error.code in (404, 405, 501):
@@ -55,42 +48,15 @@ class Web:
         except (OSError, HTTPException, ValueError) as error:
             refuse(f"{path}: {described(error)}")
 
-    def stream(
-        self, path: str, data: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> tuple[str, Any]:
-        """What a route says in server-sent events, to their end: the name of what it came from, and
-        the value. Raises EpisodeError."""
-        end, size, name, event, parts = time.monotonic() + self._deadline, 0, "", "", list[str]()
-        try:
-            with self._open(path, data, headers) as answer:
-                while line := answer.readline(LONGEST.size + 1):
-                    size += len(line)
-                    if size > LONGEST.size or time.monotonic() > end:
-                        refuse(f"{path} says too much, or for longer than {self._deadline:g} s")
-                    key, _, text = line.decode(errors="replace").strip().partition(":")
-                    event = text.strip() if key == "event" else event
-                    if key != "data":
-                        continue
-                    name = text.strip() if event == "task_id" else name
-                    if event == "error":
-                        refuse(f"{path}: {text.strip()[:2000]}")
-                    parts += [text.strip()] if event in ("chunk", "end") else []
-                    if event == "end":
-                        said = "".join(parts)
-                        return name, read(said, LONGEST) if said else None
-        except (OSError, HTTPException, ValueError) as error:
-            refuse(f"{path}: {described(error)}")
-        refuse(f"{path} ended in the middle")
-
-    def _open(self, path: str, data: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Any:
+    def _open(self, path: str, data: Mapping[str, Any] | None) -> Any:
         body = None if data is None else json.dumps(data).encode()
-        kind = {"Content-Type": "application/json", **headers}
-        request = urllib.request.Request(self.url + path, body, kind)
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, body, headers)
         return self._opener.open(request, timeout=self._deadline)
 
 
 class TaskApi(Web):
-    """The routes for splits and tasks, which OpenEnv and ORS share, of the environment `name`."""
+    """The routes for splits and tasks, of the environment `name`."""
 
     name = ""
 
