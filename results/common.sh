@@ -1,22 +1,31 @@
-# What the scripts beside this one share, each called as SCRIPT FOLDER [JOBS]: `here` (this folder), `place` (the
-# runs' folder, made if need be), `jobs`, `swept` and `table`.
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-place=$(mkdir -p "$1" && cd "$1" && pwd)
-jobs=${2:-2}
+# What the experiments' scripts share. Each is `results/NAME/run.sh [FOLDER [JOBS]]`: with a folder it first makes the
+# runs there (what is finished is not made again) and collects their records; without one it makes the tables and
+# figures from the committed records. A script says what its `runs` and its `tables` are and ends with `all "$@"`.
+here=$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)
 
-# table COMMAND OUT RECORDS...: tables and figures from committed records.
-table() {
-    local command=$1 out=$2
-    shift 2
-    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
+all() {
+    if [ $# -gt 0 ]; then
+        mkdir -p "$1" && cd "$1"
+        jobs=${2:-2}
+        runs
+    fi
+    cd "$here"
+    tables
 }
 
-# swept RECORDS SWEEP...: runs what is not finished of these sweeps, and collects the records of all.
+# swept SWEEP...: the runs of these sweep files of the experiment.
 swept() {
-    local records=$1
-    shift
     for sweep in "$@"; do
-        python -m trace_bench.sweep "$here/../sweeps/$sweep.yaml" --jobs "$jobs" --fork
+        python -m trace_bench.sweep "$here/$sweep.yaml" --jobs "$jobs" --fork
     done
-    python -m trace_bench.results collect runs --out "$here/records/$records"
+}
+
+# collect RECORDS [FILTER...]: the records of all runs.
+collect() {
+    python -m trace_bench.results collect runs "${@:2}" --out "$here/$1"
+}
+
+# table COMMAND OUT RECORDS...: tables and figures from records.
+table() {
+    python -m trace_bench.results "$1" "${@:3}" --out "$2"
 }

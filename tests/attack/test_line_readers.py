@@ -293,7 +293,7 @@ def test_a_bad_agent_is_named(given: dict[str, Any], why: str, tmp_path: Path) -
     ],
 )
 def test_a_bad_record_is_named(key: str, value: Any, why: str, tmp_path: Path) -> None:
-    line = (ROOT / "results/records/protocol.jsonl").read_text().splitlines()[0]
+    line = (ROOT / "results/fine/records.jsonl").read_text().splitlines()[0]
     (tmp_path / "records.jsonl").write_text(json.dumps({**json.loads(line), key: value}) + "\n")
     with pytest.raises(UserError, match=r"records\.jsonl, line 1 is not a record") as caught:
         read_records(tmp_path / "records.jsonl")

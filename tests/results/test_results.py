@@ -599,62 +599,6 @@ def test_bad_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "no finished run" in capsys.readouterr().err
 
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-SCRIPTS = ("make.sh", "protocol.sh", "protocol_two.sh", "cm2.sh", "smollm2.sh", "sizes.sh",
-           "babyai.sh", "babyai_arms.sh", "textarena_arms.sh", "algorithms.sh", "protocol_three.sh",
-           "protocol_t1.sh", "lakes.sh", "references.sh",
-           "targeted.sh", "budgets.sh", "fine.sh", "transfer.sh",
-           "babyai_all.sh")  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_committed_tables_are_made_again_from_the_committed_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the commands of the scripts in results/, to the byte. Pictures depend on matplotlib's
-    version: those of `tables` are only named here, and other tests draw each kind."""
-    scripts = [line for name in SCRIPTS for line in (RESULTS / name).read_text().splitlines()]
-    commands = [line.split()[1:] for line in scripts if line.startswith("table ")]
-    monkeypatch.chdir(RESULTS / "records")
-    for command, out, *records in commands:
-        with monkeypatch.context() as patched:
-            for name in ("savefig", "tight_layout") if command == "tables" else ():
-                patched.setattr(f"matplotlib.figure.Figure.{name}", lambda *_, **__: None)
-            assert main([command, *records, "--out", str(tmp_path / out)]) == 0
-    places = [p for out in {out for _, out, *_ in commands} for p in (RESULTS / out).iterdir()]
-    assert {p.relative_to(RESULTS) for p in places} == {
-        p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file()
-    }
-    texts = [p for p in places if p.suffix in (".csv", ".md", ".tex")]
-    made = [tmp_path / p.relative_to(RESULTS) for p in texts]
-    assert not [a for a, b in zip(texts, made, strict=True) if a.read_bytes() != b.read_bytes()]
-
-
 def texts_of(path: Path) -> str:
     """What an SVG that keeps its letters as comments says."""
     return "\n".join(re.findall(r"<!-- (.*?) -->", path.read_text()))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "embedded/rollout_scaling",
-        "embedded/training_tasks",
-        "embedded/capabilities",
-        "embedded/learning_curves",
-        "embedded/composition",
-        "paper/paper_tau2",
-        "paper/paper_rollout_scaling",
-    ],
-)
-def test_a_committed_figure_is_read_without_its_page(name: str) -> None:
-    """A title in words, what the intervals are, names of methods instead of keys; ours and the
-    paper's never together."""
-    said = texts_of(RESULTS / f"{name}.svg")
-    place, _, about = name.partition("/")
-    assert "_" not in said and ("interval" in said or "bands hold" in said)
-    assert ("reported in arXiv" in said) == (place == "paper")
-    assert ("Suite toolsandbox/embedded" in said) == (place == "embedded")
-    if place == "embedded" and about not in ("learning_curves", "composition"):
-        for bound in ("reference solutions 1.00", "idle agent 0.20", "random agent 0.19"):
-            assert bound in said

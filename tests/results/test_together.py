@@ -1,4 +1,4 @@
-"""results/together.py, the two worlds of the experiment on transfer, as its script uses it."""
+"""The two worlds of results/transfer as one suite, as the experiment uses it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from forks import forked_in
 
-TOGETHER = Path(__file__).resolve().parents[2] / "results" / "together.py"
+TOGETHER = Path(__file__).resolve().parents[2] / "results" / "transfer" / "together.py"
 FACTORY = "env.factory=together:Suite"
 
 

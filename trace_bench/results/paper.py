@@ -1,7 +1,7 @@
 """The paper's tables and plots: each figure as reported, the interval that its number of tasks
 implies, and our measurement, if there is one.
 
-Reported figures come from results/paper.json (arXiv 2604.05336 and the data behind its plots; those
+Reported figures come from results/paper/paper.json (arXiv 2604.05336 and the data behind its plots; those
 of CM2, arXiv 2602.12268). They are of official benchmarks with models of 8B and 30B; ours are of
 whatever suite the records name."""
 
@@ -35,7 +35,7 @@ _SOURCE = (
 
 def paper_file() -> Path:
     """Where the reported figures are: beside the package in a checkout."""
-    path = Path(__file__).resolve().parents[2] / "results" / "paper.json"
+    path = Path(__file__).resolve().parents[2] / "results" / "paper" / "paper.json"
     if not path.is_file():
         raise UserError(f"the paper's figures are missing: no {path}. They are in the repository.")
     return path

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Sixteen arms on frozen lakes: results/lakes/run.sh [FOLDER [JOBS]] (common.sh)
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+runs() {
+    swept rl methods trace es
+    collect records.jsonl
+}
+
+tables() {
+    table tables tables records.jsonl --across trainer.name,trainer.algorithm.name
+}
+
+all "$@"

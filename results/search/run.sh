@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# The same effort for every method's and every algorithm's settings, on development tasks: results/search/run.sh [FOLDER [JOBS]] (common.sh)
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+runs() {
+    mkdir -p methods algorithms
+    (cd methods && swept prompt_only gepa trainer trace sft && collect methods.jsonl)
+    (cd algorithms && swept algorithms es && collect algorithms.jsonl)
+}
+
+tables() {
+    table search tables methods.jsonl
+    table search tables_algorithms algorithms.jsonl --across trainer.name,trainer.algorithm.name
+}
+
+all "$@"
