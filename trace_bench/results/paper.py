@@ -2,8 +2,8 @@
 implies, and our measurement, if there is one.
 
 Reported figures come from results/paper/paper.json (arXiv 2604.05336 and the data behind its
-plots; those of CM2, arXiv 2602.12268). They are of official benchmarks with models of 8B and 30B; ours are of
-whatever suite the records name."""
+plots; those of CM2, arXiv 2602.12268). They are of official benchmarks with models of 8B and 30B;
+ours are of whatever suite the records name."""
 
 from __future__ import annotations
 
