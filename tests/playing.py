@@ -21,15 +21,13 @@ def play(
     *,
     temperature: float = 1.0,
     route: Sequence[str | None] | None = None,
-    hints: Sequence[str] | None = None,
     on_episode: OnEpisode | None = None,
     **limits: Any,
 ) -> list[Trajectory]:
     """One episode per entry of `tasks`. `limits`: as of a `Player`."""
     suites = suite if isinstance(suite, Suites) else Suites(suite)
     way = None if route is None else tuple(route)
-    told = None if hints is None else tuple(hints)
-    batch = EpisodeBatch(agent, tuple(tasks), tuple(seeds), temperature, way, told)
+    batch = EpisodeBatch(agent, tuple(tasks), tuple(seeds), temperature, way)
     return Player(policy, suites, **limits).play(batch, on_episode)
 
 

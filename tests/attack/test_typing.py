@@ -137,12 +137,6 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["env=custom", "env.factory=ends_the_process:x"], ["SystemExit: 3", "env.factory"],
     ),
     "no factory": (["env=custom"], ["env.factory", "module:attribute"]),
-    "more processes than parts": (
-        ["policy.workers=2", *QUICK], ["policy.workers=2", "policy.shards=1"],
-    ),
-    "parts for a policy without weights": (
-        ["policy.shards=2", *QUICK], ["policy.shards=2", "policy=idle", "allowed there: 1"],
-    ),
     "a settings folder that is not there": (
         ["--config-dir", "nope", *QUICK], ["--config-dir nope is not a folder"],
     ),

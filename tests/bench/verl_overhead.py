@@ -88,7 +88,7 @@ def measured(folder: Path, steps: int, plain: bool) -> dict[str, float]:
         settings = replace(settings, verl=stock(folder, trivial(tasks, lab.suite)))
     place = folder / "verl"
     spec = replace(trainer.spec(job, lab), trainer=settings)
-    prepare(place, job, spec, lab, ())
+    prepare(place, job, spec, ())
     if plain:
         rows = [first_messages(lab.suite, task, n) for n, task in enumerate(tasks)]
         parquet.write_table(pyarrow.Table.from_pylist(rows), place / "tasks.parquet")
@@ -165,7 +165,6 @@ def first_messages(suite: Any, task: Task, index: int) -> Mapping[str, Any]:
             "index": index,
             "tool_selection": names,
             "task": json.dumps(to_json(task)),
-            "hint": "",
         },
         "agent_name": "tool_agent",
     }

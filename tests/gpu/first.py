@@ -45,10 +45,9 @@ from trace_bench.policies.loading import DType, chosen
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.tiny import MODEL_FOLDER
-from trace_bench.trainers.course import sequences
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.settings import LINEAR, TrainerSettings, VerlSettings
-from trace_bench.trainers.tree import build, parts
+from trace_bench.trainers.settings import LINEAR, VerlSettings
+from trace_bench.trainers.tree import build, parts, stretches
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -71,7 +70,7 @@ def mismatch(model: str, folder: Path) -> str:
         EpisodeBatch(AgentSpec(model), tasks, tuple(range(8)))
     )
     learner = Learner(model, LINEAR, 16, 32.0, DEVICE, "float32")
-    tokens = [t for each in sequences(played, TrainerSettings()) for t in each]
+    tokens = stretches(*played)
     with torch.no_grad():
         new = torch.cat([learner.logprobs(build(p))
                          for p in parts(tokens, 2**14, learner.memory_budget)])  # fmt: skip

@@ -137,17 +137,6 @@ def test_a_run_that_is_killed_while_it_takes_over_an_agent(trained: Path, tmp_pa
     assert files(folder) == files(tmp_path / "whole") and hidden(folder) == []
 
 
-def test_a_run_in_parts_that_is_killed(tmp_path: Path) -> None:
-    """Begun by one number of processes and ended by another: the same bytes."""
-    parts = (*TRAINED, "budget=24", "policy.shards=3")
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    again("trace_bench", *parts, f"run_dir={whole}")
-    killed("0001", 1, "trace_bench", *parts, "policy.workers=3", f"run_dir={cut}")
-    again("trace_bench", *parts, "policy.workers=2", f"run_dir={cut}")
-    told = {name: data for name, data in files(whole).items() if name != "config.yaml"}
-    assert told.items() < files(cut).items() and hidden(cut) == []
-
-
 def test_a_gate_that_is_killed_while_it_is_trained(tmp_path: Path) -> None:
     """Killed within the first sum that it plays, at its end, and after the training: rollouts that
     were played are not played again, and the gate is the same."""

@@ -73,14 +73,6 @@ def test_prioritized_plays_all_once_and_then_those_that_differ() -> None:
     assert first == played(course(order="prioritized"), {"1", "4"}, 100)
 
 
-def test_a_task_without_a_signal_sits_out_one_epoch() -> None:
-    order = played(course(order="skipping"), {"1", "2", "4"}, 6)
-    assert sorted(order[:6]) == ["0", "1", "2", "3", "4", "5"]
-    assert sorted(order[6:9]) == ["1", "2", "4"]
-    assert sorted(order[9:15]) == ["0", "1", "2", "3", "4", "5"]
-    assert sorted(played(course(order="skipping"), set(), 4)[6:]) == [t.id for t in TASKS]
-
-
 def test_more_tasks_than_there_are() -> None:
     run = Course(TASKS[:2], replace(S, order="prioritized"), 7, 60, "x")
     assert Counter(t.id for t in run.begin()).most_common(1)[0][1] == 2

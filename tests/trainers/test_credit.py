@@ -126,7 +126,7 @@ PLAYED = [
 
 def credited(given: dict[str, Any], normalize: bool) -> Advantages:
     """The advantages of `PLAYED` in groups of four."""
-    how = replace(SETTINGS, group_size=4, hinted=0, normalize_std=normalize)
+    how = replace(SETTINGS, group_size=4, normalize_std=normalize)
     asked = job(Path(), 8, assignment=given)
     return credit(PLAYED, earned(PLAYED, asked, how), asked, how)
 
@@ -154,7 +154,7 @@ def test_what_was_replaced_is_not_trained_on() -> None:
     checklists = job(Path(), 8, assignment={"level": "turn", "holders": 2})
     longest = replace(SETTINGS, algorithm=Dapo(longest=6, margin=6))
     for asked, settings in ((checklists, SETTINGS), (job(Path(), 8), longest)):
-        how = replace(settings, group_size=4, hinted=0)
+        how = replace(settings, group_size=4)
         rewards = earned(played, asked, how)
         assert rewards == [0.5] * 8 and credit(played, rewards, asked, how).trained.all()
         again = credit(played, rewards, asked, replace(how, resample=1))

@@ -3,9 +3,7 @@ the run's process and for verl's alike."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from test_verl_faults import named, when
 
 from trace_bench.core.decode import convert
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import StopReason, Task, Trajectory, Turn
+from trace_bench.core.types import Task, Trajectory
 from trace_bench.trainers.grpo import earned
 from trace_bench.trainers.verl.spec import StepFiles, read_spec
 
@@ -83,56 +81,3 @@ def followed(run: Path, folder: Path, tasks: Sequence[Task]) -> dict[str, int]:
         course.iteration(spec.call(iteration), play)
         iteration += 1
     return calls
-
-
-def test_verl_trains_on_what_was_played_with_a_hint_without_it(tmp_path: Path) -> None:
-    """One step, equal to the local trainer's on the same episodes. The sampler's probabilities, of
-    the prompt with the hint, are in no comparison."""
-    chosen = jobs.settings(*SHAPE, "budget=16", "trainer.hinted=2", "trainer.epochs=1")
-    lab = jobs.make_lab(tmp_path, chosen)
-    tasks = list(lab.suite.tasks("train"))[:12]
-    lab.trainer.train(jobs.job("told", chosen, tasks), lab)
-    lab.close()
-    lines = sorted(read_lines(tmp_path / "trajectories.jsonl"), key=lambda line: line["index"])
-    played = [convert(line["trajectory"], Trajectory) for line in lines]
-    hinted = ["Guidance: Call " in t.turns[0].messages[0]["content"] for t in played]
-    assert hinted == [True, True, False, False] * 4
-    (found,) = jobs.metrics(tmp_path)
-    assert found["logprob_difference_max"] < 2e-4 and found["steps"] == 1
-    rewards = [t.score.similarity for t in played if t.score is not None]
-    assert found["reward_without_hint"] == pytest.approx(
-        sum(r for r, told in zip(rewards, hinted, strict=True) if not told) / 8
-    )
-    ours = jobs.one_step(chosen, jobs.job("told", chosen, tasks), played)
-    assert found["loss"] == pytest.approx(ours.loss, rel=2e-3, abs=1e-6)
-    assert found["grad_norm"] == pytest.approx(ours.grad_norm, rel=2e-3)
-
-
-def test_a_hinted_rollout_waits_for_the_others_of_its_group() -> None:
-    """It has the prompt of the first one that began; none if none did, however these ended."""
-    from trace_bench.trainers.verl.episodes import Prompts
-
-    def episode(*prompt: int) -> Trajectory:
-        turns = (Turn((), {}, prompt, (9,), (0.0,)),) if prompt else ()
-        return Trajectory("toy/0", 0, "base", (), turns, (), StopReason.DONE, None)
-
-    async def lost() -> Trajectory:
-        raise OSError("the servers are gone")
-
-    async def brought(trajectory: Trajectory) -> Trajectory:
-        return trajectory
-
-    async def trained(*others: Any) -> Any:
-        prompts, group = Prompts(1, 3), ("call", 0)
-        told = asyncio.create_task(prompts.without_hint(group, 0, brought(episode(1, 2, 3))))
-        for member, other in enumerate(others, 1):
-            await asyncio.sleep(0)
-            assert not told.done()
-            with suppress(OSError):
-                await prompts.without_hint(group, member, other)
-        found = await told
-        return found and found.turns[0].prompt_ids
-
-    assert asyncio.run(trained(brought(episode()), brought(episode(5)))) == (5,)
-    assert asyncio.run(trained(brought(episode(4)), brought(episode(5)))) == (4,)
-    assert asyncio.run(trained(lost(), brought(episode()))) is None

@@ -23,9 +23,8 @@ from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.trackers.jsonl import Metrics, Silent
-from trace_bench.trainers.course import sequences
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings
-from trace_bench.trainers.tree import Tokens
+from trace_bench.trainers.tree import stretches
 from trace_bench.trainers.verl.spec import JobSpec
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
@@ -127,14 +126,8 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [m for m in read_lines(folder / "metrics.jsonl") if m.get("phase") == "training"]
 
 
-def one_step(
-    chosen: Settings,
-    job: TrainingJob,
-    played: Sequence[Trajectory],
-    lessons: Sequence[Sequence[Tokens]] = (),
-) -> Any:
-    """The local trainer's step on the same episodes, all of which count in the mean, or all that
-    have lessons."""
+def one_step(chosen: Settings, job: TrainingJob, played: Sequence[Trajectory]) -> Any:
+    """The local trainer's step on the same episodes, all of which count in the mean."""
     from trace_bench.trainers.grpo import credit, earned
     from trace_bench.trainers.local import LocalTrainer
     from trace_bench.trainers.update import State, restore, update
@@ -146,8 +139,8 @@ def one_step(
     made = replace(made, trained=made.trained | True)
     learner = LocalTrainer(settings, RunContext(threads=1)).learner(job.agent.model)
     optimizer = restore(State("x"), learner, settings, job.seed)
-    rows = sequences(played, settings)
-    return update(learner, optimizer, rows, made, settings, 0, taught=lessons)
+    rows = [stretches(t) for t in played]
+    return update(learner, optimizer, rows, made, settings, 0)
 
 
 def spec(**changes: Any) -> JobSpec:

@@ -195,7 +195,6 @@ class BabyAISuite(GameSuite):
 
     name = "babyai"
     image = "babyai"
-    forks = True
     sizes = {**GameSuite.sizes, "demo": 4000}  # noqa: RUF012
     skills = SKILLS
     typical = Typical(12, 30, 12, 0)

@@ -142,7 +142,6 @@ class TextArenaSuite(GameSuite):
 
     name = "textarena"
     image = "textarena"
-    forks = True
     skills = (SKILL,)
     typical = Typical(9, 80, 10, 0)
 

@@ -40,8 +40,8 @@ from trace_bench.core.types import (
     Turn,
     grouped,
 )
-from trace_bench.play import shards, steps
-from trace_bench.play.steps import Faults, FaultsElsewhere
+from trace_bench.play import steps
+from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
@@ -53,20 +53,18 @@ MALFORMED = "ValueError: malformed tool call"
 class EpisodeBatch:
     """Episodes to run, one per entry of `tasks`. `seeds[i]` is the seed of episode i's own random
     stream; `route[i]` its adapter's name (None: base model), without `route` the agent's router
-    chooses; `hints[i]` is added to the agent's prompt. Raises ValueError unless all have the same
-    length."""
+    chooses. Raises ValueError unless all have the same length."""
 
     agent: AgentSpec
     tasks: tuple[Task, ...]
     seeds: tuple[int, ...]
     temperature: float = 1.0
     route: tuple[str | None, ...] | None = None
-    hints: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        given = (self.seeds, self.route, self.hints)
-        if {len(values) for values in given if values is not None} != {len(self.tasks)}:
-            raise ValueError("tasks, seeds, route and hints must have the same length")
+        columns = (self.seeds, self.route)
+        if {len(values) for values in columns if values is not None} != {len(self.tasks)}:
+            raise ValueError("tasks, seeds and route must have the same length")
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -78,7 +76,6 @@ class EpisodeBatch:
             tasks=(*self.tasks, *more.tasks),
             seeds=(*self.seeds, *more.seeds),
             route=None if self.route is None else (*self.route, *(more.route or ())),
-            hints=None if self.hints is None else (*self.hints, *(more.hints or ())),
         )
 
     def only(self, which: Sequence[int]) -> EpisodeBatch:
@@ -87,7 +84,6 @@ class EpisodeBatch:
             tasks=tuple(self.tasks[i] for i in which),
             seeds=tuple(self.seeds[i] for i in which),
             route=None if self.route is None else tuple(self.route[i] for i in which),
-            hints=None if self.hints is None else tuple(self.hints[i] for i in which),
         )
 
 
@@ -98,8 +94,7 @@ More = Callable[[], EpisodeBatch | None]
 @dataclass(frozen=True)
 class Player:
     """Runs batches of episodes. `max_tokens`: per turn; `max_seconds`: of an episode since its
-    first message, looked at whenever a turn has ended; `faults`: keeps tracebacks; `shards`: parts
-    of a batch, `workers`: processes that play them (`play.shards`)."""
+    first message, looked at whenever a turn has ended; `faults`: keeps tracebacks."""
 
     policy: Policy
     suites: Suites
@@ -107,8 +102,6 @@ class Player:
     max_tokens: int = 96
     max_seconds: float | None = None
     faults: Faults = field(default_factory=Faults)
-    shards: int = 1
-    workers: int = 1
 
     @property
     def repeats(self) -> bool:
@@ -121,26 +114,9 @@ class Player:
         self, batch: EpisodeBatch, on_episode: OnEpisode | None = None, more: More | None = None
     ) -> list[Trajectory]:
         """The batch's trajectories, in order; `on_episode(i, trajectory)` is called at each end.
-        `more`: episodes that join those that run (with one shard only)."""
+        `more`: episodes that join those that run."""
         self.policy.load(batch.agent)
-        if self.shards == 1:
-            return _Playing(self, batch, on_episode, more).play()
-        done: dict[int, Trajectory] = {}
-
-        def ended(place: int, trajectory: Trajectory) -> None:
-            done[place] = trajectory
-            if on_episode is not None:
-                on_episode(place, trajectory)
-
-        def part(places: Sequence[int], tell: shards.Ended, fault: shards.Fault) -> None:
-            own = replace(self, faults=FaultsElsewhere(fault))
-            _Playing(own, batch.only(places), lambda i, t: tell(places[i], t)).play()
-
-        suites = {id(suite): suite for suite in map(self.suites.of, batch.tasks)}.values()
-        workers = self.workers if all(suite.forks for suite in suites) else 1
-        parts = shards.divided(batch.tasks, self.shards)
-        shards.play(parts, workers, part, ended, self.faults.keep)
-        return [done[i] for i in range(len(batch))]
+        return _Playing(self, batch, on_episode, more).play()
 
 
 Choice = str | Mixture | None  # an adapter's name, a weighted sum, or the base model
@@ -286,9 +262,8 @@ class _Playing:
     def _open(self, episode: _Live, step: Step) -> None:
         """Starts the conversation: adds the guidance, sets the tools and chooses the adapter."""
         episode.opened, episode.began = True, time.monotonic()
-        hint = "" if self.batch.hints is None else self.batch.hints[episode.index]
-        guidance = "\n".join(text for text in (self.batch.agent.prompt, hint) if text)
-        opening = replace(step, messages=steps.with_guidance(step.messages, guidance))
+        messages = steps.with_guidance(step.messages, self.batch.agent.prompt)
+        opening = replace(step, messages=messages)
         episode.tools = step.tools
         begin = partial(self._begin, episode, opening)
         if self.router is None:

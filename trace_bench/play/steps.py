@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -162,12 +162,10 @@ class Faults:
         kind = f"{type(error).__name__} {place.filename}:{place.lineno}"
         if kind in self._kinds:
             return
-        text = without_password("".join(traceback.format_exception(error)))
-        self.keep(kind, f"{task.id}, lost at the boundary {boundary}:\n{text}\n")
-
-    def keep(self, kind: str, text: str) -> None:
-        if self.path is None or kind in self._kinds or len(self._kinds) >= MOST:
+        if self.path is None or len(self._kinds) >= MOST:
             return
+        trace = without_password("".join(traceback.format_exception(error)))
+        text = f"{task.id}, lost at the boundary {boundary}:\n{trace}\n"
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             how = "a" if self._kinds else "w"
@@ -179,18 +177,6 @@ class Faults:
     def where(self) -> str:
         """The file as the end of a message; empty if this start has written none."""
         return f" Tracebacks: {self.path}." if self._kinds else ""
-
-
-class FaultsElsewhere(Faults):
-    """Tells kind and text of each cause once, to be kept by another."""
-
-    def __init__(self, tell: Callable[[str, str], None]) -> None:
-        super().__init__()
-        self._tell = tell
-
-    def keep(self, kind: str, text: str) -> None:
-        self._kinds.add(kind)
-        self._tell(kind, text)
 
 
 def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:

@@ -66,7 +66,6 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         check_device(device)
         model, tokenizer = load_model(model_path, device, dtype)
         self.capacity = batch
-        self.forks = device == "cpu"
         self.context: int = context_of(model.config, context)
         self.chat = Chat(tokenizer, str(model_path), thinking)
         self._thoughts = thoughts

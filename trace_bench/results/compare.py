@@ -21,7 +21,6 @@ DEFAULTS = {
     "evaluation.retries": 1,
     "policy.thinking": None,
     "policy.max_seconds": None,
-    "policy.shards": 1,
     "policy.thoughts": "own",
     "policy.parse": "server",
     "trainer.algorithm.name": "grpo",

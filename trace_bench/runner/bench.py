@@ -24,7 +24,7 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
 from trace_bench.play.steps import opened
-from trace_bench.play.suites import about_of, name_of, tags, tasks_of
+from trace_bench.play.suites import about_of, tags, tasks_of
 from trace_bench.runner import build
 from trace_bench.runner.build import MAKER, Log
 from trace_bench.runner.folder import Place
@@ -152,7 +152,6 @@ def build_bench(
         settings, parts, place, context, suite, roles, trainer, method, plan, train, held_out,
         policy, log,
     )  # fmt: skip
-    _check_shards(bench)
     if new:
         said = [check_prompts(policy, suite, held_out)]
         said.append(try_turn(policy, suite, held_out, settings.policy))
@@ -161,23 +160,6 @@ def build_bench(
     if plan.trains:
         trainer.preflight(new)
     return bench
-
-
-def _check_shards(bench: Bench) -> None:
-    """Raises UserError for a policy whose batches cannot be divided."""
-    settings = bench.settings.policy
-    if settings.shards > 1 and not bench.policy.forks:
-        raise UserError(
-            f"policy.shards={settings.shards} divides the batches of a policy that works in forks "
-            f"of this process, which policy={bench.parts['policy'].label} with policy.device="
-            f"{settings.device} does not; allowed there: 1. Change `policy.shards`."
-        )
-    if settings.workers > 1 and not bench.suite.forks:
-        bench.log(
-            f"policy.workers={settings.workers}, but one process plays all episodes of "
-            f"{name_of(bench.suite)}, whose environments do not work in a fork of this process "
-            "(Suite.forks; none in a sandbox does)"
-        )
 
 
 LOOKED_AT = 8  # tasks

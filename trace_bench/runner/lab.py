@@ -129,7 +129,6 @@ class RunLab:
         purpose: Purpose,
         temperature: float = 1.0,
         route: Sequence[str | None] | None = None,
-        hints: Sequence[str] | None = None,
         by: PlayElsewhere | None = None,
     ) -> list[Trajectory]:
         """Runs one episode per entry of `tasks`, in order, charged to the budget unless
@@ -149,8 +148,7 @@ class RunLab:
         started = time.monotonic()
         seeds = tuple(stable_seed(self.seed, call, i) for i in range(len(tasks)))
         way = None if route is None else tuple(route)
-        told = None if hints is None else tuple(hints)
-        batch = EpisodeBatch(agent, tuple(tasks), seeds, temperature, way, told)
+        batch = EpisodeBatch(agent, tuple(tasks), seeds, temperature, way)
         out = self._played(NamedCall(call, batch, purpose, by))
         self.spent += charge
         self.episodes.add(outcome_of("", 0, trajectory, 0) for trajectory in out)

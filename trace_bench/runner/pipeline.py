@@ -159,7 +159,7 @@ def _execute(
     clock = Clock(folder / TIMING, progress.stage)
     suites, faults = Suites(bench.suite, lots=settings.rehearsal), Faults(folder / FAULTS)
     limits = how.max_turns, how.max_tokens, how.max_seconds
-    player = Player(bench.policy, suites, *limits, faults, how.shards, how.workers)
+    player = Player(bench.policy, suites, *limits, faults)
     points = checkpoints(settings, bench.plan)
     evaluation = Evaluation(folder, player, settings, bench.held_out, points, progress, clock)
     stack.enter_context(closing(evaluation))

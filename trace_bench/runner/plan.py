@@ -12,7 +12,6 @@ from trace_bench.core.beginning import Beginning, read_beginning
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
     ContinuesAdapters,
-    HasReference,
     Method,
     MethodPlan,
     Need,
@@ -58,20 +57,7 @@ def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) ->
             "trace_bench.MethodPlan (docs/methods.md). Change `method`."
         )
     _check_plan(type(method).__name__, found)
-    if found.trains and trainer.references:
-        found = _given(found, tasks)
     return with_beginning(found, beginning_of(settings))
-
-
-def _given(plan: MethodPlan, tasks: int) -> MethodPlan:
-    """The plan of a method whose trainer is given references: every table says so."""
-    hint = "Set `trainer.algorithm` to one that is given none."
-    return replace(
-        plan,
-        needs=(*plan.needs, Need("env", HasReference, "docs/algorithms.md", hint)),
-        demonstrations=plan.demonstrations + tasks,
-        marks=(*plan.marks, f"given the references of {tasks} tasks"),
-    )
 
 
 def _check_plan(method: str, plan: MethodPlan) -> None:

@@ -64,8 +64,6 @@ class SandboxedEnv(Env):
 class SandboxedSuite(Forwards, Suite):
     """The pool's workers run the episodes; all else is answered by the suite `inside`."""
 
-    forks = False  # a fork would read from the same workers as its parent
-
     def __init__(self, inside: Suite, pool: Pool) -> None:
         super().__init__(inside)
         self._pool = pool

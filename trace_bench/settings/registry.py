@@ -83,8 +83,6 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "rloo": "trace_bench.trainers.algorithms.rloo:Rloo",
         "reinforce_pp": "trace_bench.trainers.algorithms.reinforce_pp:ReinforcePlusPlus",
         "gigpo": "trace_bench.trainers.algorithms.gigpo:Gigpo",
-        "sdpo": "trace_bench.trainers.algorithms.sdpo:Sdpo",
-        "opsd": "trace_bench.trainers.algorithms.sdpo:Opsd",
     },
     "policy": {
         "local": "trace_bench.policies:local_policy",

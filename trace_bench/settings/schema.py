@@ -70,13 +70,6 @@ class PolicySettings(PartSettings):
     """CPU threads of this process (policy=local, trainer=local); another count changes rounding, so
     it belongs to the run. A second one gains the tiny model some 15 %, and costs it much more than
     that when another program needs the core."""
-    shards: int = field(default=1, metadata=number(1, 1024) | LATER)
-    """Into how many parts of whole groups a call's episodes are divided, each played as a batch of
-    its own (policy=local on a CPU), and a minibatch of trainer=local into as many. It
-    changes rounding, so it belongs to the run."""
-    workers: int = field(default=1, metadata=number(1, 1024) | PLACE)
-    """Processes that work these parts off, at most policy.shards; any number gives the same
-    bytes."""
     context: int | None = field(default=None, metadata=number(2) | BY_MODEL)
     """Tokens of one episode; null: what suits the model (docs/models.md); of a small one, what it
     can hold, at most 1024 (policy=local), or what the servers have."""
@@ -104,19 +97,6 @@ class PolicySettings(PartSettings):
     """Thoughts of earlier turns in what the model reads. own: as its template has them; where that
     drops them, each stretch of a conversation is a training sequence of its own. keep: all stay,
     and a conversation is one sequence."""
-
-    def __post_init__(self) -> None:
-        if self.workers > self.shards:
-            raise UserError(
-                f"policy.workers={self.workers} has {self.shards} parts to play; allowed: at most "
-                f"policy.shards={self.shards}. Change `policy.shards`, which belongs to the run, "
-                "or `policy.workers`."
-            )
-        if self.workers > 1 and self.threads > 1:  # OpenMP's threads are in no fork
-            raise UserError(
-                f"policy.workers={self.workers} are forks of a process with one thread; "
-                f"policy.threads={self.threads} was given. Set one of them to 1."
-            )
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,8 @@
-"""The course of a training job: which tasks it runs next, how many, which rollouts have a hint, and
-what it has spent.
+"""The course of a training job: which tasks it runs next, how many, and what it has spent.
 
 With `order=shuffled` and `resample=0` all of it is known beforehand (`make_schedule`). The other
 settings depend on the job's seed and the rewards of groups that were run alone, so that a job that
 is resumed takes the same course again.
-
-Hints (TRACE, section 2; `trainer.hinted`): some rollouts of a group run with a line in the system
-message that names the tools of the task's reference, so that also where the agent alone would
-always fail, some succeed. They are trained on as if they had had the prompt of the group's other
-rollouts, as published, with the trainer's own log-probabilities as the old policy's (`update`): the
-ratio is 1 before the first step, and nothing corrects for the hint under which they were sampled.
 """
 
 from __future__ import annotations
@@ -17,19 +10,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Lab, PlayElsewhere, Suite
+from trace_bench.core.protocols import Lab, PlayElsewhere
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
-from trace_bench.play.steps import with_guidance
-from trace_bench.trainers.record import check_turns, mean
+from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.trainers.record import check_turns
 from trace_bench.trainers.settings import Recipe
-from trace_bench.trainers.tree import Tokens, stretches, with_prompt
-
-if TYPE_CHECKING:
-    from trace_bench.policies.chat import Chat
 
 T = TypeVar("T")
 
@@ -48,7 +36,6 @@ class Course:
         self.total = settings.group_size * sum(make_schedule(rollouts, settings, name))
         self.spent = self.begun = 0
         self._groups = 0  # run so far
-        self._epoch, self._queue = -1, list[int]()  # order=skipping: what is left of an epoch
         self._equal: dict[str, int] = {}  # task id -> how many of its latest groups were constant
 
     def iterations_left(self) -> bool:
@@ -100,11 +87,8 @@ class Course:
         return min(self.settings.groups, left)
 
     def _next(self, count: int) -> list[Task]:
-        order = self.settings.order
-        if order == "prioritized":
+        if self.settings.order == "prioritized":
             chosen = self._prioritized(count)
-        elif order == "skipping":
-            chosen = [self._unskipped() for _ in range(count)]
         else:
             groups = range(self._groups, self._groups + count)
             chosen = [task_of_group(g, self.tasks, self.seed) for g in groups]
@@ -125,18 +109,6 @@ class Course:
         keys.sort(reverse=True)  # Efraimidis and Spirakis 2006: draws without replacement
         chosen += [unique[name] for _, name in keys]
         return [chosen[n % len(chosen)] for n in range(count)]
-
-    def _unskipped(self) -> Task:
-        """The next task of the shuffled order, without those whose latest group was constant; they
-        sit out one epoch. An epoch in which all would sit out is run whole."""
-        while not self._queue:
-            self._epoch += 1
-            order = epoch(len(self.tasks), self.seed, self._epoch)
-            kept = [i for i in order if not self._equal.get(self.tasks[i].id)]
-            for index in set(order) - set(kept):
-                self._equal[self.tasks[index].id] = 0
-            self._queue = kept or order
-        return self.tasks[self._queue.pop(0)]
 
 
 def in_groups(values: Sequence[T], size: int) -> list[Sequence[T]]:
@@ -220,90 +192,8 @@ def play_groups(
         purpose=Purpose.TRAINING,
         temperature=1.0,
         route=[adapter] * len(tasks),
-        hints=hints(lab, tasks, settings),
         by=by,
     )
     for trajectory in played:
         check_turns(trajectory, adapter)
     return played
-
-
-def reference(
-    suite: Suite,
-    task: Task,
-    why: str = "trainer.algorithm is given the references of the training tasks",
-    change: str = "Change `trainer.algorithm` or `env`.",
-) -> Sequence[Message]:
-    """The task's reference. Raises UserError for a suite without references."""
-    if not isinstance(suite, HasReference):
-        raise UserError(f"{why}, and {suite.name}/{suite.variant} has none. {change}")
-    return suite.reference(task)
-
-
-def hint(suite: Suite, task: Task) -> str:
-    """The tools that the task needs, in words. Raises UserError for a suite without references."""
-    why = "trainer.hinted names the tools of a task's reference"
-    known = reference(suite, task, why, "Set `trainer.hinted` to 0, or change `env`.")
-    calls = [call for m in known for call in m.get("tool_calls") or ()]
-    names = dict.fromkeys(call["function"]["name"] for call in calls)
-    return f"Call {', then '.join(names)}." if names else "Call no tool."
-
-
-def hints(lab: Lab, tasks: Sequence[Task], settings: Recipe) -> list[str] | None:
-    """The hint of each episode of an iteration, "" for those without; None if there are none."""
-    if not settings.hinted:
-        return None
-    found = {task.id: hint(lab.suite_of(task), task) for task in tasks[:: settings.group_size]}
-    return [found[task.id] if is_hinted(n, settings) else "" for n, task in enumerate(tasks)]
-
-
-def is_hinted(place: int, settings: Recipe) -> bool:
-    """Whether the episode at this place of an iteration has a hint: the first of each group do."""
-    return place % settings.group_size < settings.hinted
-
-
-def without_hint(rewards: Sequence[float], settings: Recipe) -> dict[str, float | None]:
-    """What an iteration's rollouts earned that had no hint, as a metric where others had one."""
-    if not settings.hinted:
-        return {}
-    alone = [r for n, r in enumerate(rewards) if not is_hinted(n, settings) and r == r]
-    return {"reward_without_hint": mean(alone)}
-
-
-def sequences(trajectories: Sequence[Trajectory], settings: Recipe) -> list[list[Tokens]]:
-    """What of each trajectory is trained on, groups adjacent; of hinted rollouts without the hint,
-    and nothing where no rollout of the group tells what the prompt is without it."""
-    out: list[list[Tokens]] = []
-    for group in in_groups(trajectories, settings.group_size):
-        told, others = group[: settings.hinted], group[settings.hinted :]
-        prompt = next((ids for t in others if t.turns and (ids := t.turns[0].prompt_ids)), ())
-        out += [stretches(with_prompt(t, prompt)) if prompt and t.turns else [] for t in told]
-        out += [stretches(t) for t in others]
-    return out
-
-
-def taught(
-    played: Sequence[Trajectory],
-    rewards: Sequence[float],
-    reference: Callable[[str], Sequence[Message]],
-    settings: Recipe,
-    chat: Chat,
-    context: int,
-) -> list[list[Tokens]]:
-    """The training sequences of an iteration's rollouts as their teacher reads them, with the
-    algorithm's lesson in the prompt; none of one without a lesson or a turn, or longer than
-    `context`. `reference`: of a task's id."""
-    size = settings.group_size
-    out: list[list[Tokens]] = []
-    for group, earned in zip(in_groups(played, size), in_groups(rewards, size), strict=True):
-        lessons = settings.algorithm.lessons(group, earned, reference)
-        for trajectory, text in zip(group, lessons, strict=True):
-            if not (text and trajectory.turns):
-                out.append([])
-                continue
-            start = trajectory.turns[0]
-            ids = chat.first(with_guidance(start.messages, text), trajectory.tools)
-            found = stretches(with_prompt(trajectory, ids))
-            longest = max((len(s.ids) for s in found), default=0)  # none: a server sent no tokens
-            out.append(found if longest <= context else [])
-    return out

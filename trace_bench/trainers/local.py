@@ -1,4 +1,4 @@
-"""GRPO with LoRA in this process, on CPU or one GPU, or on a CPU in several. After every iteration
+"""GRPO with LoRA in this process, on CPU or one GPU. After every iteration
 the state is saved, so that a job that was killed at any moment gives the same result when resumed
 (bit by bit with the same number of threads)."""
 
@@ -14,16 +14,12 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AgentSpec, Message, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Task, Trajectory
 from trace_bench.trainers.course import (
     Course,
     curve_caveat,
     make_schedule,
     play_groups,
-    reference,
-    sequences,
-    taught,
-    without_hint,
 )
 from trace_bench.trainers.memory import shape_of
 from trace_bench.trainers.record import (
@@ -46,20 +42,17 @@ if TYPE_CHECKING:
 
     from trace_bench.trainers.grpo import Advantages
     from trace_bench.trainers.model import Learner
-    from trace_bench.trainers.passes import Passes
-    from trace_bench.trainers.tree import Tokens
     from trace_bench.trainers.update import State, Steps
 
 
 class LocalTrainer(ByRecipe, FineTunes):
-    """`trainer=local`: GRPO with LoRA in this process, or with `policy.workers` forks of it."""
+    """`trainer=local`: GRPO with LoRA in this process."""
 
     settings: TrainerSettings
     weights_here = True
 
     def __init__(self, settings: TrainerSettings, run: RunContext) -> None:
         self.settings, self.context = settings, run
-        self.references = settings.algorithm.references
         self._learners: dict[str, Learner] = {}  # the last one, for later jobs
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
@@ -100,23 +93,21 @@ class LocalTrainer(ByRecipe, FineTunes):
     def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
         """Of every second one rewarded, so that there is something to learn."""
         from trace_bench.trainers.grpo import credit
-        from trace_bench.trainers.passes import passing
+        from trace_bench.trainers.tree import stretches
         from trace_bench.trainers.update import State, restore, update
 
         size = self.settings.group_size
         usable = [t for t in played if exact(t)]
         usable = usable[: len(usable) - len(usable) % size]
-        if not usable or self.settings.algorithm.taught:
+        if not usable:
             return None
         job = TrainingJob("timed", AgentSpec(model), (), len(usable), 0)
         learner = self.learner(model)
         optimizer = restore(State("timed"), learner, self.settings, 0)
         found = credit(usable, [float(n % 2) for n in range(len(usable))], job, self.settings)
-        rows = sequences(usable, self.settings)
-        shards, workers = self.context.shards, self.context.workers
-        with passing(learner, self.settings, workers, lambda _: None) as passes:
-            began = time.perf_counter()
-            update(learner, optimizer, rows, found, self.settings, 0, passes=passes, shards=shards)
+        rows = [stretches(t) for t in usable]
+        began = time.perf_counter()
+        update(learner, optimizer, rows, found, self.settings, 0)
         return (time.perf_counter() - began) / len(usable)
 
     def learner(self, model: str) -> Learner:
@@ -165,24 +156,21 @@ class _Training:
         return conclude(self.job, self.lab, state.records, self.agent(state.iteration))
 
     def go_on(self, state: State) -> None:
-        from trace_bench.trainers.passes import passing
         from trace_bench.trainers.update import restore
 
         self.learner = self.trainer.learner(self.job.agent.model)
         self.optimizer = restore(state, self.learner, self.settings, self.job.seed, self.start)
-        workers = self.trainer.context.workers
-        with passing(self.learner, self.settings, workers, self.lab.log) as passes:
-            while not state.finished:
-                iteration = state.iteration
-                record = self.learn(iteration, *self.rollouts(iteration), passes)
-                perfect = record["one_share"] == 1.0
-                state.perfect = state.perfect + 1 if perfect else 0
-                state.records.append(record)
-                state.iteration = iteration + 1
-                last = not self.course.iterations_left()
-                state.finished = last or state.perfect >= self.settings.patience
-                self.save(state)
-                publish(self.job, self.lab, record, self.agent(state.iteration))
+        while not state.finished:
+            iteration = state.iteration
+            record = self.learn(iteration, *self.rollouts(iteration))
+            perfect = record["one_share"] == 1.0
+            state.perfect = state.perfect + 1 if perfect else 0
+            state.records.append(record)
+            state.iteration = iteration + 1
+            last = not self.course.iterations_left()
+            state.finished = last or state.perfect >= self.settings.patience
+            self.save(state)
+            publish(self.job, self.lab, record, self.agent(state.iteration))
 
     # -- an iteration's rollouts ------------------------------------------------------------------
 
@@ -252,59 +240,32 @@ class _Training:
     # -- learning ---------------------------------------------------------------------------------
 
     def learn(
-        self,
-        iteration: int,
-        trajectories: Sequence[Trajectory],
-        rewards: Sequence[float],
-        passes: Passes,
+        self, iteration: int, trajectories: Sequence[Trajectory], rewards: Sequence[float]
     ) -> dict[str, Any]:
         """Updates the adapter from one iteration's rollouts; returns metrics."""
         from trace_bench.trainers.adapters import largest_update
         from trace_bench.trainers.grpo import credit
+        from trace_bench.trainers.tree import stretches
         from trace_bench.trainers.update import update
 
         found = credit(trajectories, rewards, self.job, self.settings)
         for options in self.optimizer.param_groups:
             options["lr"] = self.course.rate()
-        lessons = self.lessons(trajectories, rewards)
         steps = update(
             self.learner,
             self.optimizer,
-            sequences(trajectories, self.settings),
+            [stretches(t) for t in trajectories],
             found,
             self.settings,
             stable_seed(self.job.seed, "update", iteration),
-            told=partial(self.lab.step, self.where(iteration)),
-            taught=lessons,
-            passes=passes,
-            shards=self.trainer.context.shards,
+            progress=partial(self.lab.step, self.where(iteration)),
         )
-        told = sum(map(all, zip(found.trained.tolist(), lessons, strict=False)))
         largest = largest_update(self.learner.layers)
         check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
         return {
             **self.record(iteration, trajectories, found, steps),
             "update_norm": largest[0],
-            **without_hint(rewards, self.settings),
-            **({"taught": told} if self.settings.algorithm.taught else {}),
         }
-
-    def lessons(
-        self, trajectories: Sequence[Trajectory], rewards: Sequence[float]
-    ) -> Sequence[Sequence[Tokens]]:
-        """The rollouts as their teacher reads them; () where the algorithm has none."""
-        if not self.settings.algorithm.taught:
-            return ()
-        from trace_bench.policies.chat import Chat
-        from trace_bench.policies.loading import load_tokenizer
-
-        model, known = self.job.agent.model, {task.id: task for task in self.job.tasks}
-        chat = Chat(load_tokenizer(model), model, self.trainer.context.thinking)
-
-        def of(name: str) -> Sequence[Message]:
-            return reference(self.lab.suite_of(known[name]), known[name])
-
-        return taught(trajectories, rewards, of, self.settings, chat, self.learner.context)
 
     def record(
         self, iteration: int, trajectories: Sequence[Trajectory], found: Advantages, steps: Steps

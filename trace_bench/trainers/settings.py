@@ -34,15 +34,12 @@ class Recipe:
     """Of AdamW, at the first step; null: what suits the model (docs/models.md)."""
     decay: Literal["linear", "constant"] = "linear"
     """linear: over the rollouts of one adapter, down to 0; or constant."""
-    order: Literal["shuffled", "prioritized", "skipping"] = "shuffled"
+    order: Literal["shuffled", "prioritized"] = "shuffled"
     """Which task comes next. shuffled: each epoch is a shuffle; prioritized: tasks whose latest
-    groups differ come first; skipping: a task whose latest group was constant sits out an epoch."""
+    groups differ come first."""
     resample: int = field(default=0, metadata=number(0))
     """How often an iteration's constant groups are replaced by new ones (DAPO, Yu et al. 2025,
     arXiv 2503.14476, section 3.2, samples until none is left); all of them are paid for."""
-    hinted: int = field(default=0, metadata=number(0))
-    """How many rollouts of a group run with the names of the tools that the task needs (TRACE,
-    section 2: 4 to 8 of 16, optional); they are trained on without these."""
     rank: int = field(default=16, metadata=number(1))
     """Of the LoRA matrices."""
     alpha: float = field(default=32.0, metadata=number(0))
@@ -76,11 +73,6 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self.algorithm.check(self)
-        if self.hinted >= self.group_size:
-            raise UserError(
-                f"trainer.hinted={self.hinted} of trainer.group_size={self.group_size} rollouts: "
-                "at least one runs without a hint. Lower `trainer.hinted`."
-            )
 
     @property
     def served_modules(self) -> list[str]:
@@ -109,9 +101,8 @@ class TrainerSettings(Recipe):
     patience: int = field(default=5, metadata=number(1))
     """Iterations with nothing left to learn before stopping early."""
     memory: float = field(default=4.0, metadata=number(0.01))
-    """GB that a forward pass may keep for the backward pass, in each process (policy.workers):
-    batches are divided to fit, and a sequence that does not fit alone has its layers computed
-    again."""
+    """GB that a forward pass may keep for the backward pass: batches are divided to fit, and a
+    sequence that does not fit alone has its layers computed again."""
 
 
 @dataclass(frozen=True)

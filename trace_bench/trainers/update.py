@@ -21,10 +21,10 @@ from trace_bench.core.store import stable_seed, write_bytes
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.adapters import begin_with, restart
-from trace_bench.trainers.course import in_groups, is_hinted
-from trace_bench.trainers.grpo import Advantages, Mismatch, mismatch, token_weights
+from trace_bench.trainers.algorithms import Batch
+from trace_bench.trainers.course import in_groups
+from trace_bench.trainers.grpo import Advantages, Mismatch, mismatch, policy_loss, token_weights
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.passes import Part, Passes, here, split
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, build, parts
 
@@ -51,66 +51,50 @@ def update(
     learner: Learner,
     optimizer: torch.optim.Optimizer,
     trajectories: Sequence[Sequence[Tokens]],
-    found: Advantages,
+    advantages: Advantages,
     settings: TrainerSettings,
     seed: int,
-    told: Callable[[int, int], None] = lambda done, total: None,
-    taught: Sequence[Sequence[Tokens]] = (),
-    passes: Passes | None = None,
-    shards: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Steps:
     """Runs all epochs and minibatches over an iteration's trajectories, each as its training
     sequences, the members of each group adjacent. A token weighs as if its trajectory were one
-    sequence. Stops before a step whose gradient is not finite. `told`: is given before each step
-    how many are done of how many. `taught`: each trajectory's sequences as the algorithm's teacher
-    reads them; one without is not trained on. `passes`: computes the gradients of the parts of a
-    minibatch (None: this process does), which is cut into `shards` of about as many tokens before
-    memory cuts it further."""
-    passes = passes or here(learner, settings)
+    sequence. Stops before a step whose gradient is not finite. `progress`: is given before each
+    step how many are done of how many."""
     steps = Steps()
     started = time.perf_counter()
-    usable = [bool(t) and len(s) > 0 for t, s in zip(found.trained, trajectories, strict=True)]
+    usable = [bool(t) and len(s) > 0 for t, s in zip(advantages.trained, trajectories, strict=True)]
     algorithm = settings.algorithm
-    if algorithm.taught:
-        usable = [u and len(t) > 0 for u, t in zip(usable, taught, strict=True)]
-    own = learner.rounded or bool(settings.hinted) or algorithm.truncate is not None
+    ours = learner.rounded or algorithm.truncate is not None  # the old policy's probabilities
     sequences = [s for each in trajectories for s in each]
-    owners = [i for i, each in enumerate(trajectories) for _ in each]
-    rows: list[list[int]] = [[] for _ in trajectories]  # the places of each trajectory's sequences
-    for row, owner in enumerate(owners):
-        rows[owner].append(row)
-    places = [row for row, owner in enumerate(owners) if usable[owner]]
-    hinted = [is_hinted(owner, settings) for owner in owners]
+    rows: list[list[int]] = []  # the places of each trajectory's sequences
+    for each in trajectories:
+        first = sum(map(len, rows))
+        rows.append(list(range(first, first + len(each))))
+    places = [row for of_one, used in zip(rows, usable, strict=True) if used for row in of_one]
     if not places:
         return steps
-    if own and settings.minibatches > 1:  # else the first step has them all
-        before = _before(learner, [sequences[i] for i in places], settings)
-        _replace(sequences, places, before, hinted, steps)
+    if ours and settings.minibatches > 1:  # else the first step has them all
+        before = _logprobs(learner, [sequences[i] for i in places], settings)
+        _replace(sequences, places, before, steps)
     if algorithm.kl > 0:
         with learner.without_adapter():
-            base = _before(learner, [sequences[i] for i in places], settings)
+            base = _logprobs(learner, [sequences[i] for i in places], settings)
         for i, logprobs in zip(places, base, strict=True):
             sequences[i] = replace(sequences[i], base=logprobs)
-    if algorithm.taught:
-        lessons = [s for used, each in zip(usable, taught, strict=True) if used for s in each]
-        for i, logprobs in zip(places, _before(learner, lessons, settings), strict=True):
-            sequences[i] = replace(sequences[i], teacher=logprobs)
     every = list(minibatches(usable, settings, seed))
     for members in every:
-        told(steps.steps, len(every))
+        progress(steps.steps, len(every))
         used = [row for i in members for row in rows[i]]
         batch = [sequences[row] for row in used]
         lengths = torch.tensor([sum(len(sequences[r].sampled) for r in rows[i]) for i in members])
         weights = token_weights(lengths, *algorithm.aggregation(settings))
-        weighed = found.spread(members, lengths), weights
-        first = steps.steps == 0
-        fresh = first and own and settings.minibatches == 1
-        norm, new = _step(
-            learner, optimizer, batch, weighed, settings, steps, fresh, passes, shards
-        )
+        spread = advantages.spread(members, lengths)
+        first_step = steps.steps == 0
+        fresh = first_step and ours and settings.minibatches == 1
+        norm, new = _step(learner, optimizer, batch, (spread, weights), settings, steps, fresh)
         if fresh:
-            _replace(sequences, used, new, hinted, steps)
-        elif first and not own:
+            _replace(sequences, used, new, steps)
+        elif first_step and not ours:
             old = np.concatenate([b.logprobs for b in batch])
             steps.mismatch = mismatch(torch.from_numpy(old), torch.from_numpy(np.concatenate(new)))
         if not math.isfinite(norm):
@@ -119,33 +103,30 @@ def update(
     return steps
 
 
-def _before(
+def _logprobs(
     learner: Learner, batch: Sequence[Tokens], settings: TrainerSettings
 ) -> list[np.ndarray]:
-    """The learner's own log-probabilities of each sequence, as it is."""
-    found: list[np.ndarray] = []
+    """The learner's log-probabilities of each sequence, as it is."""
+    logprobs: list[np.ndarray] = []
     with torch.no_grad():
         for part in parts(batch, settings.batch_tokens, learner.memory_budget):
-            found += split(learner.logprobs(build(part)), part)
-    return found
+            logprobs += _split(learner.logprobs(build(part)), part)
+    return logprobs
+
+
+def _split(logprobs: Tensor, sequences: Sequence[Tokens]) -> list[np.ndarray]:
+    ends = np.cumsum([len(s.sampled) for s in sequences])[:-1]
+    return np.split(logprobs.detach().cpu().numpy(), ends)
 
 
 def _replace(
-    sequences: list[Tokens],
-    places: Sequence[int],
-    own: Sequence[np.ndarray],
-    hinted: Sequence[bool],
-    steps: Steps,
+    sequences: list[Tokens], places: Sequence[int], ours: Sequence[np.ndarray], steps: Steps
 ) -> None:
-    """Puts the learner's own log-probabilities before the first step in place of the sampler's, so
-    that neither rounding nor a hint is taken for a change of the policy. What both are apart goes
-    into `steps`, of rollouts without a hint."""
-    alike = [n for n, i in enumerate(places) if not hinted[i]]
-    if alike:
-        sampler = np.concatenate([sequences[places[n]].logprobs for n in alike])
-        found = np.concatenate([own[n] for n in alike])
-        steps.mismatch = mismatch(torch.from_numpy(sampler), torch.from_numpy(found))
-    for i, logprobs in zip(places, own, strict=True):
+    """Puts the learner's log-probabilities before the first step in place of the sampler's, so
+    that rounding is not taken for a change of the policy. What both are apart goes into `steps`."""
+    sampler = np.concatenate([sequences[i].logprobs for i in places])
+    steps.mismatch = mismatch(torch.from_numpy(sampler), torch.from_numpy(np.concatenate(ours)))
+    for i, logprobs in zip(places, ours, strict=True):
         sequences[i] = replace(sequences[i], logprobs=logprobs, reported=sequences[i].logprobs)
 
 
@@ -159,9 +140,9 @@ def minibatches(
     for epoch in range(settings.epochs):
         order = list(groups)
         random.Random(stable_seed(seed, epoch)).shuffle(order)
-        parts = min(settings.minibatches, len(order))
-        for part in range(parts):
-            yield [i for g in order[part::parts] for i in g]
+        count = min(settings.minibatches, len(order))
+        for part in range(count):
+            yield [i for g in order[part::count] for i in g]
 
 
 def _step(
@@ -172,29 +153,26 @@ def _step(
     settings: TrainerSettings,
     steps: Steps,
     fresh: bool,
-    passes: Passes,
-    shards: int,
 ) -> tuple[float, list[np.ndarray]]:
     """One optimizer step on a minibatch; `weighed`: (advantages, weights) of its sampled tokens;
     `fresh`: the old policy is the learner as it is. Returns the norm of the gradient before
     clipping (NaN if the loss is NaN: clamping would turn that into a gradient of zero), and the
     log-probabilities of each sequence before the step."""
-    spread, weights = weighed
     optimizer.zero_grad(set_to_none=True)
     before: list[np.ndarray] = []
-    cut: list[Part] = []
-    ends = 0
-    for share in divided(batch, shards):
-        for part in parts(share, settings.batch_tokens, learner.memory_budget):
-            begins, ends = ends, ends + sum(len(b.sampled) for b in part)
-            cut.append(Part(part, spread[begins:ends], weights[begins:ends], fresh))
-    for own, passed in zip(cut, passes(cut), strict=True):
-        count = len(own.advantages)
-        steps.loss += passed.loss
-        steps.clipped += passed.clipped * count
-        steps.kl += passed.kl * count
+    done = 0
+    for part in parts(batch, settings.batch_tokens, learner.memory_budget):
+        count = sum(len(s.sampled) for s in part)
+        advantages, weights = (x[done : done + count].to(learner.device) for x in weighed)
+        new = learner.logprobs(build(part))
+        loss = policy_loss(_batch(new, part, advantages, fresh), weights, settings)
+        torch.autograd.backward(loss.loss)
+        steps.loss += float(loss.loss.detach())
+        steps.clipped += float(loss.clipped) * count
+        steps.kl += float(loss.kl) * count
         steps.weight += count
-        before += passed.logprobs
+        before += _split(new, part)
+        done += count
     norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters, settings.max_grad_norm))
     if not math.isfinite(steps.loss):
         norm = math.nan
@@ -206,14 +184,21 @@ def _step(
     return norm, before
 
 
-def divided(batch: Sequence[Tokens], shards: int) -> list[list[Tokens]]:
-    """At most `shards` runs of neighbours, of about as many tokens each."""
-    total, done = sum(len(s.ids) for s in batch), 0
-    shares: list[list[Tokens]] = [[] for _ in range(shards)]
-    for sequence in batch:
-        shares[(done + len(sequence.ids) // 2) * shards // total].append(sequence)
-        done += len(sequence.ids)
-    return [share for share in shares if share]
+def _batch(new: Tensor, part: Sequence[Tokens], advantages: Tensor, fresh: bool) -> Batch:
+    """What the loss of these sequences depends on."""
+
+    def joined(values: Sequence[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.concatenate(values)).to(new.device)
+
+    base = [s.base for s in part if s.base is not None]
+    return Batch(
+        new,
+        new.detach() if fresh else joined([s.logprobs for s in part]),
+        advantages,
+        torch.tensor([len(s.sampled) for s in part], device=new.device),
+        joined([s.logprobs if s.reported is None else s.reported for s in part]),
+        joined(base) if base else None,
+    )
 
 
 @dataclass

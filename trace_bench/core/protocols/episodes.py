@@ -69,20 +69,18 @@ class Suite:
 
     What the class says before a suite is made. image: the container image for sandbox=docker.
     lists_tasks_here: it needs no extra packages, so its tasks can be listed in this process even
-    when its episodes run in a sandbox. forks: its environments behave the same in a fork of this
-    process, as they share no connection, process or thread (`policy.workers`). larger: maps a
-    training split to one with more tasks of the same kind. tag_keys: the keys of a task's data
-    under which it lists, as words, what the task needs or is about; a report filters by them,
-    nothing is computed from them. world_key: the key of a task's data that names which of several
-    worlds it is of; each has figures of its own in the summary. general_demonstrations: the
-    "module:function" that gives a conversation of no task, (messages, tools), by its number, for
-    `method=sft`. typical: for the estimates of `dry_run=true`."""
+    when its episodes run in a sandbox. larger: maps a training split to one with more tasks of the
+    same kind. tag_keys: the keys of a task's data under which it lists, as words, what the task
+    needs or is about; a report filters by them, nothing is computed from them. world_key: the key
+    of a task's data that names which of several worlds it is of; each has figures of its own in the
+    summary. general_demonstrations: the "module:function" that gives a conversation of no task,
+    (messages, tools), by its number, for `method=sft`. typical: for the estimates of
+    `dry_run=true`."""
 
     name: str  # "toolsandbox"
     variant: str  # "embedded"
     image: str | None = None
     lists_tasks_here: bool = False
-    forks: bool = False
     larger: Mapping[str, str] = MappingProxyType({})
     tag_keys: tuple[str, ...] = ()
     world_key: str = ""
@@ -217,14 +215,13 @@ class Policy:
     `scripted`: it has no weights, so nothing can be trained on its turns. `at_servers`: its turns
     come from the servers in its setting `base_url`. `addresses`: its settings with addresses of
     servers, the first of which must be given, and for each the one that names the environment
-    variable with the key. `forks`: it works the same in a fork of this process. `context`: the
-    most tokens of an episode, of a policy that knows `first_prompt`."""
+    variable with the key. `context`: the most tokens of an episode, of a policy that knows
+    `first_prompt`."""
 
     capacity: int
     repeatable: bool
     scripted: bool = False
     at_servers: bool = False
-    forks: bool = False
     addresses: Mapping[str, str] = MappingProxyType({"base_url": "key_env"})
     context: int | None = None
 

@@ -58,11 +58,9 @@ class TrainingJob:
 class Trainer:
     """Trains one adapter from (agent, training tasks, reward) and returns the agent with it. All
     rollouts go through `lab.rollouts`. `weights_here`: it reads the weights from a folder on this
-    machine even if servers generate the turns; `references`: it is given the references of the
-    training tasks."""
+    machine even if servers generate the turns."""
 
     weights_here: bool = False
-    references: bool = False
 
     @abstractmethod
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec: ...
@@ -291,7 +289,6 @@ class Lab(Protocol):
         purpose: Purpose,
         temperature: float = 1.0,
         route: Sequence[str | None] | None = None,
-        hints: Sequence[str] | None = None,  # for each episode, added to the agent's prompt
         by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
     def prompt_states(self, prompts: Sequence[Prompt]) -> Sequence[State]: ...
@@ -360,9 +357,9 @@ class RunContext:
 
     fingerprint: the run's fingerprint. folder: the run folder; in another process, a folder in it.
     model: the base model's weights, a folder or a hub name; served_model: its name on the servers.
-    batch (live episodes), shards and workers (parts of a batch and their processes), context
-    (tokens of an episode; None: as the policy decides), threads, device, dtype, max_turns,
-    max_tokens, max_seconds, thinking, thoughts: the settings of that name in `policy`.
+    batch (live episodes), context (tokens of an episode; None: as the policy decides), threads,
+    device, dtype, max_turns, max_tokens, max_seconds, thinking, thoughts: the settings of that name
+    in `policy`.
     dev_split: the development split. general_demonstrations: the suite's. settings: the run's
     settings as plain data; identity: the data behind the fingerprint.
     ask: asks the model that plays the simulated user; None if a program plays it. judge: asks the
@@ -380,8 +377,6 @@ class RunContext:
     model: str = ""
     served_model: str = ""
     batch: int = 128
-    shards: int = 1
-    workers: int = 1
     context: int | None = None
     threads: int | None = None
     device: str = "cpu"

@@ -43,7 +43,6 @@ class BfclSuite(HasReference, HasChecklist, Synthesizes):
 
     name = "bfcl"
     image = "bfcl"
-    forks = True
     typical = Typical(10, 4700, 25, 4)  # of the references, at four characters a token
 
     def __init__(

@@ -14,7 +14,7 @@ Nothing here imports torch when it is imported, so that the command line stays f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,7 +25,6 @@ from trace_bench.settings.registry import Offered
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trace_bench.core.types import Message, Trajectory
     from trace_bench.trainers.grpo import Advantages
     from trace_bench.trainers.settings import Recipe
 
@@ -40,7 +39,7 @@ class Batch:
     """The sampled tokens of whole sequences, one after the other, all [tokens] but `lengths`
     [sequences]: of trajectories, or of the stretches of those that were rendered anew. `new`:
     log-probabilities with the gradient; `old`: before the iteration's first step; `sampler`: as it
-    reported them; `base`: without an adapter; `teacher`: with a lesson in the prompt."""
+    reported them; `base`: without an adapter."""
 
     new: Tensor
     old: Tensor
@@ -48,7 +47,6 @@ class Batch:
     lengths: Tensor
     sampler: Tensor | None = None
     base: Tensor | None = None
-    teacher: Tensor | None = None
 
     @property
     def ratio(self) -> Tensor:
@@ -97,10 +95,6 @@ class Algorithm(Chosen):
     """Whether its advantages need `Episodes.seen`."""
     checklists: ClassVar[bool] = True
     """Whether a method's checklists (method=cm2) may take the place of its advantages."""
-    taught: ClassVar[bool] = False
-    """Whether its loss needs `Batch.teacher`; rollouts without a lesson are then not trained on."""
-    references: ClassVar[bool] = False
-    """Whether its lessons are the references of the training tasks."""
 
     @classmethod
     def offered(cls) -> Mapping[str, type]:
@@ -113,7 +107,6 @@ class Algorithm(Chosen):
             "the base model": self.kl > 0,
             "the sampler's probabilities": self.truncate is not None,
             "equal observations": self.observations,
-            "references": self.references,
         }
         return tuple(name for name, wanted in asked.items() if wanted)
 
@@ -136,16 +129,6 @@ class Algorithm(Chosen):
                 f"checklists. Change `{SETTING}` (grpo, dapo, gspo and cispo take any), or "
                 "`method`."
             )
-
-    def lessons(
-        self,
-        group: Sequence[Trajectory],
-        rewards: Sequence[float],
-        reference: Callable[[str], Sequence[Message]],
-    ) -> list[str]:
-        """What the teacher of each member of a group has in its prompt, "" for no lesson, where the
-        algorithm is `taught`. `reference`: the reference's messages of a task id."""
-        return [""] * len(group)
 
     def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
         """The advantages of an iteration's episodes."""

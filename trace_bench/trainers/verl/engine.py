@@ -74,12 +74,9 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, Any]]:
     """(loss, metrics) of rows of tokens, all [rows, tokens], as verl calls it; verl adds the
     divergence from the base model itself, and computes the weights of truncated importance
-    sampling. It hands over no other field, so the log-probabilities of a teacher come as
-    `advantages`, of which an algorithm that has one makes no use."""
+    sampling."""
     mask = response_mask.bool()
-    given = advantages[mask]
-    teacher = given if recipe.algorithm.taught else None
-    batch = Batch(log_prob[mask], old_log_prob[mask], given, mask.sum(-1), teacher=teacher)
+    batch = Batch(log_prob[mask], old_log_prob[mask], advantages[mask], mask.sum(-1))
     each = recipe.algorithm.loss(batch, recipe)
     rows = torch.zeros_like(log_prob).masked_scatter(mask, each.values)
     if rollout_is_weights is not None:

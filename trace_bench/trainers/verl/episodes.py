@@ -14,7 +14,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,12 +35,11 @@ from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.grpo import packed, seen
 from trace_bench.trainers.record import exact, paid
-from trace_bench.trainers.tree import Tokens, stretches, with_prompt
+from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.verl.spec import (
     CALL,
     CREDIT,
     FIRST,
-    HINT,
     JOB_VARIABLE,
     NOTHING,
     TRAIN,
@@ -51,8 +50,6 @@ from trace_bench.trainers.verl.spec import (
 from trace_bench.trainers.verl.tokens import TokenPolicy, TokenServers, resolve
 
 MOST = 2**16  # episodes at once: all that verl asks for
-
-Group = tuple[str, int]  # a group's call, and the index of its first episode
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,6 @@ class Wanted:
     task: Task
     temperature: float
     answer: asyncio.Future[Trajectory]
-    hint: str = ""
 
 
 class EpisodeLoop(AgentLoopBase):
@@ -94,11 +90,8 @@ class EpisodeLoop(AgentLoopBase):
             player.ask(ask(spec.validation(step), index, step))
             return outputs(await answer, spec, step)
         call, first, member = str(info[CALL]), int(info[FIRST]), int(row["session_id"])
-        hint = str(info[HINT]) if member < spec.trainer.hinted else ""
-        player.ask(ask(call, first + member, step - 1, hint=hint))
-        trajectory = await player.prompts.without_hint((call, first), member, answer)
-        made = outputs(trajectory, spec, step - 1) if trajectory is not None else []
-        return made or [nothing(self.tokenizer)]
+        player.ask(ask(call, first + member, step - 1))
+        return outputs(await answer, spec, step - 1) or [nothing(self.tokenizer)]
 
 
 @functools.lru_cache(maxsize=1)
@@ -122,7 +115,6 @@ class EpisodePlayer:
         self._known = known_episodes(folder / "episodes", self.spec, StepFiles(folder).saved())
         self._played = Lines(folder / "episodes" / mine, Stored)
         self._validated = Lines(folder / "validation" / mine, Stored)
-        self.prompts = Prompts(self.spec.trainer.hinted, self.spec.trainer.group_size)
         self._asked: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
         self._others: list[Wanted] = []  # of other calls than the one that runs
         self._policy: TokenPolicy | None = None  # of the call that runs
@@ -184,7 +176,6 @@ class EpisodePlayer:
                 tuple(spec.episode_seed(call, ask.index) for ask in missing),
                 float(asks[0].temperature),
                 (spec.version(iteration),) * len(missing),
-                tuple(ask.hint for ask in missing),
             )
 
         def more() -> EpisodeBatch | None:
@@ -286,47 +277,3 @@ def credit_of(trajectory: Trajectory, spec: JobSpec) -> str:
         return ""
     lengths = [len(turn.token_ids) for turn in trajectory.turns]
     return json.dumps({"lengths": lengths, "seen": seen(trajectory)})
-
-
-class Prompts:
-    """The first prompts of rollouts without a hint, after which those with one are trained on, as
-    in `trainers.course`. verl runs all rollouts of a group in one process."""
-
-    def __init__(self, hinted: int, size: int) -> None:
-        self.hinted, self.size = hinted, size
-        self._there: dict[Group, dict[int, tuple[int, ...]]] = {}
-        self._found: dict[Group, asyncio.Future[tuple[int, ...]]] = {}
-
-    async def without_hint(
-        self, group: Group, member: int, answer: Awaitable[Trajectory]
-    ) -> Trajectory | None:
-        """The episode that `answer` brings as it is trained on: of the first members of a group
-        after the prompt of the others, None if none of these has one. Raises as `answer` does."""
-        if not self.hinted:
-            return await answer
-        if member >= self.hinted:
-            prompt: tuple[int, ...] = ()
-            try:
-                trajectory = await answer
-                prompt = trajectory.turns[0].prompt_ids if trajectory.turns else ()
-            finally:  # others wait for it
-                self._ended(group, member, prompt)
-            return trajectory
-        trajectory = await answer
-        prompt = await self._of(group)
-        return with_prompt(trajectory, prompt) if prompt and trajectory.turns else None
-
-    def _ended(self, group: Group, member: int, prompt: tuple[int, ...]) -> None:
-        there = self._there.setdefault(group, {})
-        there[member] = prompt
-        if len(there) == self.size - self.hinted:
-            first = next((found for _, found in sorted(there.items()) if found), ())
-            self._of(group).set_result(first)
-
-    def _of(self, group: Group) -> asyncio.Future[tuple[int, ...]]:
-        if group not in self._found:
-            for old in [g for g in self._found if g[0] != group[0]]:  # earlier calls have ended
-                self._found.pop(old)
-                self._there.pop(old, None)
-            self._found[group] = asyncio.get_running_loop().create_future()
-        return self._found[group]

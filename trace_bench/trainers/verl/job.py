@@ -16,15 +16,14 @@ import torch
 from torch import Tensor
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, RunContext, Source, TrainingJob
+from trace_bench.core.protocols import RunContext, Source, TrainingJob
 from trace_bench.core.store import fingerprint, read_bytes, write_text
 from trace_bench.core.types import Task, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.adapters import Pair, begin_with, fresh, write_adapter
-from trace_bench.trainers.course import hint, reference
 from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.spec import HINT, REFERENCE, TRAIN, VALIDATION, JobSpec
+from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec
 
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _NAME = re.compile(r"^(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight$")
@@ -100,16 +99,14 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     write_text(path, digest)
 
 
-def prepare(
-    folder: Path, job: TrainingJob, spec: JobSpec, lab: Lab, validation: Sequence[Task]
-) -> None:
+def prepare(folder: Path, job: TrainingJob, spec: JobSpec, validation: Sequence[Task]) -> None:
     """Writes all files that verl's processes read. Done at every start, since they depend on the
-    job alone. Raises UserError where a hint is asked for and the suite has no references."""
+    job alone."""
     spec.write(folder)
     settings, model = spec.trainer, spec.agent.model
-    table(folder / "tasks.parquet", TRAIN, job.tasks, [given(settings, lab, t) for t in job.tasks])
+    table(folder / "tasks.parquet", TRAIN, job.tasks)
     if validation:
-        table(folder / "validation.parquet", VALIDATION, validation, [{}] * len(validation))
+        table(folder / "validation.parquet", VALIDATION, validation)
     loop = "trace_bench.trainers.verl.episodes.EpisodeLoop"
     write_text(folder / "agent_loop.yaml", f"- name: trace_bench\n  _target_: {loop}\n")
     layers = fresh(model, settings.target_modules, settings.rank, job.seed)
@@ -118,17 +115,9 @@ def prepare(
     write_adapter(folder / "start", layers, vars(settings), model)
 
 
-def given(settings: VerlSettings, lab: Lab, task: Task) -> dict[str, str]:
-    """What verl's processes are told of a task besides the task. Raises UserError for a suite
-    without the references that this needs."""
-    suite = lab.suite_of(task)
-    known = reference(suite, task) if settings.algorithm.references else ()
-    return {HINT: hint(suite, task) if settings.hinted else "", REFERENCE: json.dumps(list(known))}
-
-
-def table(path: Path, split: str, tasks: Sequence[Task], own: Sequence[Mapping[str, str]]) -> None:
-    """Writes the parquet file from which verl reads its tasks, atomically. `own`: more fields. verl
-    requires a prompt and a ground truth in every row, but ours are never used."""
+def table(path: Path, split: str, tasks: Sequence[Task]) -> None:
+    """Writes the parquet file from which verl reads its tasks, atomically. verl requires a prompt
+    and a ground truth in every row, but ours are never used."""
     import pyarrow
     from pyarrow import parquet
 
@@ -137,10 +126,10 @@ def table(path: Path, split: str, tasks: Sequence[Task], own: Sequence[Mapping[s
             "data_source": split,
             "prompt": [{"role": "user", "content": task.id}],
             "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"index": n, "split": split, "task": json.dumps(to_json(task)), **more},
+            "extra_info": {"index": n, "split": split, "task": json.dumps(to_json(task))},
             "agent_name": "trace_bench",
         }
-        for n, (task, more) in enumerate(zip(tasks, own, strict=True))
+        for n, task in enumerate(tasks)
     ]
     temporary = path.with_name(f".{path.name}.tmp")
     parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)

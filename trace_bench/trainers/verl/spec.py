@@ -56,12 +56,6 @@ MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "
 CALL, FIRST = "call", "first"
 """The extra fields of a prompt: the call of its group's episodes, and the index of the first."""
 
-HINT, REFERENCE = "hint", "reference"
-"""The extra fields of a task: the hint that some of its rollouts have (`course.hint`), and its
-reference's messages as JSON, for an algorithm that is given them; else empty."""
-
-TAUGHT = "trace_bench/taught"  # the metric: how many of an iteration's rollouts a teacher has read
-
 CREDIT = "trace_bench_episode"  # the extra field of a row: its part in advantages (`grpo.packed`)
 
 TRAIN, VALIDATION = "train", "validation"

@@ -4,7 +4,6 @@ more often, and stops when they can no longer arrive."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -18,7 +17,6 @@ from uuid import uuid4
 
 import numpy as np
 import ray
-import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import register_adv_est
@@ -30,12 +28,11 @@ from verl.workers.utils.padding import response_to_nested
 
 from trace_bench.core.decode import decode
 from trace_bench.core.types import Task, Trajectory
-from trace_bench.policies.chat import Chat
 from trace_bench.trainers import grpo
 from trace_bench.trainers.course import differ, in_groups
 from trace_bench.trainers.grpo import mismatch
 from trace_bench.trainers.verl import advantages, rows
-from trace_bench.trainers.verl.rows import Sampler, member_of
+from trace_bench.trainers.verl.rows import Sampler
 from trace_bench.trainers.verl.spec import (
     CALL,
     CREDIT,
@@ -45,8 +42,6 @@ from trace_bench.trainers.verl.spec import (
     MISMATCH,
     NOTHING,
     RATE,
-    REFERENCE,
-    TAUGHT,
     Arrivals,
     read_spec,
 )
@@ -83,7 +78,6 @@ class StepTrainer(PPOTrainerSync):
         folder = Path(os.environ[JOB_VARIABLE])
         self.spec, self.arrivals = read_spec(folder), Arrivals(folder / "episodes")
         self.course = self.spec.course(tasks)
-        self.played = dict[str, Sequence[Trajectory]]()  # the groups of this iteration, by name
         self.steps_per_epoch = self.total_training_steps + 1
 
     def prepare_step(self) -> dict[str, Any]:
@@ -99,13 +93,12 @@ class StepTrainer(PPOTrainerSync):
             names = self.submit(call, tasks)
             groups += len(tasks)
             self.replay_buffer.wait(groups)
-            rewards = self.rewards(call, tasks, names)
+            rewards = self.rewards(call, tasks)
             if self.spec.trainer.resample:
                 each = zip(names, in_groups(rewards, self.spec.trainer.group_size), strict=True)
                 self.replay_buffer.unwanted |= {n for n, found in each if not differ(found)}
             return rewards
 
-        self.played.clear()
         self.replay_buffer.unwanted.clear()
         self.course.iteration(self.spec.call(self.global_steps - 1), play)
         if not self.course.iterations_left():
@@ -125,12 +118,11 @@ class StepTrainer(PPOTrainerSync):
         self._submit_batch_to_rollout(batch)
         return list(data["uid"])
 
-    def rewards(self, call: str, tasks: Sequence[Task], names: Sequence[str] = ()) -> list[float]:
-        """The rewards of a call's episodes, which are on disk; unknown where none is asked for.
-        `names`: of the groups that are played now."""
+    def rewards(self, call: str, tasks: Sequence[Task]) -> list[float]:
+        """The rewards of a call's episodes, which are on disk; unknown where none is asked for."""
         size = self.spec.trainer.group_size
         count = len(tasks) * size
-        if not self.course.adapts and not (names and self.spec.trainer.algorithm.taught):
+        if not self.course.adapts:
             return [math.nan] * count
         there, end = dict[int, Trajectory](), time.monotonic() + _LATE
         while len(there) < count:
@@ -139,7 +131,6 @@ class StepTrainer(PPOTrainerSync):
                 raise RuntimeError(f"{self.arrivals.folder} has {len(there)} of {count} of {call}")
             time.sleep(_POLL)
         episodes = [there[n] for n in range(count)]
-        self.played |= zip(names, in_groups(episodes, size), strict=bool(names))
         return grpo.earned(episodes, self.spec, self.spec.trainer)
 
     def end(self) -> None:
@@ -179,9 +170,9 @@ class StepTrainer(PPOTrainerSync):
         """What the rows alone do not tell: the advantages that checklists give, or observations,
         and those of episodes of several rows, with the weights of their tokens."""
         batch, spec = super()._compute_advantage(batch, metrics), self.spec
-        several, taught = self._several(batch), spec.trainer.algorithm.taught
+        several = self._several(batch)
         own = spec.assignment is not None or spec.trainer.algorithm.observations
-        if not (own or several or taught):
+        if not (own or several):
             return batch
         fields = ("uid", "response_mask", "rm_scores", "extra_fields", "rollout_is_weights")
         data = rows.taken(batch, *fields)
@@ -195,8 +186,6 @@ class StepTrainer(PPOTrainerSync):
         there = advantages.joined(mask, every)
         made = advantages.of_episodes(spec, episodes, rewards, there, uid)
         values = response_to_nested(advantages.dealt(made, mask, every), nested)
-        if taught:
-            values = self._teach(batch, metrics)
         new = {"advantages": values, "returns": values}
         if several:
             usual = spec.groups * spec.trainer.group_size
@@ -206,15 +195,6 @@ class StepTrainer(PPOTrainerSync):
                 weights = weights * data["rollout_is_weights"].to_padded_tensor(padding=0)
             new["rollout_is_weights"] = response_to_nested(weights, nested)
         return rows.put(batch, **new)
-
-    def _teach(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """What the teacher says of the batch's tokens, in the place of their advantages."""
-        texts = {name: p["extra_info"][REFERENCE] for name, p in self.prompts.items()}
-        known = {name: json.loads(text) for name, text in texts.items()}
-        chat = Chat(self.tokenizer, self.spec.agent.model, self.spec.thinking)
-        told = rows.lessons(self.played, self.spec, chat, known)
-        metrics[TAUGHT] = len({key.rpartition("_")[0] for key in told})
-        return rows.read(batch, told, self.actor_rollout_wg)
 
     def _several(self, batch: Any) -> bool:
         """Whether an episode of the batch has several rows."""
@@ -255,15 +235,10 @@ class StepTrainer(PPOTrainerSync):
         data = rows.taken(batch, "response_mask", "rollout_log_probs", "old_log_probs")
         padded = data.to_padded_tensor()
         sampler, old = padded["rollout_log_probs"], padded["old_log_probs"]
-        hinted = torch.tensor([[member_of(key) < self.spec.trainer.hinted] for key in batch.keys])
-        alone = padded["response_mask"].bool() & ~hinted
-        found = mismatch(sampler[alone], old[alone])
+        sampled = padded["response_mask"].bool()
+        found = mismatch(sampler[sampled], old[sampled])
         if found is not None:
             metrics.update(zip(MISMATCH, (found.mean, found.max, found.kl), strict=True))
-        if hinted.any() and self.spec.trainer.algorithm.truncate is None:
-            # On GPUs what the sampler rounds is corrected; a hint is no rounding.
-            same = response_to_nested(torch.where(hinted, old, sampler), data["response_mask"])
-            rows.put(batch, rollout_log_probs=same)
         return batch
 
 

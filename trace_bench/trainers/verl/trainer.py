@@ -19,7 +19,7 @@ from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob, 
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Task, Trajectory
-from trace_bench.trainers.course import curve_caveat, play_groups, without_hint
+from trace_bench.trainers.course import curve_caveat, play_groups
 from trace_bench.trainers.record import (
     ByRecipe,
     check_finite,
@@ -37,7 +37,6 @@ from trace_bench.trainers.verl.process import Collector, Process
 from trace_bench.trainers.verl.spec import (
     MISMATCH,
     STEPS,
-    TAUGHT,
     Arrivals,
     JobSpec,
     StepFiles,
@@ -55,7 +54,6 @@ class VerlTrainer(ByRecipe):
 
     def __init__(self, settings: VerlSettings, run: RunContext) -> None:
         self.settings, self.context = settings, run
-        self.references = settings.algorithm.references
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
         full_iterations(rollouts, self.settings, name)
@@ -105,7 +103,7 @@ class _VerlTraining:
         else:
             split = context.dev_split
             wanted = self.lab.suite.tasks(split) if self.settings.validate_every else ()
-            prepare(self.folder, self.job, self.spec, self.lab, wanted)
+            prepare(self.folder, self.job, self.spec, wanted)
             try:
                 records = self.go_on()
             finally:
@@ -235,8 +233,6 @@ class _VerlTraining:
             "steps": steps_of(verl, found),
             **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},
             **of_sampler(where, mismatch_of(verl), self.settings.mismatch, self.lab),
-            **without_hint(rewards, self.settings),
-            **({"taught": verl.get(TAUGHT)} if self.settings.algorithm.taught else {}),
             **{key: value for key, value in verl.items() if key.startswith("val-core/")},
         }
 

@@ -94,7 +94,6 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
     variant = "embedded"
     image = "base"
     lists_tasks_here = True
-    forks = True
     larger = MappingProxyType({"train": "train_large"})
     tag_keys = ("requires",)
     general_demonstrations = "trace_bench.tiny.demos:general"
