@@ -53,8 +53,8 @@ def test_an_example_is_short_and_needs_nothing_but_the_package(path: Path) -> No
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for name in names:
             first = name.partition(".")[0]
-            known = name == "trace_bench" or first in ours | {"torch", "tokenizers", "transformers"}
-            assert known or first in sys.stdlib_module_names, name
+            allowed = ours | {"trace_bench", "torch", "tokenizers", "transformers"}
+            assert first in allowed or first in sys.stdlib_module_names, name
 
 
 def test_the_desk_keeps_the_contract(here: Path) -> None:
@@ -92,6 +92,19 @@ def test_a_method_of_ones_own(here: Path) -> None:
     assert summary["rollouts"]["prompt"] == 24
     code, said = forked_in(here, *arguments, "budget=11")
     assert code == 2 and said.startswith("error: budget=11 is too small for")
+
+
+def test_a_trainer_of_ones_own(here: Path) -> None:
+    """The adapter that moved is the one that is evaluated, and every member's episode is paid."""
+    trainer = ["trainer=custom", "trainer.factory=es:Evolution", "trainer.options.pairs=2"]
+    env = ["env=custom", "env.factory=desk:Suite", "env.options.size=8", "evaluation.limit=2"]
+    arguments = ["trace_bench", "method=rl", *trainer, *env, "checkpoints=[]"]
+    module(here, *arguments, "budget=13")
+    (summary,) = summaries(here).values()
+    assert summary["rollouts"]["training"] == 12, "of 13: one member would play alone"
+    assert summary["adapters"] == ["rl@0002"]
+    code, said = forked_in(here, *arguments, "budget=3")
+    assert code == 2 and "needs at least 4" in said
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ def test_a_policy_as_an_entry_point(site: Path, tmp_path: Path) -> None:
 def test_wrong_names_and_settings_are_met_with_all_there_are(site: Path, tmp_path: Path) -> None:
     for argument, words in {
         "env=dusk": "unknown env 'dusk'; allowed: babyai, bfcl, custom, desk, mcp, openenv",
-        "trainer=serch": "unknown trainer 'serch'; allowed: cispo, custom, dapo, dr_grpo, es, "
+        "trainer=serch": "unknown trainer 'serch'; allowed: cispo, custom, dapo, dr_grpo, "
         "gigpo, gspo, local, reinforce_pp, rloo, search",
         "trainer=search trainer.options.tris=2": "unknown key 'trainer.tris'; allowed: tries, st",
         "trainer=search trainer.options.tries=two": "trainer.tries='two' is not allowed; allowed",

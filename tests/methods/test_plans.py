@@ -24,9 +24,8 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
 from trace_bench.runner.plan import with_beginning
-from trace_bench.trainers.es import EsTrainer
 from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import EsSettings, TrainerSettings
+from trace_bench.trainers.settings import TrainerSettings
 
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 FEW = {"recovers_from_errors": 0.8}
@@ -158,10 +157,6 @@ def test_the_trainer_is_asked_whether_the_least_training_of_traces_adapters_is_e
         METHODS["trace"].plan(PlannedRun(160, 64, large))
     METHODS["trace"].plan(PlannedRun(260, 64, large))
     METHODS["joint"].plan(PlannedRun(260, 64, large))
-    es = EsTrainer(EsSettings(pairs=50))
-    with pytest.raises(UserError, match=r"96 rollouts and needs at least 100 .*minimum_training`"):
-        METHODS["trace"].plan(PlannedRun(160, 64, es))
-    method("trace", minimum_training=100).plan(PlannedRun(164, 64, es))
 
 
 def test_traces_yardstick_is_itself_with_one_adapter() -> None:

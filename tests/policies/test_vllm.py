@@ -129,28 +129,6 @@ def test_training_on_its_rollouts_knows_every_token(url: str, tmp_path: Path) ->
     assert served(url) == ["tiny"]
 
 
-def test_evolution_behind_it_is_that_of_this_process(url: str, tmp_path: Path) -> None:
-    """Its members are adapters that the server loads; they act greedily, so their rewards are the
-    same, and with them the adapter."""
-    there = ["policy=openai", f"policy.base_url={url}", "model.name=tiny"]
-    small = ["method=rl", "trainer=es", "trainer.pairs=2", "trainer.tasks=4", "budget=32"]
-    made: dict[str, Any] = {}
-    for name, more in (("here", []), ("there", there)):
-        folder = tmp_path / name
-        run(compose([*small, "evaluation.limit=8", "checkpoints=[]", f"run_dir={folder}", *more]))
-        lines = map(json.loads, (folder / "trajectories.jsonl").read_text().splitlines())
-        made[name] = {(x["call"], x["index"]): x["trajectory"]["score"] for x in lines}
-    same = [made["there"][key] == score for key, score in made["here"].items()]
-    assert len(same) == len(made["there"]) == 32 and all(same)
-    assert len({score["similarity"] for score in made["here"].values()}) > 1
-    weights = [
-        load_file(tmp_path / name / "adapters/rl/0002/adapter_model.safetensors") for name in made
-    ]
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
-    assert served(url) == ["tiny"]
-
-
 def test_base_and_adapters_act_in_one_batch(url: str, trained: Path) -> None:
     agent = convert(json.loads((trained / "agent.json").read_text()), AgentSpec)
     world = suite("toolsandbox", "embedded")

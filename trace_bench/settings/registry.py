@@ -72,7 +72,6 @@ OWN: Mapping[str, Mapping[str, str]] = {
     "trainer": {
         "local": "trace_bench.trainers.local:LocalTrainer",
         "verl": "trace_bench.trainers.verl:verl_trainer",
-        "es": "trace_bench.trainers.es:EsTrainer",
     },
     "trainer.algorithm": {
         "grpo": "trace_bench.trainers.algorithms:Algorithm",

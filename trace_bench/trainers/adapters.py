@@ -25,7 +25,7 @@ from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_adapter
 from trace_bench.policies.loading import without_weights
 from trace_bench.trainers.record import check_start
-from trace_bench.trainers.settings import EsSettings, Recipe
+from trace_bench.trainers.settings import Recipe
 
 
 class LoraLinear(nn.Module):
@@ -193,7 +193,7 @@ def write_adapter(
 def begin_with(
     layers: Mapping[str, LoraLinear] | Mapping[str, Pair],
     start: AdapterRef,
-    recipe: Recipe | EsSettings,
+    recipe: Recipe,
 ) -> None:
     """Puts an adapter's weights into freshly drawn layers, which then compute what it computes. If
     it has a smaller rank, or no weights for a layer, the rest stays as drawn, with zeros in B.

@@ -17,7 +17,7 @@ from trace_bench.core.protocols import AssignsAdvantages, ContinuesAdapters, Lab
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.engine.lora import read_weights
-from trace_bench.trainers.settings import EsSettings, Recipe
+from trace_bench.trainers.settings import Recipe
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
@@ -247,7 +247,7 @@ def start_of(agent: AgentSpec) -> AdapterRef | None:
     )
 
 
-def check_start(start: AdapterRef, recipe: Recipe | EsSettings) -> None:
+def check_start(start: AdapterRef, recipe: Recipe) -> None:
     """Raises UserError for an adapter that the recipe's adapters cannot hold."""
     weights = read_weights(start)
     ranks = {value.shape[0] for name, value in weights.items() if ".lora_A" in name}

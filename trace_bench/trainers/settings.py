@@ -106,34 +106,6 @@ class TrainerSettings(Recipe):
 
 
 @dataclass(frozen=True)
-class EsSettings:
-    """`trainer.*` of `trainer=es`: evolution strategies on a LoRA adapter's matrices B."""
-
-    pairs: int = field(default=15, metadata=number(1))
-    """Pairs of members with opposite noise (published: 30 members)."""
-    tasks: int = field(default=2, metadata=number(1))
-    """Tasks that every member plays in an iteration."""
-    sigma: float = field(default=0.15, metadata=number(1e-9))
-    """Deviation of the noise on each weight of B (published: 0.001 on all of the model's)."""
-    step: float = field(default=0.15, metadata=number(0))
-    """How far the adapter moves along the weighted mean of the noise, which has a deviation of 1
-    (published: half of sigma)."""
-    temperature: float = field(default=0.0, metadata=number(0))
-    """Of the members' turns (published: 0; the members differ enough)."""
-    rank: int = field(default=16, metadata=number(1))
-    """Of the LoRA matrices."""
-    alpha: float = field(default=32.0, metadata=number(0))
-    """Updates are scaled by alpha / rank."""
-    target_modules: tuple[str, ...] = LINEAR
-    """The layers that have an adapter."""
-
-    @property
-    def members(self) -> int:
-        """The population of an iteration."""
-        return 2 * self.pairs
-
-
-@dataclass(frozen=True)
 class VerlSettings(Recipe):
     """`trainer.*` of `trainer=verl`: the same recipe over several processes, GPUs and machines."""
 
