@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,3 +48,9 @@ def in_sandbox(
 def untrusted_suite(source: str, sandbox: Sandbox, log: Callable[[str], None]) -> Suite:
     """The suite of a source text that defines `suite()`."""
     return remote(source_pool({"source": source}, {"kind": "source"}, sandbox, log))
+
+
+def containers(engine: str, label: str, *more: str) -> list[str]:
+    """The ids of an engine's containers with this label, running or not; `more`: of `ps`."""
+    command = [engine, "ps", "--all", "--quiet", "--no-trunc", f"--filter=label={label}", *more]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

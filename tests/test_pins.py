@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from pages import ROOT
 
 MOVED = (
-    "torch", "transformers", "peft", "hydra-core", "omegaconf", "gepa", "httpx", "wandb", "docker",
+    "torch", "transformers", "peft", "hydra-core", "omegaconf", "gepa", "httpx", "wandb",
     "inspect-evals", "verl", "transferqueue", "hydra-joblib-launcher", "hydra-submitit-launcher",
 )  # fmt: skip
 """Packages whose interfaces have changed before, or that compute results."""

@@ -1,4 +1,4 @@
-"""Environments that mean harm, as program texts, and the sandbox to try them in."""
+"""An environment that does whatever its task says, and the sandbox to try harm in."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from trace_bench.core.types import Message, Step, Task
 from trace_bench.sandbox.engine import Sandbox
 
 DEADLINES = {"docker": 3.0, "podman": 3.0}  # the others start and end faster
+RUN = "hostile"
 ACTION: Message = {"role": "assistant", "content": "go"}
 
-_TEMPLATE = '''
+_SOURCE = '''
 import ctypes, errno, gc, json, os, resource, signal, socket, stat, subprocess, sys, threading, time
 from trace_bench.core.types import Score, Step, Task
 
@@ -39,13 +40,13 @@ def syscall(do, *arguments):
 
 class Env:
     def reset(self, task):
-        self.bad = task.data["bad"]
+        self.body = task.data["body"]
         return Step(({"role": "user", "content": "hello"},))
     def step(self, action):
-        said, score = "good", Score(1.0, True)
-        if self.bad:
-            said, score = harm(score)
-        return Step(({"role": "user", "content": str(said)},), done=True, score=score)
+        words = {**globals(), "said": "good", "score": Score(1.0, True)}
+        exec(self.body, words)
+        said, score = str(words["said"]), words["score"]
+        return Step(({"role": "user", "content": said},), done=True, score=score)
     def close(self):
         pass
 
@@ -54,17 +55,12 @@ class Suite:
     def splits(self):
         return ["train"]
     def tasks(self, split):
-        name = "hostile/test/train/"
-        return [Task(f"{name}{n}", "hostile", split, n, {"bad": not n}) for n in range(2)]
+        return []
     def make(self):
         return Env()
-    def reference(self, task):
-        return []
 
 def suite():
     return Suite()
-
-def harm(score):
 '''
 
 
@@ -86,39 +82,34 @@ def sandbox_of(kind: Any, workers: int = 1, **changes: Any) -> Sandbox:
     """A small one, with the images' files where the tests have them."""
     return Sandbox(
         kind, workers, deadline_of(kind), 30.0, 1, 256, cpus=1.0, processes=48, scratch=16,
-        run="hostile", roots=ROOTS, **changes,
+        run=f"{RUN}-{workers}", roots=ROOTS, **changes,
     )  # fmt: skip
 
 
-def suite_of(body: str, kind: str, workers: int = 1) -> ActsTogether:
-    """A suite whose task 0 carries out `body` in its step; task 1 is well-behaved. `body` may set
-    `said` and `score`."""
-    lines = ["said = 'nothing'", *body.strip("\n").split("\n"), "return said, score"]
-    source = _TEMPLATE + "".join(f"    {line}\n" for line in lines)
-    suite = untrusted_suite(source, sandbox_of(kind, workers), print)
+def suite_in(kind: str, workers: int = 1) -> ActsTogether:
+    """A suite whose tasks carry out their `body` in their step, where it may set `said` and
+    `score`."""
+    suite = untrusted_suite(_SOURCE, sandbox_of(kind, workers), print)
     assert isinstance(suite, ActsTogether)
     return suite
 
 
-def try_it(body: str, kind: str) -> Outcome:
-    """Carries out `body` beside a good episode in the same container, and sees to it that the good
-    one ends as if nothing had been."""
-    suite = suite_of(body, kind)
-    try:
-        bad, good = suite.tasks("train")
-        envs = [suite.make(), suite.make()]
-        for env, task in zip(envs, (bad, good), strict=True):
-            assert env.reset(task).messages[0]["content"] == "hello"
-        began = time.monotonic()
-        outcome = _outcome(suite.act([(envs[0], ACTION)])[0], began)
-        end = envs[1].step(ACTION)
+def try_it(suite: ActsTogether, body: str) -> Outcome:
+    """Carries out `body` beside a good episode in the same worker, and sees to it that the good one
+    ends as if nothing had been."""
+    bad, good, again = suite.make(), suite.make(), suite.make()
+    for env, text in ((bad, body), (good, ""), (again, "")):
+        task = Task("hostile/1", "hostile", "train", 0, {"body": text})
+        assert env.reset(task).messages[0]["content"] == "hello"
+    began = time.monotonic()
+    outcome = _outcome(suite.act([(bad, ACTION)])[0], began)
+    for env in (good, again):
+        end = env.step(ACTION)
         assert end.score is not None and end.score.success and end.done
-        again = suite.make()
-        again.reset(Task("t", "hostile", "train", 0, {"bad": False}))
-        assert again.step(ACTION).messages[0]["content"] == "good"
-        return outcome
-    finally:
-        suite.close()
+        assert end.messages[0]["content"] == "good"
+    for env in (bad, good, again):
+        env.close()
+    return outcome
 
 
 def _outcome(step: Step | Exception, began: float) -> Outcome:

@@ -12,7 +12,8 @@ import pytest
 from trace_bench.core.errors import UserError
 from trace_bench.sandbox import build
 from trace_bench.sandbox.build import main, names
-from trace_bench.sandbox.docker import connect
+from trace_bench.sandbox.docker import Docker
+from trace_bench.sandbox.engine import Sandbox
 
 pytestmark = pytest.mark.docker
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -33,11 +34,11 @@ def test_a_base_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -
 
 @root
 def test_no_permission_on_the_socket_is_reported_with_what_to_do() -> None:
-    connect().close()  # everything is imported, and as root it works
+    Docker.connect(Sandbox("docker"))  # as root it works
     os.seteuid(65534)
     try:
         with pytest.raises(UserError, match="may not be opened by this user; add the user to the"):
-            connect()
+            Docker.connect(Sandbox("docker"))
     finally:
         os.seteuid(0)
 
@@ -75,11 +76,11 @@ def test_the_image_holds_no_model_and_no_torch() -> None:
         "verl",
     ]
     look = "import os; print(*(f'{p}/{n}' for p, d, f in os.walk('.') for n in f), sep='\\n')"
-    said = connect().containers.run(
-        "trace-bench/base", ["-c", look], entrypoint="python3", working_dir="/opt",
-        network_disabled=True, remove=True,
-    )  # fmt: skip
-    files = [Path(line) for line in said.decode().splitlines()]
+    command = ["docker", "run", "--rm", "--entrypoint=python3", "--workdir=/opt", "--network=none"]
+    said = subprocess.run(
+        [*command, "trace-bench/base", "-c", look], capture_output=True, text=True, check=True
+    ).stdout
+    files = [Path(line) for line in said.splitlines()]
     heads = {"/".join(f.parts[:2]) for f in files}
     assert "project/trace_bench" in heads and "site/numpy" in heads
     assert not {"site/torch", "site/transformers", "site/docker"} & heads

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from docker.errors import APIError
-from sandboxes import chosen, in_process, in_sandbox
+from sandboxes import chosen, containers, in_process, in_sandbox
 
 from trace_bench.core.protocols import HasReference
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Entry, Purpose, Trajectory, to_json
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.engine import LABEL, Sandbox
 
 pytestmark = pytest.mark.docker
@@ -35,7 +33,7 @@ class Unlucky(ReferencePolicy):
 
     def __init__(self, suite: HasReference) -> None:
         super().__init__(suite)
-        self.client, self.rng, self.rounds, self.kills = connect(), random.Random(7), 0, 0
+        self.rng, self.rounds, self.kills = random.Random(7), 0, 0
         self.last = 0  # the round of the latest death: a worker that starts again then gets to work
         self.ended, self.died = threading.Event(), threading.Condition()
         self.killer = threading.Thread(target=self.kill, daemon=True)
@@ -54,13 +52,14 @@ class Unlucky(ReferencePolicy):
         while not self.ended.wait(self.rng.random() * 0.02):
             if self.owed() < 1 or self.rounds == self.last:
                 continue
-            with contextlib.suppress(APIError):  # a container may be gone before it is looked at
-                running = self.client.containers.list(filters={"label": f"{LABEL}=faults"})
-                if running:
-                    self.rng.choice(running).kill()
-                    with self.died:
-                        self.kills, self.last = self.kills + 1, self.rounds
-                        self.died.notify()
+            running = containers("docker", f"{LABEL}=faults", "--filter=status=running")
+            if not running:
+                continue
+            command = ["docker", "kill", self.rng.choice(running)]
+            if subprocess.run(command, capture_output=True).returncode == 0:  # it may be gone
+                with self.died:
+                    self.kills, self.last = self.kills + 1, self.rounds
+                    self.died.notify()
 
 
 def test_killed_containers_change_nothing(tmp_path: Path) -> None:
@@ -76,7 +75,7 @@ def test_killed_containers_change_nothing(tmp_path: Path) -> None:
     tasks = [pool[i % len(pool)] for i in range(EPISODES)]
     sandbox = Sandbox("docker", 2, retries=5, run="faults")
     suite: Any = in_sandbox(chosen("toolsandbox", "embedded"), sandbox)
-    found: dict[str, list[Trajectory]] = {}
+    played: dict[str, list[Trajectory]] = {}
     policy = Unlucky(suite)
     for name, world, acting in (("calm", inline, ReferencePolicy(inline)), ("bad", suite, policy)):
         folder = tmp_path / name
@@ -91,16 +90,15 @@ def test_killed_containers_change_nothing(tmp_path: Path) -> None:
             tracker=tracker,
             progress=Progress(EPISODES),
         )
-        found[name] = lab.rollouts("all", AgentSpec("r"), tasks, purpose=Purpose.ANALYSIS)
+        played[name] = lab.rollouts("all", AgentSpec("r"), tasks, purpose=Purpose.ANALYSIS)
         lab.close()
     policy.ended.set()
     policy.killer.join()
     suite.close()  # type: ignore[attr-defined]
     assert policy.kills >= KILLS
-    assert [str(t.failure) for t in found["bad"] if t.failure] == []
-    assert [to_json(t) for t in found["calm"]] == [to_json(t) for t in found["bad"]]
-    assert all(t.score is not None and t.score.success for t in found["bad"])
+    assert [str(t.failure) for t in played["bad"] if t.failure] == []
+    assert [to_json(t) for t in played["calm"]] == [to_json(t) for t in played["bad"]]
+    assert all(t.score is not None and t.score.success for t in played["bad"])
     ledger = read_lines(tmp_path / "bad" / "ledger.jsonl", Entry)
     assert sorted(e.index for e in ledger) == list(range(EPISODES))
-    left = connect().containers.list(all=True, filters={"label": f"{LABEL}=faults"})
-    assert left == []
+    assert containers("docker", f"{LABEL}=faults") == []

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hostile import deadline_of, suite_of, try_it
+from hostile import RUN, deadline_of, suite_in, try_it
+from sandboxes import containers
 
-from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.engine import LABEL
 
 KINDS = [
@@ -21,12 +23,30 @@ KINDS = [
     pytest.param("podman", marks=pytest.mark.podman),
     pytest.param("bubblewrap", marks=pytest.mark.rootless),
 ]
+VARIABLE = "OPENAI_API_KEY"
 FILTERED = {"docker", "podman"}  # which have a filter of system calls
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def suite(kind: str) -> Iterator[Any]:
+    """One for all attacks, whose worker is replaced when an attack ends it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "sk-secret")
+        suite = suite_in(kind)
+        yield suite
+        suite.close()
+
+
+@pytest.fixture
+def used_up(suite: Any) -> Iterator[Any]:
+    """The suite, whose worker is replaced after the test."""
+    yield suite
+    suite._pool.workers.there[0].transport.kill()
 
 
 # -- what ends in an error of the sandbox ---------------------------------------------------------
@@ -103,21 +123,15 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("body", "why"), ENDS.values(), ids=ENDS.keys())
-def test_it_ends_with_an_error_of_the_sandbox(body: str, why: str, kind: str) -> None:
-    outcome = try_it(body, kind)
+def test_it_ends_with_an_error_of_the_sandbox(body: str, why: str, kind: str, used_up: Any) -> None:
+    outcome = try_it(used_up, body)
     assert outcome.error is not None, f"it went on: {outcome.said}"
     assert outcome.boundary in ("sandbox", "environment")
-    assert any(word in outcome.error for word in why.split("|")) or _matches(why, outcome.error)
+    assert re.search(why, outcome.error), outcome.error
     assert outcome.seconds < 2 * deadline_of(kind) + 8  # two attempts, and a new sandbox
     if outcome.boundary == "environment":
         # Python saw it first.
         assert "MemoryError" in outcome.error or "BlockingIOError" in outcome.error
-
-
-def _matches(why: str, error: str) -> bool:
-    import re
-
-    return re.search(why, error) is not None
 
 
 # -- what the sandbox refuses ---------------------------------------------------------------------
@@ -148,55 +162,60 @@ REFUSED = {
 }  # fmt: skip
 
 
-def test_it_is_refused(kind: str) -> None:
-    tries = "".join(f"    {name!r}: attempt(lambda: {do}),\n" for name, do in REFUSED.items())
-    outcome = try_it(f"said = json.dumps({{\n{tries}}})", kind)
+def told(suite: Any, body: str) -> str:
+    """What the body says, which goes on to its end."""
+    outcome = try_it(suite, body)
     assert outcome.said is not None, outcome
-    said = json.loads(outcome.said)
+    return outcome.said
+
+
+def test_it_is_refused(suite: Any) -> None:
+    tries = "".join(f"    {name!r}: attempt(lambda: {do}),\n" for name, do in REFUSED.items())
+    said = json.loads(told(suite, f"said = json.dumps({{\n{tries}}})"))
     assert {n: how for n, how in said.items() if not how.startswith("refused: ")} == {}
 
 
-@pytest.mark.docker
-def test_a_program_in_the_scratch_space_does_not_run() -> None:
-    kind = "docker"
-    outcome = try_it(
+def test_a_program_in_the_scratch_space_runs_nowhere_but_in_bubblewrap(
+    suite: Any, kind: str
+) -> None:
+    said = told(
+        suite,
         "open('/tmp/x.sh', 'w').write('#!/bin/sh\\ntrue\\n')\nos.chmod('/tmp/x.sh', 0o755)\n"
         "said = attempt(lambda: subprocess.run(['/tmp/x.sh'], check=True))",
-        kind,
     )
-    assert outcome.said is not None and "PermissionError" in outcome.said
+    assert ("PermissionError" in said) == (kind in FILTERED)
 
 
-def test_a_program_in_memory_has_no_more_rights_than_the_environment(kind: str) -> None:
+def test_a_program_in_memory_has_no_more_rights_than_the_environment(suite: Any, kind: str) -> None:
     """SECURITY.md says so. Docker's own list of system calls allows `memfd_create`."""
-    outcome = try_it(
+    said = told(
+        suite,
         "fd = os.memfd_create('x')\nos.write(fd, open('/bin/cat', 'rb').read())\n"
         "there = subprocess.run([f'/proc/self/fd/{fd}', '/proc/self/status'], pass_fds=[fd],\n"
         "                       capture_output=True, text=True, check=True).stdout\n"
         "said = json.dumps([there, open('/proc/self/status').read()])",
-        kind,
     )
-    assert outcome.said is not None, outcome
-    ran, own = (
-        dict(x.split(":\t") for x in text.splitlines()) for text in json.loads(outcome.said)
-    )
+    program, worker = (dict(x.split(":\t") for x in text.splitlines()) for text in json.loads(said))
     rights = ("Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
-    assert ran["Name"] != own["Name"] and [ran[r] for r in rights] == [own[r] for r in rights]
-    assert int(ran["CapBnd"], 16) == 0 and ran["NoNewPrivs"] == "1"
-    assert (ran["Seccomp"] == "2") == (kind in FILTERED)
-    assert "0" not in ran["Uid"].split()
+    assert program["Name"] != worker["Name"]
+    assert [program[right] for right in rights] == [worker[right] for right in rights]
+    assert int(program["CapBnd"], 16) == 0 and program["NoNewPrivs"] == "1"
+    assert (program["Seccomp"] == "2") == (kind in FILTERED)
+    assert "0" not in program["Uid"].split()
 
 
-def test_the_scratch_space_is_small(kind: str) -> None:
-    outcome = try_it("with open('/tmp/x', 'wb') as f:\n    while True: f.write(b'x' * 2**20)", kind)
+def test_the_scratch_space_is_small(used_up: Any) -> None:
+    outcome = try_it(
+        used_up, "with open('/tmp/x', 'wb') as f:\n    while True: f.write(b'x' * 2**20)"
+    )
     assert outcome.boundary == "environment" and "No space left" in str(outcome.error)
 
 
-def test_threads_are_limited(kind: str) -> None:
+def test_threads_are_limited(used_up: Any) -> None:
     outcome = try_it(
+        used_up,
         "for _ in range(5000):\n"
         "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-        kind,
     )
     assert outcome.error is not None and "start new thread" in outcome.error
 
@@ -236,76 +255,59 @@ def listener() -> Iterator[tuple[int, list[bytes]]]:
         thread.join()
 
 
-def test_there_is_no_network(listener: tuple[int, list[bytes]], kind: str) -> None:
+def test_there_is_no_network(listener: tuple[int, list[bytes]], suite: Any) -> None:
     port, heard = listener
-    only = try_it("said = [name for _, name in socket.if_nameindex()]", kind)
-    assert only.said == "['lo']"  # before anything is sent
-    tcp = try_it(
-        f"said = attempt(lambda: socket.create_connection(('127.0.0.1', {port}), 1))", kind
-    )
-    assert tcp.said is not None and tcp.said.startswith("refused: ")
-    try_it(
-        f"socket.socket(type=socket.SOCK_DGRAM).sendto(b'escaped', ('127.0.0.1', {port}))\n"
-        "time.sleep(0.5)",
-        kind,
-    )
+    assert told(suite, "said = [name for _, name in socket.if_nameindex()]") == "['lo']"
+    connect = f"socket.create_connection(('127.0.0.1', {port}), 1)"
+    assert told(suite, f"said = attempt(lambda: {connect})").startswith("refused: ")
+    udp = "socket.socket(type=socket.SOCK_DGRAM)"
+    told(suite, f"{udp}.sendto(b'escaped', ('127.0.0.1', {port}))\ntime.sleep(0.5)")
     assert sorted(heard) == [b"here", b"here"]
 
 
-def test_no_process_of_the_host_can_be_traced_or_signalled(kind: str) -> None:
-    for do in ("syscall(libc.ptrace, 16, {pid}, 0, 0)", "os.kill({pid}, 0)"):
-        outcome = try_it(f"said = attempt(lambda: {do.format(pid=os.getpid())})", kind)
-        assert outcome.said is not None and "No such process" in outcome.said
-    everyone = try_it("said = attempt(lambda: os.kill(-1, signal.SIGKILL))", kind)
-    assert everyone.said is not None and "No such process" in everyone.said
+def test_no_process_of_the_host_can_be_traced_or_signalled(suite: Any) -> None:
+    pid = os.getpid()
+    for do in (
+        f"syscall(libc.ptrace, 16, {pid}, 0, 0)",
+        f"os.kill({pid}, 0)",
+        "os.kill(-1, signal.SIGKILL)",
+    ):
+        assert "No such process" in told(suite, f"said = attempt(lambda: {do})")
 
 
-def test_the_hosts_abstract_sockets_are_out_of_reach(kind: str) -> None:
+def test_the_hosts_abstract_sockets_are_out_of_reach(suite: Any) -> None:
+    name = "\\0trace_bench_hostile_test"
     with socket.socket(socket.AF_UNIX) as here:
         here.bind("\0trace_bench_hostile_test")
         here.listen()
-        outcome = try_it(
-            "said = attempt(lambda: socket.socket(socket.AF_UNIX).connect("
-            "'\\0trace_bench_hostile_test'))",
-            kind,
-        )
-    assert outcome.said is not None and "ConnectionRefused" in outcome.said
+        connect = f"socket.socket(socket.AF_UNIX).connect('{name}')"
+        assert "ConnectionRefused" in told(suite, f"said = attempt(lambda: {connect})")
 
 
-def test_the_hosts_files_are_not_there(tmp_path: Path, kind: str) -> None:
+def test_the_hosts_files_variables_and_processes_are_not_there(suite: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("key")
-    home = Path(__file__).resolve()
-    for path in (secret, home):
-        outcome = try_it(f"said = attempt(lambda: open({str(path)!r}).read())", kind)
-        assert outcome.said is not None and "FileNotFoundError" in outcome.said
+    for path in (secret, Path(__file__).resolve()):
+        said = told(suite, f"said = attempt(lambda: open({str(path)!r}).read())")
+        assert "FileNotFoundError" in said
+    words = "[sorted(os.environ), len([p for p in os.listdir('/proc') if p.isdigit()])]"
+    variables, processes = json.loads(told(suite, f"said = json.dumps({words})"))
+    assert VARIABLE in os.environ and VARIABLE not in variables
+    assert processes < 8
 
 
-def test_the_hosts_variables_and_processes_are_not_there(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    outcome = try_it(
-        "pids = [p for p in os.listdir('/proc') if p.isdigit()]\n"
-        "said = json.dumps([sorted(os.environ), len(pids)])",
-        kind,
-    )
-    assert outcome.said is not None and "OPENAI_API_KEY" not in outcome.said
-    assert int(outcome.said.rstrip("]").split()[-1]) < 8
-
-
-def test_the_hosts_memory_stays_small_while_one_floods(kind: str) -> None:
+def test_the_hosts_memory_stays_small_while_one_floods(used_up: Any) -> None:
     import resource
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try_it("out = channel()._out\nwhile True: out.write(b'x' * 65536)", kind)
+    try_it(used_up, "out = channel()._out\nwhile True: out.write(b'x' * 65536)")
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert (after - before) / 1024 < 200, "MiB"
 
 
 @pytest.mark.docker
 def test_nothing_is_left_behind() -> None:
-    suite = suite_of("os._exit(1)", "docker", workers=2)
+    suite = suite_in("docker", workers=2)
+    try_it(suite, "os._exit(1)")
     suite.close()
-    left = connect().containers.list(all=True, filters={"label": f"{LABEL}=hostile"})
-    assert left == [] and os.getpid()
+    assert containers("docker", f"{LABEL}={RUN}-2") == []

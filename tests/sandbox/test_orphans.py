@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 import pytest
+from sandboxes import containers
 
-from trace_bench.sandbox.docker import connect
+from trace_bench.sandbox.choose import ENGINES as ENGINE_OF
 from trace_bench.sandbox.engine import FOLDER, Sandbox
-from trace_bench.sandbox.podman import Podman
 
 PATIENCE = 60.0  # seconds until a worker must be gone; a machine may be busy
 
@@ -61,8 +61,8 @@ def suite():
     return Suite()
 """
 kind, place, holds = sys.argv[1:]
-known = {"allow_untrusted": True, "run": "orphans", "folder": place, "roots": ROOTS}
-sandbox = Sandbox(kind, deadline=3600.0, **known)
+own = {"run": "orphans", "folder": place, "roots": ROOTS}
+sandbox = Sandbox(kind, deadline=3600.0, allow_untrusted=True, **own)
 suite = untrusted_suite(SOURCE, sandbox, print)
 if holds == "holds" and os.fork() == 0:  # a child of the host that outlives it, with all its files
     open(place + ".child", "w").write(str(os.getpid()))
@@ -76,10 +76,10 @@ suite.make().reset(Task("loops/1", "loops", "train", 1, data))
 def wait(what: str, there: Callable[[], object]) -> Any:
     """The first true value of `there`."""
     until = time.monotonic() + PATIENCE
-    while not (found := there()):
+    while not (value := there()):
         assert time.monotonic() < until, f"not within {PATIENCE:g} s: {what}"
         time.sleep(0.1)
-    return found
+    return value
 
 
 def running(pid: int) -> bool:
@@ -101,8 +101,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
     """Where a worker writes [its id, its keeper's, its child's]; ends what a test left."""
     yield tmp_path / "pids"
     for file in tmp_path.glob("pids*"):
-        found = json.loads(file.read_text())
-        for pid in found if isinstance(found, list) else [found]:
+        pids = json.loads(file.read_text())
+        for pid in pids if isinstance(pids, list) else [pids]:
             if running(pid):
                 os.kill(pid, signal.SIGKILL)
 
@@ -140,8 +140,8 @@ def test_a_looping_sandbox_ends_with_its_host(place: Path, holds: str) -> None:
     def loops() -> list[psutil.Process]:
         """Its processes, once one of them has used a second of CPU time."""
         try:
-            found = psutil.Process(host.pid).children(recursive=True)
-            workers = [p for p in found if "trace_bench.sandbox.worker" in p.cmdline()]
+            children = psutil.Process(host.pid).children(recursive=True)
+            workers = [p for p in children if "trace_bench.sandbox.worker" in p.cmdline()]
             return workers if any(p.cpu_times().user > 1.5 for p in workers) else []
         except psutil.NoSuchProcess:  # one that has just ended, zombies too
             return []
@@ -153,90 +153,41 @@ def test_a_looping_sandbox_ends_with_its_host(place: Path, holds: str) -> None:
     wait("all are gone", lambda: not any(running(p.pid) for p in workers))
 
 
-def running_in(client: Any, place: Path) -> list[str]:
+ENGINES = [
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("podman", marks=pytest.mark.podman),
+]
+
+
+def looping(engine: str, place: Path) -> list[str]:
     """The ids of this harness's containers in which the endless loop has begun."""
-    found = client.containers.list(filters={"label": f"{FOLDER}={place}"})
-    loops = ["test", "-e", "/tmp/loops"]
-    return [c.id for c in found if c.exec_run(loops).exit_code == 0]
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Starts harnesses with containers, in folders of these names; ends what a test left."""
-    started: dict[str, subprocess.Popen[bytes]] = {}
-
-    def begin(name: str) -> subprocess.Popen[bytes]:
-        started[name] = start("docker", tmp_path / name)
-        return started[name]
-
-    yield begin
-    for name, host in started.items():
-        host.kill()
-        host.wait()
-        own = {"label": f"{FOLDER}={tmp_path / name}"}
-        for left in connect().containers.list(all=True, filters=own):
-            left.remove(force=True)
-
-
-@pytest.mark.docker
-def test_a_looping_container_ends_with_its_host(hosts: Any, tmp_path: Path) -> None:
-    client, host = connect(), hosts("one")
-    wait("the container loops", lambda: running_in(client, tmp_path / "one"))
-    host.kill()
-    host.wait()
-    own = {"label": f"{FOLDER}={tmp_path / 'one'}"}
-    wait("the container has ended", lambda: not client.containers.list(filters=own))
-
-
-@pytest.mark.docker
-def test_a_run_with_the_same_settings_elsewhere_keeps_its_containers(
-    hosts: Any, tmp_path: Path
-) -> None:
-    """Both have one fingerprint. The containers of the killed run are removed."""
-    client, first, other = connect(), hosts("dead"), hosts("alive")
-    for name in ("dead", "alive"):
-        wait("the container loops", partial(running_in, client, tmp_path / name))
-    first.kill()
-    first.wait()
-    kept = running_in(client, tmp_path / "alive")
-    hosts("third")
-    wait("the container loops", lambda: running_in(client, tmp_path / "third"))
-    dead = {"label": f"{FOLDER}={tmp_path / 'dead'}"}
-    assert client.containers.list(all=True, filters=dead) == []
-    assert running_in(client, tmp_path / "alive") == kept and other.poll() is None
-
-
-def by_podman(place: Path) -> list[str]:
-    """The ids of this harness's containers, running or not."""
-    shown = ["podman", "ps", "--all", "--quiet", f"--filter=label={FOLDER}={place}"]
-    return subprocess.run(shown, capture_output=True, text=True, check=True).stdout.split()
-
-
-def loops_in_podman(place: Path) -> list[str]:
-    """Those in which the endless loop has begun."""
-    seen = ("test", "-e", "/tmp/loops")
+    command = [engine, "exec"], ["test", "-e", "/tmp/loops"]
     return [
-        c for c in by_podman(place)
-        if subprocess.run(["podman", "exec", c, *seen], capture_output=True).returncode == 0
+        c for c in containers(engine, f"{FOLDER}={place}", "--filter=status=running")
+        if subprocess.run([*command[0], c, *command[1]], capture_output=True).returncode == 0
     ]  # fmt: skip
 
 
-@pytest.mark.podman
-def test_a_killed_hosts_container_goes_and_a_running_ones_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_hosts_container_goes_and_a_running_ones_stays(
+    engine: str, tmp_path: Path
+) -> None:
+    """Both runs have one fingerprint."""
     places = [tmp_path / "dead", tmp_path / "alive"]
-    dead, alive = (start("podman", place) for place in places)
+    dead, alive = (start(engine, place) for place in places)
     try:
         for place in places:
-            wait("the container loops", partial(loops_in_podman, place))
+            wait("the container loops", partial(looping, engine, place))
+        before = looping(engine, places[1])
         dead.kill()
         dead.wait()
-        wait("the worker has ended", lambda: not loops_in_podman(places[0]))
-        Podman.clean(Sandbox("podman"))
-        assert by_podman(places[0]) == []
-        assert loops_in_podman(places[1]) and alive.poll() is None
+        wait("the worker has ended", lambda: not looping(engine, places[0]))
+        ENGINE_OF[engine].clean(Sandbox(engine))  # type: ignore[arg-type]
+        assert containers(engine, f"{FOLDER}={places[0]}") == []
+        assert looping(engine, places[1]) == before and alive.poll() is None
     finally:
         for host, place in zip((dead, alive), places, strict=True):
             host.kill()
             host.wait()
-            for left in by_podman(place):
-                subprocess.run(["podman", "rm", "--force", "--time=0", left], check=False)
+            for left in containers(engine, f"{FOLDER}={place}"):
+                subprocess.run([engine, "rm", "--force", left], check=False)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import NoneType
 from typing import Any, cast
 
 import pytest
@@ -25,18 +26,14 @@ from trace_bench.core.protocols import (
     Source,
     Suite,
     abilities,
-    make_env,
     members,
-    perform,
 )
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import generated_suite
-from trace_bench.sandbox.docker import connect
-from trace_bench.sandbox.engine import LABEL, Sandbox
-from trace_bench.sandbox.podman import PodmanTransport
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite, _class_with, _Remote, abilities_of
 from trace_bench.sandbox.workers import Lost, ProcessTransport, Worker
 
@@ -188,21 +185,6 @@ def test_generated_code_is_refused_outside_docker(capsys: pytest.CaptureFixture[
     assert "generated code runs with this user's rights" in capsys.readouterr().out
 
 
-def test_no_engine_is_reported_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("docker", reason="the Docker SDK is not installed")
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    with pytest.raises(
-        UserError,
-        match=r"no Docker engine answers at unix:///nowhere/docker\.sock: install one .* change "
-        "`sandbox`",
-    ):
-        sandboxed("docker")
-    said: list[str] = []
-    suite = in_sandbox(PHONE, Sandbox("auto"), log=said.append)
-    assert not isinstance(suite, SandboxedSuite)
-    assert len(said) == 1 and said[0].startswith("sandbox=auto: environments run in this process")
-
-
 def test_a_worker_that_cannot_start_says_why() -> None:
     suite = in_sandbox(PHONE, Sandbox("process"), python="/nowhere/python")
     with pytest.raises(UserError, match="no worker could be started with /nowhere/python"):
@@ -330,39 +312,10 @@ def test_a_closed_pool_leaves_nobody_waiting() -> None:
     threads = ThreadPoolExecutor(8)
     calls = [threads.submit(suite.make().reset, task) for _ in range(64)]
     suite.close()
-    found = {type(call.exception(timeout=60)) for call in calls}
-    assert found <= {type(None), EpisodeError, UserError}
+    errors = [call.exception(timeout=60) for call in calls]
+    assert all(isinstance(error, NoneType | EpisodeError | UserError) for error in errors)
     threads.shutdown()
     suite.close()  # what was called after the first
-
-
-@pytest.mark.docker
-def test_a_missing_image_is_named() -> None:
-    with pytest.raises(UserError, match=r"base:no-such-tag is missing\. Build it with"):
-        sandboxed("docker", tag="no-such-tag")
-
-
-@pytest.mark.docker
-def test_what_a_killed_program_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    client = connect()
-    program = (
-        "import os, signal, sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
-        "from sandboxes import chosen, in_sandbox\n"
-        "from trace_bench.sandbox.engine import Sandbox\n"
-        "s = in_sandbox(chosen('toolsandbox', 'embedded'), Sandbox('docker', run='killed'))\n"
-        "s.make().reset(s.tasks('train')[0])\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True)
-    assert ended.returncode == -9
-    marked = {"label": f"{LABEL}=killed"}
-    assert len(client.containers.list(all=True, filters=marked)) <= 1  # it may have ended by itself
-    sandboxed("docker").close()  # another run
-    assert client.containers.list(all=True, filters=marked) == []
 
 
 @pytest.mark.docker
@@ -495,68 +448,6 @@ def test_a_machine_that_forbids_namespaces_is_named(
         in_sandbox(PHONE, Sandbox("bubblewrap", roots=str(tmp_path)))
 
 
-STAND_IN = """#!/bin/sh
-# Apptainer as far as its command line goes: checks the words, then runs the command without walls.
-[ "$1" = exec ] || { echo "unknown command $1" >&2; exit 1; }
-shift
-env > "$0.variables"
-while case $1 in --*) true;; *) false;; esac; do
-    case $1 in
-    --userns|--containall|--cleanenv|--no-eval|--no-privs|--net|--no-home) ;;
-    --network=none|--hostname=*|--pwd=/tmp|--no-mount=hostfs,bind-paths,cwd) ;;
-    --env=*=*) [ "$1" = --env=PYTHONPATH=/opt/project:/opt/site ] || export "${1#--env=}" ;;
-    *) echo "unknown option $1" >&2; exit 1 ;;
-    esac
-    shift
-done
-[ -d "$1/opt/project" ] || { echo "no image $1" >&2; exit 1; }
-shift
-export PYTHONPATH=PROJECT
-[ "$1" != python3 ] || { shift; exec PYTHON "$@"; }
-exec "$@"
-"""
-
-
-def test_apptainers_command_line_by_a_stand_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No real Apptainer has run it: the stand-in knows the options and has no walls."""
-    (tmp_path / "trace-bench/base/latest/opt/project/trace_bench").mkdir(parents=True)
-    program = tmp_path / "apptainer"
-    project = str(Path(__file__).parents[2])
-    program.write_text(
-        STAND_IN.replace("PROJECT", project).replace(" PYTHON ", f" {sys.executable} ")
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")
-    monkeypatch.setenv("APPTAINER_BIND", "/etc")
-    said: list[str] = []
-    sandbox = Sandbox("apptainer", roots=str(tmp_path))
-    suite = in_sandbox(PHONE, sandbox, log=said.append)
-    task = suite.tasks("train")[0]
-    with contextlib.closing(make_env(suite)) as env:
-        score = perform(env, task, suite.reference(task))[-1].score
-        assert score is not None and score.success
-    suite.close()
-    assert "tested with a stand-in only" in said[0]
-    assert "APPTAINER_BIND" not in program.with_suffix(".variables").read_text()
-    with pytest.raises(UserError, match="Set `sandbox` to docker, podman or bubblewrap, or"):
-        untrusted_suite("", sandbox, print)
-    program.write_text("#!/bin/sh\necho FATAL: no user namespaces >&2; exit 255\n")
-    with pytest.raises(UserError, match=r"failed: exit code 255: FATAL: no user namespaces"):
-        in_sandbox(PHONE, sandbox)
-
-
-def test_a_podman_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
-    program = tmp_path / "podman"
-    program.write_text('#!/bin/sh\n[ "$1" = rm ] && exec sleep 60\nexec cat\n')
-    program.chmod(0o755)
-    transport = PodmanTransport([str(program), "run"], "box", Sandbox("podman", start=0.5))
-    began = time.monotonic()
-    transport.kill()
-    assert time.monotonic() - began < 30
-
-
 def test_an_image_that_podman_lacks_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -565,7 +456,9 @@ def test_an_image_that_podman_lacks_is_named(
     with pytest.raises(UserError, match="needs the program `podman` in PATH"):
         sandboxed("podman")
     info = '{"host": {"security": {"rootless": true}, "cgroupControllers": ["pids"]}}'
-    program.write_text(f"#!/bin/sh\n[ $1 = info ] && echo '{info}' && exit\nexit 1\n")
+    program.write_text(
+        f"#!/bin/sh\n[ $1 = info ] && echo '{info}' && exit\necho x: image not known >&2; exit 1\n"
+    )
     program.chmod(0o755)
     with pytest.raises(UserError, match=r"the image trace-bench/base:latest\. .* podman load"):
         sandboxed("podman")

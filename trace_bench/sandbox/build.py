@@ -16,6 +16,7 @@ downloaded or run while the image is built.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import re
@@ -31,9 +32,11 @@ from typing import Any
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import EngineError, UserError, unknown
-from trace_bench.sandbox.docker import asked, connect
+from trace_bench.sandbox.docker import Docker
+from trace_bench.sandbox.engine import Sandbox, answer
 from trace_bench.sandbox.protocol import code_hash
 
+BUILDING = Sandbox("docker")
 DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"
 COMPILER = ("gcc", "libc6-dev", "python3-dev")
 """Debian's packages that an image with a base of its own has besides Python."""
@@ -56,8 +59,8 @@ def names() -> list[str]:
 
 def dockerfile(name: str) -> Path:
     """An image's own, or the one that all others share."""
-    own = containers() / name / "Dockerfile"
-    return own if own.is_file() else containers() / "Dockerfile"
+    special = containers() / name / "Dockerfile"
+    return special if special.is_file() else containers() / "Dockerfile"
 
 
 @command()
@@ -67,25 +70,24 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--base")
     parser.add_argument("--tag", default="latest")
     parser.add_argument("--dry-run", action="store_true")
-    given = parser.parse_args(arguments)
-    for name in given.names:
+    options = parser.parse_args(arguments)
+    for name in options.names:
         if name not in names():
             raise unknown("image", name, names(), "NAME")
-    if given.dry_run:
-        for name in given.names:
+    if options.dry_run:
+        for name in options.names:
             resolve(name)
         return 0
-    client = connect()
-    for name in given.names:
-        build(client, name, base_image(client, given.base, base_of(name)), given.tag)
+    docker = Docker.connect(BUILDING)
+    for name in options.names:
+        build(docker, name, base_image(docker, options.base, base_of(name)), options.tag)
     return 0
 
 
 def base_of(name: str) -> str:
     """The base image that a Dockerfile names (ARG BASE=...), or the usual one."""
-    text = dockerfile(name).read_text()
-    found = re.search(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
-    return found[1] if found else DEFAULT_BASE
+    base = re.search(r"^ARG BASE=(\S+)$", dockerfile(name).read_text(), re.MULTILINE)
+    return base[1] if base else DEFAULT_BASE
 
 
 def resolve(name: str) -> None:
@@ -101,59 +103,42 @@ def resolve(name: str) -> None:
     print(f"{name}: {count} packages resolve", flush=True)
 
 
-def base_image(client: Any, wanted: str | None, usual: str) -> str:
+def base_image(docker: str, wanted: str | None, usual: str) -> str:
     """The base image with Python 3.11: local, pulled, or made. `usual`: where none is `wanted`."""
-    import docker
-
     more = () if usual == DEFAULT_BASE else COMPILER
-    own = f"{OWN_BASE}-compiler" if more else OWN_BASE
-    name = own if wanted == "debootstrap" else wanted or usual
-    try:
-        with asked(client, f"look for the image {name}"):
-            client.images.get(name)
+    made_here = f"{OWN_BASE}-compiler" if more else OWN_BASE
+    name = made_here if wanted == "debootstrap" else wanted or usual
+    with contextlib.suppress(EngineError):
+        answer([docker, "image", "inspect", "--format={{.Id}}", name], BUILDING)
         return name
-    except EngineError as error:
-        if not isinstance(error.__cause__, docker.errors.ImageNotFound):
-            raise
     if wanted == "debootstrap":
         print(f"making {name} with containers/base.sh (debootstrap)", flush=True)
-        script = [containers() / "base.sh", name, *more]
-        made = subprocess.run(script, capture_output=True, text=True)
-        if made.returncode:
-            raise UserError(f"containers/base.sh failed: {_last(made.stderr)}")
+        _run([str(containers() / "base.sh"), name, *more])
         return name
     print(f"pulling {name}", flush=True)
     try:
-        with asked(client, f"pull the image {name}"):
-            client.images.pull(name)
-    except EngineError as error:
+        _run([docker, "pull", "--quiet", name])
+    except UserError as error:
         raise UserError(
-            f"the image {name} is not here and cannot be pulled ({error.__cause__}). Name another "
-            "one with --base, or use --base debootstrap to make one from Debian packages."
+            f"the image {name} is not here and cannot be pulled ({error}). Name another one with "
+            "--base, or use --base debootstrap to make one from Debian packages."
         ) from error
     return name
 
 
-def build(client: Any, name: str, base: str, tag: str) -> str:
+def build(docker: str, name: str, base: str, tag: str) -> str:
     """Builds trace-bench/NAME:TAG and returns that name."""
     if sys.version_info[:2] != (3, 11):
-        found = ".".join(map(str, sys.version_info[:2]))
-        raise UserError(f"images hold Python 3.11 and are put together with it; this is {found}.")
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise UserError(f"images hold Python 3.11 and are put together with it; this is {version}.")
     image = f"trace-bench/{name}:{tag}"
+    command = [docker, "build", "--network=none", f"--build-arg=BASE={base}", f"--tag={image}"]
     with tempfile.TemporaryDirectory() as place:
         try:
             context = assemble(Path(place), name)
             print(f"building {image} from {base}", flush=True)
-            with context.open("rb") as file, asked(client, f"build {image}"):
-                client.images.build(
-                    fileobj=file,
-                    custom_context=True,
-                    tag=image,
-                    buildargs={"BASE": base},
-                    labels={"trace_bench.code": code_hash()},
-                    network_mode="none",
-                    rm=True,
-                )
+            with context.open("rb") as file:
+                _run([*command, f"--label=trace_bench.code={code_hash()}", "-"], stdin=file)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
@@ -161,25 +146,9 @@ def build(client: Any, name: str, base: str, tag: str) -> str:
                     "or set TMPDIR to another disk."
                 ) from error
             raise
-        except EngineError as error:
-            raise _not_built(image, error) from error
-    with asked(client, f"describe {image}"):
-        size = client.images.get(image).attrs["Size"] / 2**20
-    print(f"built {image}, {size:.0f} MiB, code {code_hash()}", flush=True)
+    size = int(answer([docker, "image", "inspect", "--format={{.Size}}", image], BUILDING))
+    print(f"built {image}, {size / 2**20:.0f} MiB, code {code_hash()}", flush=True)
     return image
-
-
-def _not_built(image: str, error: EngineError) -> UserError:
-    import docker
-
-    why = error.__cause__
-    if isinstance(why, docker.errors.BuildError):
-        lines = [str(line.get("stream", line.get("error", ""))) for line in why.build_log]
-        return UserError(f"{image} was not built: {_last(''.join(lines))}")
-    if isinstance(why, docker.errors.APIError):
-        hint = " Free some space (docker system prune)." if "no space" in str(why) else ""
-        return UserError(f"{image} was not built: {why}.{hint}")
-    return error
 
 
 def assemble(place: Path, name: str) -> Path:
@@ -203,13 +172,15 @@ def assemble(place: Path, name: str) -> Path:
     compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     subprocess.run([*compiled, "-s", str(context), str(context)], stdout=subprocess.DEVNULL)
     archive = place / "context.tar"
-    with tarfile.open(archive, "w") as tar:
+    # Docker takes a file whose first header is an extended one for a Dockerfile.
+    with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
         tar.add(context, arcname=".", filter=_plain)
     return archive
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _run(command: Sequence[str], **how: Any) -> None:
+    """`how`: arguments of subprocess.run. Raises UserError with the command's last line."""
+    done = subprocess.run(command, capture_output=True, text=True, **how)
     if done.returncode:
         if "No space left" in done.stderr:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -12,9 +12,9 @@ from typing import Any
 from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Ask, RunContext, Source, Suite
 from trace_bench.core.types import JSON
-from trace_bench.sandbox.docker import Docker, connect
+from trace_bench.sandbox.bubblewrap import Bubblewrap
+from trace_bench.sandbox.docker import Docker
 from trace_bench.sandbox.engine import COMMAND, Engine, Sandbox
-from trace_bench.sandbox.namespaces import Apptainer, Bubblewrap
 from trace_bench.sandbox.podman import Podman
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import encode
@@ -58,7 +58,7 @@ class Auto(Docker):
     @classmethod
     def chosen(cls, sandbox: SandboxSettings, log: Log) -> type[Engine]:
         try:
-            connect(sandbox.start).close()
+            Docker.connect(sandbox)
         except UserError as error:
             log(f"sandbox=auto: environments run in this process, since {error}")
             return Inline
@@ -72,7 +72,6 @@ ENGINES: Mapping[str, type[Engine]] = {
     "docker": Docker,
     "podman": Podman,
     "bubblewrap": Bubblewrap,
-    "apptainer": Apptainer,
 }
 TOLD = ("seed", "budget", "max_turns", "max_tokens", "dev_split")
 """Facts of the run that a worker is told."""

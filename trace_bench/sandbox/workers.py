@@ -1,5 +1,6 @@
 """Workers as the host sees them: complete messages over a byte transport, which is a child process
-here, a container in docker.py; and those of a pool, started, greeted and replaced.
+here, maybe with a container around it (containers.py); and those of a pool, started, greeted and
+replaced.
 
 Reads never block, and writes block no longer than their deadline. A worker's stderr is drained, and
 its end is kept for error messages.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
-from trace_bench.core.errors import SourceError, UserError
+from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.types import Tool
 from trace_bench.sandbox.protocol import MAX_LINE, PROTOCOL, code_hash, decode, encode
@@ -223,7 +224,7 @@ class Workers:
                 except Lost as error:  # where others have started: as one that ends at work
                     if not (left and self.greeted):
                         why = f"the environment's worker does not start: {error}"
-                        raise UserError(why) from error
+                        raise EngineError(why) from error
                     self.lost.append(f"it ended at its start: {error}")
 
     def _greet(self, worker: Worker) -> None:

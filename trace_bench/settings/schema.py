@@ -182,11 +182,11 @@ class SandboxSettings:
     boundary. `docker`: containers without network and privileges; `python -m
     trace_bench.sandbox.build` makes the images. `podman`: the same without a daemon.
     `bubblewrap`: namespaces on the files of an image, on machines without either; what it cannot
-    limit there is logged. `apptainer`: likewise by a cluster's program, tested with a stand-in.
-    `auto`: Docker if an engine answers, else this process; the choice is logged."""
+    limit there is logged. `auto`: Docker if an engine answers, else this process; the choice is
+    logged."""
 
-    name: Literal["inline", "auto", "process", "docker", "podman", "bubblewrap", "apptainer"]
-    """inline, auto, process, docker, podman, bubblewrap or apptainer."""
+    name: Literal["inline", "auto", "process", "docker", "podman", "bubblewrap"]
+    """inline, auto, process, docker, podman or bubblewrap."""
     workers: int = field(default=1, metadata=number(1, 1024))
     """Containers or child processes for this run, each with many episodes."""
     deadline: float = field(default=30.0, metadata=number(0.1))

@@ -1,6 +1,6 @@
-"""Namespaces on the files of an image, without a daemon or any right on the machine: bubblewrap,
-and Apptainer, as clusters have it (also on a .sif file). Neither sets a cgroup for a user without
-rights: the worker limits itself (`rlimits`), and what that leaves open is said at the start."""
+"""Namespaces on the files of an image by bubblewrap, without a daemon or any right on the machine.
+It sets no cgroup for a user without rights: the worker limits itself (`rlimits`), and what that
+leaves open is said at the start."""
 
 from __future__ import annotations
 
@@ -24,27 +24,11 @@ IN_IMAGE = {
     "LANG": "C.UTF-8",
     "PATH": "/usr/local/bin:/usr/bin:/bin",
 }
-"""The variables of the project's images, for engines that take a root folder without them."""
+"""The variables of the project's images, which their files do not hold."""
 
 
-class Namespaces(Engine):
-    """Programs that lay namespaces of the kernel around a worker, whose image is a folder."""
-
-    images = True
-
-    def _begin(self, sandbox: Sandbox, command: Sequence[str], **how: Any) -> None:
-        """`command`: what makes the sandbox, before what runs in it; `how`: arguments of Popen."""
-        self._command, self._how, self._limits = command, how, rlimits(sandbox)
-        answer([*command, "true"], sandbox, **how)
-
-    def start(self, arguments: Mapping[str, Any]) -> Transport:
-        worker = encode({**arguments, "rlimits": self._limits}).decode().strip()
-        how: dict[str, Any] = {"env": {}, **self._how}
-        return ProcessTransport([*self._command, *COMMAND, worker], hint="change `sandbox`", **how)
-
-
-class Bubblewrap(Namespaces):
-    contains = True
+class Bubblewrap(Engine):
+    contains = images = True
     unlimited = (
         "memory in total (each process has `sandbox.memory`; memory that is shared, or in files in "
         "memory, is counted nowhere)",
@@ -55,17 +39,24 @@ class Bubblewrap(Namespaces):
 
     def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
         bwrap = program("bwrap", "apt-get install bubblewrap, or the site's own package", sandbox)
-        found = answer([bwrap, "--version"], sandbox)
-        if tuple(int(n) for n in re.findall(r"\d+", found)[:2]) < OLDEST:
+        version = answer([bwrap, "--version"], sandbox)
+        if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) < OLDEST:
             raise EngineError(
                 f"sandbox={sandbox.name} needs bubblewrap {'.'.join(map(str, OLDEST))} or later; "
-                f"this is {found.strip()}. Change `sandbox`."
+                f"this is {version.strip()}. Change `sandbox`."
             )
         root = str(root_of(image, sandbox).resolve())
-        self._begin(sandbox, [bwrap, *bubblewrap_walls(root, sandbox)], **nobody())
+        self._command = [bwrap, *walls(root, sandbox)]
+        self._limits, self._user = rlimits(sandbox), nobody()
+        answer([*self._command, "true"], sandbox, **self._user)
+
+    def start(self, arguments: Mapping[str, Any]) -> Transport:
+        worker = encode({**arguments, "rlimits": self._limits}).decode().strip()
+        command = [*self._command, *COMMAND, worker]
+        return ProcessTransport(command, {}, hint="change `sandbox`", **self._user)
 
 
-def bubblewrap_walls(root: str, sandbox: Sandbox) -> Sequence[str]:
+def walls(root: str, sandbox: Sandbox) -> Sequence[str]:
     """The arguments that make the sandbox: new namespaces, no capabilities, nothing writable but
     /tmp. The worker's keeper is process 1, as in a container; all ends with the parent."""
     variables = [("--setenv", *pair) for pair in {**IN_IMAGE, **IN_WORKER}.items()]
@@ -83,42 +74,10 @@ def bubblewrap_walls(root: str, sandbox: Sandbox) -> Sequence[str]:
     ]
 
 
-class Apptainer(Namespaces):
-    """Containers by Apptainer 1.1 or later, or SingularityCE by that name. Its command line is made
-    as its documentation says and tested with a stand-in: no real one has run it, so it is not known
-    to keep in code of others. Only PATH of this program's variables reaches it, so that none
-    (APPTAINER_BIND) can open the sandbox."""
-
-    unlimited = (
-        "memory in total (each process has `sandbox.memory`)",
-        "CPU time (`sandbox.cpus` is not used)",
-        "/tmp by `sandbox.scratch` (it is as large as the site allows, `sessiondir max size`)",
-        "which system calls are made (no filter of this project's)",
-        "and its command line was tested with a stand-in only",
-    )
-
-    def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
-        found = program("apptainer", "apptainer.org, or the site's own module", sandbox)
-        command = [found, "exec", *apptainer_walls(), str(root_of(image, sandbox).resolve())]
-        variables = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/tmp"}
-        self._begin(sandbox, command, env=variables)
-
-
-def apptainer_walls() -> list[str]:
-    """The arguments that make the sandbox: namespaces of its own, no network or privileges, none of
-    the host's folders, nothing writable but /tmp."""
-    return [
-        *("--userns", "--containall", "--cleanenv", "--no-eval", "--no-privs"),
-        *("--net", "--network=none", "--hostname=sandbox"),
-        *("--no-home", "--no-mount=hostfs,bind-paths,cwd", "--pwd=/tmp"),
-        *(f"--env={key}={value}" for key, value in {**IN_IMAGE, **IN_WORKER}.items()),
-    ]
-
-
 def root_of(image: str, sandbox: SandboxSettings) -> Path:
     """The folder that holds the image's files. Raises UserError if it is not there."""
     place = Path(sandbox.roots).expanduser() / image.replace(":", "/")
-    if not (place / "opt/project/trace_bench").is_dir() and not place.is_file():
+    if not (place / "opt/project/trace_bench").is_dir():
         raise UserError(
             f"sandbox={sandbox.name} runs environments on the files of the image {image}, and "
             f"{place} does not hold them. docs/sandbox.md says how to export an image; "
