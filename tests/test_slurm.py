@@ -1,5 +1,6 @@
 """containers/slurm.sbatch with stand-ins for Slurm's programs and for the interpreter, which write
-down how they are called; bash runs the script itself."""
+down how they are called; bash runs the script itself. As Slurm does, the one for srun shows every
+step all GPUs of the job, whatever --export says."""
 
 from __future__ import annotations
 
@@ -26,12 +27,14 @@ command = sys.argv[1 + next(n for n, w in enumerate(sys.argv[1:]) if not w.start
 given = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--export=")][0]
 name, _, value = given.partition(",")[2].partition("=")
 nodes = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--nodelist=")][0]
-os.execvpe(command[0], command, {{**os.environ, name: value, "NODES": nodes}})
+slurms = {{"NODES": nodes, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}}
+os.execvpe(command[0], command, {{**os.environ, name: value, **slurms}})
 """
 PYTHON = f"""#!{sys.executable}
 import json, os, socket, sys, time
 words = sys.argv[1:]
 seen = {{"words": words, "nodes": os.environ["NODES"], "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}}
+seen["sampler"] = os.environ.get("VLLM_USE_FLASHINFER_SAMPLER")
 with open(os.environ["SEEN"], "a") as file:
     file.write(json.dumps(seen) + "\\n")
 if words[1] == "trace_bench":
@@ -80,7 +83,7 @@ def test_one_machine_needs_no_cluster(tmp_path: Path) -> None:
     done, (run,) = submit(tmp_path, "experiment=paper_tau2", "run_dir='my runs'", CODE="3")
     assert done.returncode == 3, done.stderr
     words = ["-m", "trace_bench", "experiment=paper_tau2", "run_dir='my runs'"]
-    assert run == {"words": words, "nodes": "localhost", "gpus": "0,1,2,3"}
+    assert run == {"words": words, "nodes": "localhost", "gpus": "0,1,2,3", "sampler": None}
 
 
 def test_two_machines_serve_and_train_on_gpus_of_their_own(tmp_path: Path) -> None:
@@ -93,6 +96,7 @@ def test_two_machines_serve_and_train_on_gpus_of_their_own(tmp_path: Path) -> No
     server, head, *rest = seen
     (run,) = [one for one in rest if one["words"][1] == "trace_bench"]
     assert server["gpus"] == "4,5,6,7" and server["nodes"] == "localhost,127.0.0.1"
+    assert server["sampler"] == "0"
     assert server["words"][:6] == [
         *("-m", "vllm.entrypoints.openai.api_server", "--model", "M", "--max-model-len", "32000"),
     ]

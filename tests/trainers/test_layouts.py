@@ -58,7 +58,7 @@ def missing(*given: str) -> tuple[str, str]:
     own = jobs.verl_settings(chosen)
     billions = 8.2 if "8B" in chosen.model.name else 30.5
     lines, found = machines.machines(own, jobs.facts(chosen), billions)
-    here = [f for f in found if "GPU" in f or "vLLM in training" in f]
+    here = [f for f in found if any(w in f for w in ("GPU", "vLLM in training", "vLLM serves"))]
     here = [f for f in here if "verl" not in f and "this machine" not in f and "device" not in f]
     return "\n".join(lines), "\n".join(here)
 
@@ -71,8 +71,15 @@ def test_the_shipped_layouts_fit(name: str) -> None:
     assert f"CUDA_VISIBLE_DEVICES={places} python -m vllm" in said
     told = "q_proj k_proj v_proj o_proj " + ("gate_proj" if name == "verl_8b" else "qkv_proj --")
     assert f"--max-lora-rank 16 --lora-target-modules {told}" in said
+    assert "VLLM_USE_FLASHINFER_SAMPLER=0 CUDA_VISIBLE_DEVICES" in said
     assert f"--tensor-parallel-size {size} " in said and "a GPU in training: " in said
     assert "host memory of a machine: " in said and "disk: " in said
+
+
+@pytest.mark.parametrize(("rank", "served"), [(1, "1"), (24, "32"), (200, "256"), (512, "512")])
+def test_vllm_takes_some_ranks_only(rank: int, served: str) -> None:
+    said, _ = missing(TAU2, f"trainer.rank={rank}")
+    assert f"--max-lora-rank {served} " in said
 
 
 @pytest.mark.parametrize(
@@ -100,6 +107,7 @@ def test_a_layout_for_experts_that_have_no_adapter_is_refused() -> None:
     [
         (["trainer.gpus=8"], "node_gpus=8 leave 0: lower trainer.gpus to 4, or let both share"),
         (["trainer.gpus=1", "trainer.tensor_parallel=1"], r"training needs \d+ GB of each GPU"),
+        (["trainer.rank=513"], "vLLM serves adapters up to rank 512: lower trainer.rank=513"),
         (["trainer.gpu_memory=0.4"], "vLLM in training cannot hold one episode of 32000 tokens"),
     ],
 )

@@ -228,6 +228,7 @@ def vllm(
     ]
     own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1"}
     own |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    own |= {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
     own |= {"PYTHONPATH": str(PLUGIN) if cpu else ""}
     with log.open("wb") as out:
         process = subprocess.Popen(

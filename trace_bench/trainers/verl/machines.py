@@ -29,6 +29,10 @@ USER = 60  # tokens of a user's turn, by a model of the same size
 OLD, EPOCH = 2, 6  # operations for a parameter and token: old probabilities; there, again, back
 SWITCH, START = 30.0, 300.0  # seconds: from sampling to training and back; a start of the trainer
 
+SERVER_VARIABLES = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_USE_FLASHINFER_SAMPLER=0"
+"""Adapters come while it serves; flashinfer's sampler would be compiled by an nvcc of the runtime's
+version, which a machine seldom has."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's --max-lora-rank takes
 PARSERS = (
     (r"qwen3-coder|qwen3\.\d", "qwen3_coder"),
     (r"llama-?3", "llama3_json"),
@@ -169,19 +173,21 @@ def _serving(
             f"trainer.node_gpus={total} leave {max(free, 0)}: lower trainer.gpus to "
             f"{next(even, 1)}, or let both share them (trainer.serving)"
         ]
+    if (rank := next((most for most in LORA_RANKS if most >= s.rank), None)) is None:
+        most = LORA_RANKS[-1]
+        return [], [f"vLLM serves adapters up to rank {most}: lower trainer.rank={s.rank}"]
     live = int(server_cache(s, shape, gpus) // (context * shape.kv_token))
     places = range(0 if s.serving else s.gpus, (0 if s.serving else s.gpus) + gpus)
     shared = "the same GPUs" if s.serving else f"{gpus} more"
     return [
         f"  GPUs of a machine: {s.gpus} for training, {shared} for the server, which holds {live} "
         f"whole episodes of {context} tokens at once (policy.batch={run.batch})",
-        "  a server: VLLM_ALLOW_RUNTIME_LORA_UPDATING=True CUDA_VISIBLE_DEVICES="
-        f"{','.join(map(str, places))} python -m vllm.entrypoints.openai.api_server --model "
-        f"{run.model} --served-model-name {run.served_model or run.model} --max-model-len "
-        f"{context} --tensor-parallel-size {gpus} --gpu-memory-utilization {share:g} --enable-lora "
-        f"--max-loras 8 --max-lora-rank {s.rank} --lora-target-modules "
-        f"{' '.join(s.served_modules)} --enable-auto-tool-choice --tool-call-parser "
-        f"{_parser(run.model)}",
+        f"  a server: {SERVER_VARIABLES} CUDA_VISIBLE_DEVICES={','.join(map(str, places))} "
+        f"python -m vllm.entrypoints.openai.api_server --model {run.model} --served-model-name "
+        f"{run.served_model or run.model} --max-model-len {context} --tensor-parallel-size {gpus} "
+        f"--gpu-memory-utilization {share:g} --enable-lora --max-loras 8 --max-lora-rank {rank} "
+        f"--lora-target-modules {' '.join(s.served_modules)} --enable-auto-tool-choice "
+        f"--tool-call-parser {_parser(run.model)}",
     ], []
 
 
