@@ -1,4 +1,4 @@
-"""What goes wrong while the real verl trains: environments, processes, machines."""
+"""A job of the real verl in which everything goes wrong, and the same command goes on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,22 @@ import pytest
 import verl_job as jobs
 from interpreter import PLAIN
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
-from trace_bench.runner.lab import RunLab
-from trace_bench.settings.schema import Settings
-from trace_bench.trainers.verl.spec import StepFiles
+from trace_bench.trainers.grpo import earned
+from trace_bench.trainers.verl.spec import StepFiles, read_spec
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
+
 HERE = Path(__file__).parent
+RATE = 0.001
 
 
-def named(name: str, beneath: int | None = None) -> list[psutil.Process]:
-    """Processes of that Ray class that come from this one's children (of its parent's, which forks
-    all programs where `tests/interpreter.py` runs the tests), or from `beneath`'s."""
-    top = psutil.Process(beneath or (os.getppid() if PLAIN in os.environ else os.getpid()))
+def named(name: str) -> list[psutil.Process]:
+    """Processes of that Ray class that come from this one's children, or from its parent's, which
+    forks all programs where `tests/interpreter.py` runs the tests."""
+    top = psutil.Process(os.getppid() if PLAIN in os.environ else os.getpid())
     return [p for p in top.children(recursive=True) if _title(p).startswith(name)]
 
 
@@ -56,169 +56,119 @@ def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 6
     threading.Thread(target=wait, daemon=True).start()
 
 
-def faulty(
-    folder: Path, chosen: Settings, share: float, count: int, reward: float | None = None
-) -> tuple[RunLab, list[Task]]:
-    """A lab with a world that raises in that share of its episodes; the fourth task may hang.
-    `reward`: of every episode that ends."""
-    lab = jobs.make_lab(folder, chosen)
-    text = (HERE / "verl_faults.txt").read_text()
-    suite: Any = lab.generated_suite("faults", text, {"FAILING": share, "REWARD": reward})
-    return lab, [suite.synthetic("", seed) for seed in range(count)]
+class Job:
+    """The command of a run, whose world breaks while `outage` is there."""
+
+    def __init__(self, place: Path) -> None:
+        self.outage, self.folder, self.place = place / "outage", place / "run", place
+        world = ["env=custom", "env.factory=verl_world:World", f"env.options.folder={place}"]
+        world += ["env.options.failing=0.1", "env.options.hangs=true"]
+        world += ["sandbox=process", "sandbox.allow_untrusted=true", "sandbox.deadline=2"]
+        world += ["sandbox.retries=0", "evaluation.limit=4", "evaluation.yardsticks=false"]
+        recipe = ["budget=160", "trainer.groups=4", "trainer.group_size=4", "trainer.gpus=2"]
+        recipe += ["trainer.order=prioritized", "trainer.resample=2", "trainer.algorithm=dapo"]
+        recipe += [f"trainer.learning_rate={RATE}", "checkpoints=[]", f"run_dir={self.folder}"]
+        self.words = ["-m", "trace_bench", *jobs.CPU, *world, *recipe]
+
+    def start(self, *more: str, python: str = sys.executable) -> subprocess.Popen[str]:
+        env = os.environ | {"PYTHONPATH": f"{HERE}:{HERE.parent}:{HERE.parents[1]}"}
+        out = (self.place / "out.log").open("w+")
+        return subprocess.Popen(
+            [python, *self.words, *more], stdout=out, stderr=out, env=env, text=True
+        )
+
+    def said(self) -> str:
+        return (self.place / "out.log").read_text()
+
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        return read_lines(self.folder / "ledger.jsonl")
+
+    @property
+    def verl(self) -> Path:
+        return self.folder / "adapters/grpo/verl"
 
 
-def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> None:
-    """A fifth of the episodes raise, some of one task hang, and in the middle the process that
-    plays environments is killed: training finishes, every episode counts once, failures are
-    failures of the environment or of its sandbox."""
-    chosen = jobs.settings(
-        "budget=64",
-        "trainer.gpus=2",
-        "trainer.group_size=2",  # many groups lose one of two, and with it their lesson
-        "trainer.groups=8",
-        "sandbox=process",
-        "sandbox.allow_untrusted=true",
-        "sandbox.deadline=2",
-        "sandbox.retries=0",
-    )
-    lab, tasks = faulty(tmp_path, chosen, 0.2, 4)
-    ledger, killed = tmp_path / "ledger.jsonl", []
+def test_a_job_goes_on_after_every_kind_of_loss(tmp_path: Path) -> None:
+    """Dynamic sampling by DAPO, in a world in which a tenth of the episodes raise and some hang.
 
-    def kill() -> None:
-        for process in named("ray::AgentLoopWorkerTQ"):
-            killed.append(process.pid)
-            process.kill()
+    1. The world goes: the run stops. 2. It is started with the loss allowed, and the whole program
+    is killed when verl has learned from that and saved it: nothing of it is left running. 3. The
+    world is whole again; the process that plays is killed, and verl started again. Every episode
+    is in the ledger once, failures are those of the world, and the course of tasks follows from
+    the rewards that are in it."""
+    job = Job(tmp_path)
+    steps = StepFiles(job.verl)
+    first = job.start()
+    when(lambda: steps.saved() >= 1, job.outage.touch)
+    assert first.wait(600) == 2, job.said()
+    assert "the lost episodes are run" in job.said()
+    before, saved = [x for x in job.ledger if not x["error"]], steps.saved()
+    assert saved >= 1
 
-    when(lambda: len(read_lines(ledger)) >= 36, kill)
-    agent = lab.trainer.train(jobs.job("faults", chosen, tasks), lab)
-    lab.close()
-    assert killed
-    assert agent.adapters[-1].name == "faults@0004"
-    assert jobs.once_each(tmp_path) == {f"train/faults/iter{i:04d}": 16 for i in range(4)}
-    lines = read_lines(ledger)
-    failed = [x["error"] for x in lines if x["error"]]
-    assert {e.partition(":")[0] for e in failed} <= {"environment", "sandbox"}
-    assert any("the environment broke" in e for e in failed)
-    assert any(e.startswith("sandbox") for e in failed)
-    assert 8 <= len(failed) <= 40
-    assert sum(m["failures"] for m in jobs.metrics(tmp_path)) == len(failed)
-    assert StepFiles(tmp_path / "adapters/faults/verl").starts() == 2
-
-
-def test_a_training_without_a_lesson_makes_no_adapter(tmp_path: Path, capsys: Any) -> None:
-    """All episodes earn the same: they are counted, and training goes on, but no step has a
-    gradient. In float32 the mean of eight times 2/3 is another number."""
-    chosen = jobs.settings(
-        "budget=32",
-        "trainer.groups=2",
-        "sandbox=process",
-        "sandbox.allow_untrusted=true",
-    )
-    lab, tasks = faulty(tmp_path, chosen, 0.0, 3, reward=2 / 3)
-    job = jobs.job("faults", chosen, tasks)
-    assert lab.trainer.train(job, lab) is job.agent
-    lab.close()
-    assert jobs.once_each(tmp_path) == {f"train/faults/iter{i:04d}": 16 for i in range(2)}
-    found = jobs.metrics(tmp_path)
-    assert len(found) == 2 and not any(m["failures"] for m in found)
-    assert {(m["grad_norm"], m["steps"]) for m in found} == {(0.0, 0)}
-    why = "in every group all rewards were equal (mean reward: 0.667)"
-    assert f"faults: no optimizer step, so there is no adapter: {why}" in capsys.readouterr().err
-    ends = [m for m in read_lines(tmp_path / "metrics.jsonl") if m["phase"] == "trained"]
-    assert [m["adapter"] for m in ends] == [None]
-    assert vars(lab.training) | {"apart": None} == {
-        "groups": 4, "constant": 4, "steps": 0, "apart": None, "alarms": 0, "update_norm": None,
-    }  # fmt: skip
-
-
-def test_lost_episodes_are_played_again_as_if_nothing_was_learned_from_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The world goes in the second iteration: the run stops. It is started with the loss allowed,
-    and cut off when verl has learned from it and saved that; then as at first, in a world that is
-    whole again."""
-    monkeypatch.syspath_prepend(str(HERE))
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    flag, folder = tmp_path / "flag", tmp_path / "run"
-    world = ["env=custom", "env.factory=verl_outage:Outage", f"env.options.flag={flag}"]
-    chosen = jobs.settings("budget=48", "trainer.groups=2", *world)
-    ledger, call = folder / "ledger.jsonl", "train/grpo/iter{:04d}"
-
-    def start(max_lost: float, stop_at: int | None = None) -> Any:
-        lab = jobs.make_lab(folder, chosen, max_lost=max_lost)
-
-        def checkpoint(agent: Any) -> None:
-            if stop_at is not None and agent.adapters[-1].name == f"grpo@{stop_at:04d}":
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr(lab, "checkpoint", checkpoint)
-        try:
-            tasks = list(lab.suite.tasks("train"))[:8]
-            return lab, lab.trainer.train(jobs.job("grpo", chosen, tasks), lab)
-        finally:
-            lab.close()
-
-    flag.write_text("16")
-    with pytest.raises(UserError, match=r"iter0001: 9 of 16 episodes .* the lost episodes are run"):
-        start(0.5)
-    flag.write_text("0")
-    with pytest.raises(KeyboardInterrupt):
-        start(1.0, stop_at=2)
-    lost = [x for x in read_lines(ledger) if x["error"]]
-    assert {x["call"] for x in lost} == {call.format(1)} and len(lost) == 16
-    before = [x for x in read_lines(ledger) if not x["error"]]
-    flag.unlink()
-    lab, agent = start(0.5)
-    assert agent.adapters[-1].name == "grpo@0003"
-    assert jobs.once_each(folder) == {call.format(i): 16 for i in range(3)}
-    after = read_lines(ledger)
-    assert after[:16] == before and not any(x["error"] for x in after)
-    last = {m["adapter"]: m for m in jobs.metrics(folder)}
-    assert [m["failures"] for m in last.values()] == [0, 0, 0]
-    assert sum(m["steps"] for m in last.values()) == 2 * sum(
-        m["constant_share"] < 1 for m in last.values()
-    )
-    assert lab.training.steps and lab.training.groups == 6
-
-
-def test_a_killed_run_goes_on(tmp_path: Path) -> None:
-    """The whole program is killed in the middle of an iteration; nothing of it is left running,
-    and the same command finishes with every episode once."""
-    folder = tmp_path / "run"
-    plain = os.environ.get(PLAIN, sys.executable)  # its children are beneath it
-    command = ["-m", "trace_bench", *jobs.CPU, "budget=96", "checkpoints=[]"]
-    command += ["evaluation.limit=4", f"run_dir={folder}"]
-    nothing = subprocess.DEVNULL
-    first = subprocess.Popen([plain, *command], stdout=nothing, stderr=nothing)
+    # Not forked: its processes are beneath it, and nobody else ends them.
+    second = job.start("max_lost=1", python=os.environ.get(PLAIN, sys.executable))
     try:
         end = time.monotonic() + 600
-        while len(read_lines(folder / "ledger.jsonl")) < 40:
-            assert time.monotonic() < end and first.poll() is None
+        while steps.saved() <= saved:
+            assert time.monotonic() < end and second.poll() is None, job.said()
             time.sleep(0.05)
-        beneath = psutil.Process(first.pid).children(recursive=True)
+        beneath = psutil.Process(second.pid).children(recursive=True)
     finally:
-        first.kill()
-        first.wait()
-    before = read_lines(folder / "ledger.jsonl")
+        second.kill()
+        second.wait()
     _, alive = psutil.wait_procs(beneath, timeout=60)  # a machine may be busy
     assert not alive, [_title(p) for p in alive]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    after = read_lines(folder / "ledger.jsonl")
-    assert after[: len(before)] == before
-    assert jobs.once_each(folder) == {f"train/grpo/iter{i:04d}": 32 for i in range(3)}
-    assert (folder / "adapters/grpo/0003/adapter_model.safetensors").exists()
+
+    job.outage.unlink()
+    killed: list[psutil.Process] = []
+    third = job.start()
+
+    def kill() -> None:
+        killed.extend(named("ray::AgentLoopWorkerTQ"))
+        for process in killed:
+            process.kill()
+
+    done = len(before) + 8
+    when(lambda: sum(not x["error"] for x in job.ledger) >= done, kill)
+    assert third.wait(600) == 0, job.said()
+    assert killed and "started again from its last checkpoint" in job.said()
+
+    ledger, calls = job.ledger, followed(job)
+    assert [x for x in ledger if not x["error"]][: len(before)] == before
+    assert {c: n for c, n in jobs.once_each(job.folder).items() if c in calls} == calls
+    failed = [x["error"] for x in ledger if x["error"]]
+    assert {e.partition(":")[0] for e in failed} <= {"environment", "sandbox"}
+    assert any("the environment broke" in e for e in failed)
+    assert any("/again" in call for call in calls) and 152 <= sum(calls.values()) <= 160
+    last = {m["adapter"]: m for m in jobs.metrics(job.folder)}
+    lines = [last[f"grpo@{n:04d}"] for n in range(1, len(last) + 1)]
+    assert sum(m["failures"] for m in lines) == len(failed)
+    spent = [m["spent"] for m in lines]
+    assert spent[-1] == sum(calls.values()) and spent == sorted(set(spent))
+    rates = [RATE * (1 - done / 160) for done in (0, *spent[:-1])]
+    assert [m["learning_rate"] for m in lines] == pytest.approx(rates)
+    told = {n: steps.of(n) for n in range(1, len(lines) + 1)}
+    used = {n: line["actor/lr"] for n, line in told.items() if line is not None}
+    assert len(used) >= 2 and used == {n: pytest.approx(rates[n - 1]) for n in used}
+    assert all(m["steps"] in (2, None) for m in lines if m["constant_share"] < 1)
+    assert (job.folder / f"adapters/grpo/{len(lines):04d}/adapter_model.safetensors").exists()
 
 
-def test_settings_that_verl_refuses_cost_nothing(tmp_path: Path) -> None:
-    """verl's own words, before anything is played."""
-    override = 'trainer.verl=["actor_rollout_ref.actor.no_such_key=1"]'
-    done = subprocess.run(
-        [sys.executable, "-m", "trace_bench", *jobs.CPU, override, f"run_dir={tmp_path / 'r'}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "no_such_key" in done.stderr and "Change the setting `trainer.verl`" in done.stderr
-    assert not (tmp_path / "r").exists()
+def followed(job: Job) -> dict[str, int]:
+    """Episodes by call that the ledger must have by the rewards that it has, each of its task."""
+    spec = read_spec(job.verl)
+    tasks = list(jobs.suite_of(jobs.settings()).tasks("train"))
+    course, calls = spec.course(tasks), dict[str, int]()
+
+    def play(call: str, groups: Sequence[Task]) -> list[float]:
+        size, episodes = spec.trainer.group_size, jobs.played(job.folder, call)
+        calls[call] = len(episodes)
+        assert [e.task for e in episodes] == [t.id for t in groups for _ in range(size)]
+        return earned(episodes, spec, spec.trainer)
+
+    iteration = 0
+    while course.iterations_left():
+        course.iteration(spec.call(iteration), play)
+        iteration += 1
+    return calls

@@ -59,24 +59,3 @@ def test_other_machines_have_the_hubs_settings_but_no_key(
     assert given["HF_ENDPOINT"] == "https://hub.example" and "planted" not in str(given)
     model = jobs.base(jobs.settings())  # in a folder: nothing is read from a hub
     assert "HF_ENDPOINT" not in environment(jobs.spec(agent=model), tmp_path)
-
-
-@pytest.mark.verl
-def test_processes_wait_as_long_as_a_job_may_stall(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("verl", reason="verl is not installed")
-    from torch.distributed import distributed_c10d
-
-    from trace_bench.trainers.settings import VerlSettings
-    from trace_bench.trainers.verl.engine import wait_longer
-    from trace_bench.trainers.verl.spec import JOB_VARIABLE
-
-    for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
-        monkeypatch.setattr(distributed_c10d, name, getattr(distributed_c10d, name))
-    jobs.spec(trainer=VerlSettings(device="cpu", stall=4321.0)).write(tmp_path)
-    monkeypatch.setenv(JOB_VARIABLE, str(tmp_path))
-    wait_longer()
-    for backend in ("gloo", "nccl"):
-        limit = distributed_c10d._get_default_timeout(distributed_c10d.Backend(backend))
-        assert limit.total_seconds() == 4321.0

@@ -91,12 +91,12 @@ def kill(node: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+    nodes = Cluster(tmp_path)
     try:
-        made.head()
-        yield made
+        nodes.head()
+        yield nodes
     finally:
-        made.stop()
+        nodes.stop()
 
 
 def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     lost = cluster.join()
     refused(cluster, tmp_path)
     folder = tmp_path / "run"
-    command = [PYTHON, "-m", "trace_bench", *jobs.CPU, "budget=96", "checkpoints=[]"]
+    command = [PYTHON, "-m", "trace_bench", *jobs.CPU, "budget=64", "checkpoints=[]"]
     command += ["trainer.nnodes=2", f"trainer.ray_address={cluster.address}", "evaluation.limit=4"]
     command += ["trainer.restarts=0", f"run_dir={folder}"]
     env = {**os.environ, **cluster.token}
@@ -128,7 +128,7 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert read_lines(folder / "ledger.jsonl")[: len(before)] == before
-    assert jobs.once_each(folder) == {f"train/grpo/iter{i:04d}": 32 for i in range(3)}
+    assert jobs.once_each(folder) == {f"train/grpo/iter{i:04d}": 32 for i in range(2)}
 
 
 def refused(cluster: Cluster, folder: Path) -> None:
@@ -148,11 +148,3 @@ def refused(cluster: Cluster, folder: Path) -> None:
     said = done.stdout.partition("refused: ")[2]
     assert said.count("the environment variable GONE is not set") == 2
     assert said.count("does not answer") == 2 and said.startswith("machine ")
-
-
-def test_a_dead_address_is_reported_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "trace_bench", *jobs.CPU, f"run_dir={tmp_path / 'run'}"]
-    command += ["trainer.nnodes=2", f"trainer.ray_address=127.0.0.1:{free_port()}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "no Ray cluster answers at trainer.ray_address=127.0.0.1:" in done.stderr

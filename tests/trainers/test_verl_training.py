@@ -1,30 +1,51 @@
-"""The real verl trains the tiny agent: two processes on a CPU, one capability's environment."""
+"""The real verl trains: two processes on a CPU. What it reports of every iteration is what the
+local trainer computes of the same episodes; its adapter is for everyone (run by .ci/verl)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import verl_job as jobs
+from models import save_mixture
+from playing import play
+from thinking import OPENED, AskingSuite
+from verl_world import SAME
 
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.making import Mix, draw
-from trace_bench.results.statistics import paired_difference
+from trace_bench.policies.loading import load_tokenizer
+from trace_bench.settings.schema import Settings
+from trace_bench.trainers.course import task_of_group
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
 
-NAME, ITERATIONS = "converts_values", 10
+HERE = Path(__file__).parent
+NAME, ITERATIONS, GROUPS, SEED = "converts_values", 3, 4, 7
+
+
+@pytest.fixture(scope="session")
+def paths() -> Iterator[None]:
+    """verl's processes find the worlds of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{HERE}:{HERE.parent}:{HERE.parents[1]}")
+        patch.syspath_prepend(str(HERE))
+        yield
 
 
 @dataclass(frozen=True)
 class Trained:
     folder: Path
+    chosen: Settings
     agent: AgentSpec
     tasks: list[Task]
+    validation: list[Task]
 
     @property
     def verl(self) -> Path:
@@ -33,95 +54,86 @@ class Trained:
     def validated(self, step: int) -> dict[str, dict[str, Any]]:
         """Trajectories of verl's validation after so many iterations, by task."""
         lines = [x for path in self.verl.glob("validation/*.jsonl") for x in read_lines(path)]
-        mine = [x for x in lines if x["call"].endswith(f"/{step:04d}")]
-        return {x["trajectory"]["task"]: x["trajectory"] for x in mine}
+        ended = [x for x in lines if x["call"].endswith(f"/{step:04d}")]
+        return {x["trajectory"]["task"]: x["trajectory"] for x in ended}
 
     def reported(self, step: int) -> float:
-        """What verl itself logged of it."""
-        for path in self.verl.glob("metrics-*.jsonl"):
-            for line in read_lines(path):
-                if line["step"] == step:
-                    for key, value in line["data"].items():
-                        if key.startswith("val-") and key.endswith("/reward/mean@1"):
-                            return float(value)
-        raise AssertionError(f"verl reported no validation of step {step}")
+        """verl's own mean reward of that validation."""
+        data = [x for path in self.verl.glob("metrics-*.jsonl") for x in read_lines(path)]
+        keys = [(x["step"], k, v) for x in data for k, v in x["data"].items()]
+        (mean,) = [v for n, k, v in keys if n == step and k.startswith("val-") and "mean@1" in k
+                   and "/reward/" in k]  # fmt: skip
+        return float(mean)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    chosen = jobs.settings("trainer.gpus=2", "budget=320", f"trainer.validate_every={ITERATIONS}")
+@pytest.fixture(scope="session")
+def trained(paths: None, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Three iterations with two passes and a divergence; in the third all rewards of a group are
+    equal."""
     folder = tmp_path_factory.mktemp("verl")
+    world = ["env=custom", "env.factory=verl_world:World", f"env.options.folder={folder}"]
+    more = ["trainer.gpus=2", "trainer.algorithm.kl=0.01", f"trainer.validate_every={ITERATIONS}"]
+    chosen = jobs.settings("budget=96", *more, *world)
     suite = jobs.suite_of(chosen)
-    tasks = draw(suite, NAME, 64, Mix(0.2), 1, "train")
-    held_out = list(draw(suite, NAME, 96, Mix(0.2), 1, "validation"))
+    tasks = list(draw(suite, NAME, 16, Mix(0.2), 1, "train"))
+    last = range((ITERATIONS - 1) * GROUPS, ITERATIONS * GROUPS)
+    constant = [task_of_group(group, tasks, SEED).id for group in last]
+    (folder / "constant").write_text("\n".join(constant))
+    held_out = list(draw(suite, NAME, 32, Mix(0.2), 1, "validation"))
     lab = jobs.make_lab(folder, chosen, held_out)
     agent = lab.trainer.train(jobs.job(NAME, chosen, tasks), lab)
     lab.close()
-    return Trained(folder, agent, held_out)
+    return Trained(folder, chosen, agent, tasks, held_out)
 
 
-def test_the_budget_is_spent_exactly(trained: Trained) -> None:
+def test_every_step_is_the_local_trainers(trained: Trained) -> None:
     calls = jobs.once_each(trained.folder)
     assert calls == {f"train/{NAME}/iter{i:04d}": 32 for i in range(ITERATIONS)}
-
-
-def test_the_validation_reward_rises(trained: Trained) -> None:
-    before, after = (
-        {t: x["score"]["similarity"] for t, x in trained.validated(step).items()}
-        for step in (0, ITERATIONS)
-    )
-    gain = paired_difference(after, before)
-    assert gain.n == 96
-    assert gain.value > 0 and gain.p_value < 0.05
-
-
-def test_sampler_and_trainer_agree(trained: Trained) -> None:
-    found = jobs.metrics(trained.folder)
-    assert len(found) == ITERATIONS
-    for line in found:
-        assert line["logprob_difference_mean"] < 1e-5
-        assert 0 <= line["logprob_difference_kl"] < 1e-8 and line["logprob_alarm"] is False
-        assert line["steps"] == (0 if line["constant_share"] == 1.0 else 2)  # of two epochs
+    lines = jobs.metrics(trained.folder)
+    job = jobs.job(NAME, trained.chosen, trained.tasks)
+    played = [jobs.played(trained.folder, call) for call in sorted(calls)]
+    for n, (line, steps) in enumerate(
+        zip(lines, jobs.local_steps(trained.chosen, job, played), strict=True)
+    ):
+        assert line["logprob_difference_mean"] < 1e-5 and line["logprob_alarm"] is False
+        assert 0 <= line["logprob_difference_kl"] < 1e-8
         assert line["failures"] == line["inexact"] == 0
-        assert 0 <= line["constant_share"] <= 1 and 0 <= line["clip_share"] <= 1
-        assert line["reward"] is not None and line["grad_norm"] is not None
+        if n == ITERATIONS - 1:  # in float32 the mean of eight times 2/3 is another number
+            assert line["constant_share"] == 1 and line["reward"] == pytest.approx(SAME)
+            assert line["steps"] == 0 and line["loss"] == 0
+            continue
+        assert line["constant_share"] < 1 and line["steps"] == steps.steps == 2
+        print(line["grad_norm"], steps.grad_norm / 2, line["loss"], steps.loss / 2)
+        assert line["grad_norm"] == pytest.approx(steps.grad_norm / 2, rel=5e-3)
+        assert line["clip_share"] == pytest.approx(steps.clipped / steps.weight, abs=5e-3)
 
 
-def test_the_local_policy_scores_what_verl_reported(trained: Trained) -> None:
-    from playing import play
-
-    from trace_bench.policies.local import LocalPolicy
-
-    chosen = jobs.settings()
-    policy = LocalPolicy(trained.agent.model, threads=1)
-    (adapter,) = trained.agent.adapters
-    suite = jobs.suite_of(chosen)
-    n = len(trained.tasks)
-    played = play(
-        policy,
-        suite,
-        trained.agent,
-        trained.tasks,
-        [0] * n,
-        temperature=0.0,
-        route=[adapter.name] * n,
-    )
-    here = {t.task: t.score.similarity for t in played if t.score is not None}
-    there = {t: x["score"]["similarity"] for t, x in trained.validated(ITERATIONS).items()}
-    assert here == there
-    assert sum(here.values()) / n == pytest.approx(trained.reported(ITERATIONS), abs=1e-6)
-
-
-def test_peft_loads_the_adapter(trained: Trained) -> None:
-    """The log-probabilities that the sampler wrote down are those of the model that peft makes."""
-    import torch
+def test_the_adapter_and_the_run_folder(trained: Trained) -> None:
+    """The local policy scores what verl reported; peft's log-probabilities are the sampler's; the
+    finished job is answered from disk."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
+    from trace_bench.policies.local import LocalPolicy
+
     (adapter,) = trained.agent.adapters
+    assert adapter.name == f"{NAME}@000{ITERATIONS}"
+    policy = LocalPolicy(trained.agent.model, threads=1)
+    suite, count = jobs.suite_of(trained.chosen), len(trained.validation)
+    here = play(
+        policy, suite, trained.agent, trained.validation, [0] * count, temperature=0.0,
+        route=[adapter.name] * count,
+    )  # fmt: skip
+    scores = {t.task: t.score.similarity for t in here if t.score is not None}
+    there = trained.validated(ITERATIONS)
+    assert scores == {task: t["score"]["similarity"] for task, t in there.items()}
+    mean = sum(scores.values()) / count
+    assert mean == pytest.approx(trained.reported(ITERATIONS), abs=1e-6)
+    assert len(trained.validated(0)) == count
+
     plain = AutoModelForCausalLM.from_pretrained(trained.agent.model, dtype=torch.float32)
     model = PeftModel.from_pretrained(plain, adapter.path).eval()
-    for trajectory in list(trained.validated(ITERATIONS).values())[:5]:
+    for trajectory in list(there.values())[:5]:
         ids: list[int] = []
         places: list[tuple[int, float]] = []
         for turn in trajectory["turns"]:
@@ -133,13 +145,40 @@ def test_peft_loads_the_adapter(trained: Trained) -> None:
         for place, expected in places:
             assert float(logprobs[place - 1, ids[place]]) == pytest.approx(expected, abs=1e-4)
 
-
-def test_a_finished_job_is_answered_from_disk(trained: Trained) -> None:
-    chosen = jobs.settings("trainer.gpus=2", "budget=320", f"trainer.validate_every={ITERATIONS}")
     before = (trained.folder / "ledger.jsonl").read_bytes()
-    tasks = draw(jobs.suite_of(chosen), NAME, 64, Mix(0.2), 1, "train")
-    lab = jobs.make_lab(trained.folder, chosen)
-    assert lab.trainer.train(jobs.job(NAME, chosen, tasks), lab) == trained.agent
-    assert lab.budget_left() == 0
+    lab = jobs.make_lab(trained.folder, trained.chosen)
+    again = lab.trainer.train(jobs.job(NAME, trained.chosen, trained.tasks), lab)
+    assert again == trained.agent and lab.budget_left() == 0
     lab.close()
     assert (trained.folder / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_mixture_of_experts_that_thinks(paths: None, tmp_path: Path) -> None:
+    """Untied embeddings and experts, which have no adapter; episodes of several rows, since its
+    template drops earlier thoughts; advantages of turns, which verl's rewards do not tell;
+    truncated weights; logits that are never whole (as on GPUs: verl's fused kernels, here by
+    torch). One step is the local trainer's."""
+    model = save_mixture(tmp_path / "model")
+    tokenizer = load_tokenizer(model)
+    tokenizer.chat_template = OPENED
+    tokenizer.save_pretrained(model)
+    given = ["env=custom", "env.factory=thinking:AskingSuite", "model=hf", f"model.path={model}"]
+    given += ["policy.context=512", "policy.max_turns=6", "policy.max_tokens=24", "budget=64"]
+    given += ["trainer.groups=8", "trainer.epochs=1", "trainer.gpus=2", "trainer.restarts=0"]
+    given += ["trainer.algorithm=gigpo", "trainer.algorithm.truncate=2"]
+    given += ["trainer.target_modules=[q_proj,k_proj,v_proj,o_proj]"]
+    given += ['trainer.verl=["actor_rollout_ref.model.use_fused_kernels=true"]']
+    chosen = jobs.settings(*given)
+    lab = jobs.make_lab(tmp_path / "run", chosen)
+    job = jobs.job("thinks", chosen, AskingSuite().tasks("train"))
+    agent = lab.trainer.train(job, lab)
+    lab.close()
+    assert [a.name for a in agent.adapters] == ["thinks@0001"]
+    played = jobs.played(tmp_path / "run", "train/thinks/iter0000")
+    assert len(played) == 64 and any(turn.kept is not None for t in played for turn in t.turns)
+    (line,) = jobs.metrics(tmp_path / "run")
+    assert line["failures"] == line["inexact"] == 0 and line["steps"] == 1
+    assert line["logprob_difference_max"] < 2e-4, "verl's rows are what the sampler read"
+    (step,) = jobs.local_steps(chosen, job, [played])
+    assert line["loss"] == pytest.approx(step.loss, rel=2e-3, abs=1e-6)
+    assert line["grad_norm"] == pytest.approx(step.grad_norm, rel=2e-3)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.checked import build
+from trace_bench.core.decode import convert
 from trace_bench.core.protocols import RunContext, Suite, TrainingJob
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Task, Trajectory
@@ -23,6 +24,7 @@ from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.trackers.jsonl import Metrics, Silent
+from trace_bench.trainers.course import Course
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings
 from trace_bench.trainers.tree import stretches
 from trace_bench.trainers.verl.spec import JobSpec
@@ -126,8 +128,18 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [m for m in read_lines(folder / "metrics.jsonl") if m.get("phase") == "training"]
 
 
-def one_step(chosen: Settings, job: TrainingJob, played: Sequence[Trajectory]) -> Any:
-    """The local trainer's step on the same episodes, all of which count in the mean."""
+def played(folder: Path, call: str) -> list[Trajectory]:
+    """The episodes of a call, in their order."""
+    lines = [x for x in read_lines(folder / "trajectories.jsonl") if x["call"] == call]
+    ordered = sorted(lines, key=lambda line: line["index"])
+    return [convert(line["trajectory"], Trajectory) for line in ordered]
+
+
+def local_steps(
+    chosen: Settings, job: TrainingJob, iterations: Sequence[Sequence[Trajectory]]
+) -> Iterator[Any]:
+    """The local trainer's steps on the same episodes, all of which count in the mean, one iteration
+    after the other."""
     from trace_bench.trainers.grpo import credit, earned
     from trace_bench.trainers.local import LocalTrainer
     from trace_bench.trainers.update import State, restore, update
@@ -135,12 +147,17 @@ def one_step(chosen: Settings, job: TrainingJob, played: Sequence[Trajectory]) -
     verl = verl_settings(chosen)
     same = {f.name: getattr(verl, f.name) for f in fields(TrainerSettings) if hasattr(verl, f.name)}
     settings = TrainerSettings(**same)
-    made = credit(played, earned(played, job, settings), job, settings)
-    made = replace(made, trained=made.trained | True)
     learner = LocalTrainer(settings, RunContext(threads=1)).learner(job.agent.model)
     optimizer = restore(State("x"), learner, settings, job.seed)
-    rows = [stretches(t) for t in played]
-    return update(learner, optimizer, rows, made, settings, 0)
+    course = Course(job.tasks, settings, job.seed, job.rollouts, job.name)
+    for played in iterations:
+        course.begin()
+        optimizer.param_groups[0]["lr"] = course.rate()
+        course.spent += len(played)
+        made = credit(played, earned(played, job, settings), job, settings)
+        made = replace(made, trained=made.trained | True)
+        rows = [stretches(trajectory) for trajectory in played]
+        yield update(learner, optimizer, rows, made, settings, 0)
 
 
 def spec(**changes: Any) -> JobSpec:
