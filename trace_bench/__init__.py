@@ -39,7 +39,6 @@ from trace_bench.core.protocols import (
     Solves,
     Suite,
     Synthesizes,
-    SynthesizesDomains,
     TakesBack,
     TakesReport,
     Tracker,

@@ -24,10 +24,6 @@ READERS = {
         "from trace_bench.methods.sft.formats import read; list(read(P))",
         "a.json",
     ),
-    "method.environments": (
-        "from trace_bench.methods.untargeted import read; read(str(P.parent), 1, 0)",
-        "gen_tasks.jsonl",
-    ),
     "env.source": (
         "from trace_bench.envs.tau2.data import _released;"
         "_released('airline', str(P.parents[4]), b'')",

@@ -147,8 +147,6 @@ def test_a_task_is_rebuilt_from_its_id() -> None:
         "dev/x",
         "dev/9999",
         "dev/0001@bad",
-        "domains/shop/x",
-        "domains/shop/5@none",
         "synthetic/disambiguates/x",
     ):
         with pytest.raises(UserError, match="ids look like"):

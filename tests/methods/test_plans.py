@@ -205,8 +205,6 @@ def test_what_a_method_needs_of_the_others() -> None:
     asks = method("trace", route="both").plan(PlannedRun(437, 64, ScriptedTrainer()))
     assert asks.routed and RanksLabels in {n.protocol for n in asks.needs}
     assert not plan("trace", 437).routed
-    folder = method("untargeted", environments="x")
-    assert folder.plan(PlannedRun(437, 64, ScriptedTrainer())).needs == ()
 
 
 def test_a_trainer_that_goes_on_from_no_adapter_is_given_none() -> None:

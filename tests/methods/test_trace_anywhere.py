@@ -38,12 +38,13 @@ from trace_bench.core.types import (
 from trace_bench.envs.check import check
 from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.rules import label
+from trace_bench.methods.making import TaskSettings
 from trace_bench.methods.rft import PromptOnly, PromptOnlySettings
 from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.settings import (
     TraceSettings,
 )
-from trace_bench.methods.untargeted import Untargeted, UntargetedSettings
+from trace_bench.methods.untargeted import Untargeted
 from trace_bench.policies.routing.router import make_router
 
 PARTS = "completes_all_parts"
@@ -264,7 +265,7 @@ def test_the_other_methods_of_this_kind_work_there_too() -> None:
     assert prompted.prompt == "Do every part of the request."
     one, _ = fit(method("single_capability", synthesis="select"), ToySuite())
     assert [a.capability for a in one.adapters] == [PARTS]
-    broad, lab = fit(Untargeted(UntargetedSettings(synthetic_tasks=8)), Making())
+    broad, lab = fit(Untargeted(TaskSettings(synthetic_tasks=8)), Making())
     assert len(broad.adapters) == 1 and len(lab.trainer.jobs[0].tasks) == 16
 
 
@@ -278,7 +279,7 @@ def test_the_other_methods_of_this_kind_work_there_too() -> None:
             "toy/bare has neither .HasReference, HasMilestones.*Set llm.analyst.by=endpoint",
         ),
         (PromptOnly(PromptOnlySettings()), Bare(), "toy/bare has neither"),
-        (Untargeted(UntargetedSettings()), ToySuite(), "no generator"),
+        (Untargeted(TaskSettings()), ToySuite(), "no generator"),
         (method("single_capability"), ToySuite(), "no generator"),
     ],
     ids=["no generator", "no references", "prompt_only", "untargeted", "single_capability"],

@@ -22,7 +22,7 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_an_unknown_image_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no_such_image"]) == 2
     error = capsys.readouterr().err
-    assert "unknown image 'no_such_image'; allowed: awm, babyai, base, bfcl, tau2" in error
+    assert "unknown image 'no_such_image'; allowed: babyai, base, bfcl, tau2" in error
 
 
 def test_a_base_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +66,6 @@ def test_a_full_disk_is_reported_with_what_to_do(tmp_path: Path) -> None:
 
 def test_the_image_holds_no_model_and_no_torch() -> None:
     assert names() == [
-        "awm",
         "babyai",
         "base",
         "bfcl",

@@ -235,14 +235,12 @@ class RunLab:
     def sources(self) -> list[Source]:
         return list(self._sources.values())
 
-    def generated_suite(
-        self, name: str, source: str, given: Mapping[str, Any], image: str = "base"
-    ) -> Suite:
+    def generated_suite(self, name: str, source: str, given: Mapping[str, Any]) -> Suite:
         """Builds the suite of source code, in a sandbox; `rollouts` then accepts its tasks.
         `given`: names that the code may use, with JSON values. Raises UserError."""
         if self.make_suite is None:
             raise ValueError("this lab has no sandbox for generated programs")
-        found = Source(name, source, dict(given), image)
+        found = Source(name, source, dict(given))
         suite = self.make_suite(found)
         self._sources[name] = found
         self.player.suites.add(generated_key(name), suite)

@@ -148,7 +148,7 @@ def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
     be used."""
     message = {"source": source.text, "given": source.given}
     worker = {"kind": "generated", "name": source.name}
-    pool = source_pool(message, worker, sandbox, log, source.image)
+    pool = source_pool(message, worker, sandbox, log)
     try:
         return remote(pool, source.name)
     except UserError as error:
@@ -158,9 +158,7 @@ def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
         raise
 
 
-def source_pool(
-    source: JSON, worker: JSON, sandbox: Sandbox, log: Log, image: str = "base"
-) -> Pool:
+def source_pool(source: JSON, worker: JSON, sandbox: Sandbox, log: Log) -> Pool:
     """Workers that run a program text. Raises UserError if the sandbox does not keep it in, unless
     `allow_untrusted` is set."""
     engine = engine_of(sandbox)
@@ -173,7 +171,7 @@ def source_pool(
             )
         why = "generated code runs with this user's rights (allow_untrusted)"
         log(f"sandbox={sandbox.name}: {why}")
-    made = engine(sandbox, image_name(image, sandbox))
+    made = engine(sandbox, image_name("base", sandbox))
     return make_pool(made, sandbox, worker, None, log, source)
 
 

@@ -19,7 +19,6 @@ from trace_bench.core.protocols import (
     HasReference,
     Suite,
     Synthesizes,
-    SynthesizesDomains,
     abilities,
     forwards,
     members,
@@ -120,7 +119,7 @@ def _class_with(inherited: tuple[type, ...], asks: bool) -> type[SandboxedSuite]
     return type("SandboxedSuite", (base, *inherited), own)
 
 
-class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes, SynthesizesDomains):
+class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes):
     """The suite in a worker, by remote calls. `abilities`: the names of those that it has."""
 
     def __init__(self, pool: Pool, generated: str | None) -> None:
@@ -192,12 +191,6 @@ class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes, Synthesize
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return self._read("synthetic", self._task, capability, seed)
-
-    def domains(self) -> Sequence[str]:
-        return self._read("domains", _names)
-
-    def synthetic_in(self, domain: str, seed: int) -> Task:
-        return self._read("synthetic_in", self._task, domain, seed)
 
 
 def _milestones(values: Any) -> Sequence[Milestone]:

@@ -34,8 +34,8 @@ class MadeSettings:
     """The split of the tasks that are demonstrated; null: demo, or without one every second task of
     `env.train_split`."""
     made: bool = field(default=False, metadata=LATER)
-    """Every second demonstration is of a task that the suite makes, of all its capabilities and
-    other domains in turn."""
+    """Every second demonstration is of a task that the suite makes, of all its capabilities
+    in turn."""
     size: float = 1.0
     """Millions of parameters: 0.3, 1 or 4.3."""
     success: float | None = field(default=0.35, metadata=number(0, 1))

@@ -24,7 +24,6 @@ from trace_bench.core.protocols import (
     RunContext,
     Solves,
     Synthesizes,
-    SynthesizesDomains,
     make_env,
 )
 from trace_bench.core.run_files import DEMONSTRATED
@@ -210,8 +209,6 @@ def _with_made(world: World, tasks: Sequence[Task], count: int) -> list[Task]:
     makers = list[Callable[[int], Task]]()
     if isinstance(suite, Synthesizes):
         makers += [partial(suite.synthetic, name) for name in suite.capabilities()]
-    if isinstance(suite, SynthesizesDomains):
-        makers += [partial(suite.synthetic_in, name) for name in suite.domains()]
     if not makers:
         raise UserError(f"{name_of(suite)} makes no tasks (Synthesizes). Set `made` to false.")
     made = [makers[n % len(makers)](n // len(makers)) for n in range((count + 1) // 2)]

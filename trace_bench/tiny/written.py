@@ -54,8 +54,8 @@ class WrittenSettings:
     split: str | None = None
     """The split of the tasks; null: demo, or without one every second task of `env.train_split`."""
     made: bool = False
-    """Every second demonstration is of a task that the suite makes, of all its capabilities and
-    other domains in turn."""
+    """Every second demonstration is of a task that the suite makes, of all its capabilities
+    in turn."""
     seed: int = 0
     """Of the demonstrations."""
 

@@ -7,7 +7,7 @@ recognised by a member's name. What must be known before the part is built, such
 image, is an attribute of the class.
 
     episodes       Env (Solves), Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
-                   SynthesizesDomains, ActsTogether), Policy (RanksLabels, ShowsState,
+                   ActsTogether), Policy (RanksLabels, ShowsState,
                    HoldsModel), Router (RoutesTurns)
     training       Trainer (ContinuesAdapters, AssignsAdvantages, FineTunes), Method, Lab; of what
                    runs a trainer's episodes elsewhere: TakesBack; Tracker (TakesReport)
@@ -45,7 +45,6 @@ from trace_bench.core.protocols.episodes import (
     State,
     Suite,
     Synthesizes,
-    SynthesizesDomains,
     TurnReply,
     TurnRequest,
     Typical,

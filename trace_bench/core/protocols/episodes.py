@@ -154,17 +154,6 @@ class Synthesizes(Suite):
     def synthetic(self, capability: str, seed: int) -> Task: ...
 
 
-class SynthesizesDomains(Suite):
-    """A suite that also generates training tasks of other domains, with tools other than its own,
-    one for each seed; its environments run them too. `domains` names them."""
-
-    @abstractmethod
-    def domains(self) -> Sequence[str]: ...
-
-    @abstractmethod
-    def synthetic_in(self, domain: str, seed: int) -> Task: ...
-
-
 class ActsTogether(Suite):
     """A suite that resets (given a task) or steps (given an action) many episodes at once. Returns
     one result per call, in order; for an episode that failed, the exception."""

@@ -257,12 +257,11 @@ Hear = Callable[[Sequence[Task], Sequence[Trajectory]], None]
 @dataclass(frozen=True)
 class Source:
     """The source code of a generated suite (`Lab.generated_suite`). `given`: names that it may use,
-    with JSON values; `image`: of its sandbox."""
+    with JSON values."""
 
     name: str
     text: str
     given: Mapping[str, Any]
-    image: str = "base"
 
 
 class Lab(Protocol):
@@ -314,9 +313,7 @@ class Lab(Protocol):
     def retract(self, role: str, calls: str) -> None: ...  # discards stored answers, by name prefix
 
     # A suite from source code that a model wrote, in a sandbox; `rollouts` then takes its tasks.
-    def generated_suite(
-        self, name: str, source: str, given: Mapping[str, Any], image: str = "base"
-    ) -> Suite: ...
+    def generated_suite(self, name: str, source: str, given: Mapping[str, Any]) -> Suite: ...
     def drop_suite(self, name: str) -> None: ...
     def suite_of(self, task: Task) -> Suite: ...
     def sources(self) -> Sequence[Source]: ...  # of the generated suites in use

@@ -25,16 +25,11 @@ from trace_bench.core.protocols import (
     HasChecklist,
     HasReference,
     Synthesizes,
-    SynthesizesDomains,
     Typical,
     conversation,
     perform,
 )
 from trace_bench.core.types import Message, Task
-from trace_bench.envs import EitherEnv
-from trace_bench.envs.domains.env import DomainEnv
-from trace_bench.envs.domains.tasks import domain_data, tables
-from trace_bench.envs.domains.tasks import reference as domain_reference
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Words
@@ -80,7 +75,7 @@ def _task(split: str, index: int, augmentation: str) -> Task:
     return task
 
 
-class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains):
+class EmbeddedSuite(HasReference, HasChecklist, Synthesizes):
     """The phone world: contacts, messages, reminders, settings and searches. A score always carries
     the name of its suite: `embedded` is not the official benchmark.
 
@@ -118,8 +113,6 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
         made = numbered and len(parts) == 3 and parts[2] == index
         if made and task_id.startswith(f"{PREFIX}/synthetic/"):
             return synthetic_task(parts[1], int(index))
-        if made and task_id.startswith(f"{PREFIX}/domains/"):
-            return self.synthetic_in(parts[1], int(index))
         known = numbered and len(parts) == 2 and augmentation in ("", *AUGMENTATIONS)
         if not known or int(index) >= SIZES.get(parts[0], 0):
             raise UserError(
@@ -128,13 +121,11 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
             )
         return _task(parts[0], int(index), augmentation or "none")
 
-    def make(self) -> EitherEnv:
-        return EitherEnv(lambda task: DomainEnv() if "domain" in task.data else ToolSandboxEnv())
+    def make(self) -> ToolSandboxEnv:
+        return ToolSandboxEnv()
 
     def reference(self, task: Task) -> list[Message]:
         """The reference trajectory as assistant messages, to be stepped in order."""
-        if "domain" in task.data:
-            return domain_reference(task.data)
         env = ToolSandboxEnv()
         env.reset(task)
         actions = enumerate(task.data["reference"])
@@ -154,14 +145,6 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return synthetic_task(capability, seed)
-
-    def domains(self) -> tuple[str, ...]:
-        """Those beside the phone world."""
-        return tuple(tables())
-
-    def synthetic_in(self, domain: str, seed: int) -> Task:
-        data = domain_data(domain, seed)
-        return Task(f"{PREFIX}/domains/{domain}/{seed}", self.name, "synthetic", seed, data)
 
 
 CONTRAST_SHARE = 0.2

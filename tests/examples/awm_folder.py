@@ -115,9 +115,9 @@ ASK = "Send a message to +15550001111 saying hello please."
 
 
 def write(folder: Path, **changed: Any) -> Path:
-    """Scenarios `texts_1` and `texts_2`, each with a task that can be learned, one that is always
+    """Scenarios `texts_1` to `texts_3`, each with a task that can be learned, one that is always
     solved, one whose program breaks and one without a program; and a scenario without code."""
-    names = ("texts_1", "texts_2")
+    names = ("texts_1", "texts_2", "texts_3")
     files: dict[str, list[dict[str, Any]]] = {
         "gen_tasks.jsonl": [{"scenario": n, "tasks": [ASK] * 4} for n in (*names, "empty")],
         "gen_db.jsonl": [{"scenario": n, "db_schema": SCHEMA} for n in names],
