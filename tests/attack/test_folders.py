@@ -17,7 +17,7 @@ from trace_bench.__main__ import main
 from trace_bench.core.beginning import read_agent
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_json
-from trace_bench.results.formats import export
+from trace_bench.results.inspect import export
 
 SCRIPTED = ("method=base", "policy=reference", "evaluation.limit=4")
 TRAINED = (

@@ -33,7 +33,6 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.record.dialogues import Folder
 from trace_bench.report.page import Talks
-from trace_bench.results.formats import export
 from trace_bench.results.places import find
 from trace_bench.results.records import read_records
 from trace_bench.results.runs import same_agents
@@ -148,7 +147,6 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda f: StepFiles(f).of(1), "metrics-0.jsonl"),
     ],
     "results/records.py": [(lambda f: read_records(f / "records.jsonl"), "records.jsonl")],
-    "results/formats/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],
     "report/page/__init__.py": [
         (lambda f: Talks().add(f / "trajectories.jsonl", 10**6), "trajectories.jsonl"),
     ],
@@ -163,7 +161,7 @@ BEHIND = {
     "runner/pipeline.py": "the lines that this process has just written",
     "results/two.py": "files that results/runs.py has checked against the summary's hashes",
     "report/runs.py": "files that results/runs.py has checked against the summary's hashes",
-    "results/formats/episodes.py": "files that the export has checked against these hashes",
+    "results/stored.py": "files that the export has checked against these hashes",
     "trainers/verl/process.py": "the same lines, with the same fields, as spec.py",
     "trainers/verl/episodes.py": "needs verl; the same lines, with the same fields, as spec.py",
 }

@@ -49,10 +49,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["atif", "inspect"])
+@pytest.fixture(scope="module", params=["inspect"])
 def exported(run: Path, request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("export") / request.param
-    assert main(["export", str(run), "--format", request.param, "--out", str(out)]) == 0
+    assert main(["export", str(run), "--out", str(out)]) == 0
     return out
 
 

@@ -362,7 +362,7 @@ def test_two_runs_of_one_method_are_compared(
         ([one], "found 1: base budget=640 .1 seed, toolsandbox/embedded, run"),
         ([one, one], "is named twice"),
         ([one, str(folders / "cut")], "found 1 .*not finished"),
-        ([one, two, "--format", "atif"], "--format is an option of export"),
+        ([one, two, "--port", "7575"], "--port is an option of view"),
     ):
         with contextlib.suppress(SystemExit):
             assert main(["compare", *wrong]) == 2

@@ -1,9 +1,8 @@
-"""Reporting rules, the tables made again under another one, and the publication bundle."""
+"""Reporting rules, the tables made again under another one."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import file_hash, read_lines
 from trace_bench.core.types import Figures, Outcome, StopReason
 from trace_bench.results.__main__ import main
-from trace_bench.results.formats import export
 from trace_bench.results.places import find
 from trace_bench.results.records import RULES
 from trace_bench.results.runs import counted, drops, read_run
@@ -129,28 +127,6 @@ def test_records_cannot_be_regraded(folder: Path, tmp_path: Path, capsys) -> Non
         find([records], "zero")
     assert main(["regrade", str(folder), "--out", str(tmp_path / "x")]) == 2
     assert "regrade needs one rule=...; allowed: retry, exclude, zero" in capsys.readouterr().err
-
-
-def test_a_run_becomes_a_bundle_that_explains_itself(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "card"
-    assert main(["export", str(folder), "--out", str(out)]) == 0
-    card = json.loads((out / "card.json").read_text())
-    for name, entry in {**card["record"], **card["drops_manifest"]}.items():
-        assert file_hash(out / name) == entry["sha256"]
-    views = {v["where"]["agent"]: v["by_rule"] for v in card["views"]}
-    assert set(views) == {"base", "final", "idle", "random", "reference"}
-    assert views["final"]["retry"]["success"] == read_run(folder).mean == 1.0
-    assert views["final"]["zero"]["success"] == 7 / 8
-    (dropped,) = read_lines(out / "drops.jsonl")
-    assert dropped["file"] == "record/evaluation.jsonl" and dropped["error"] == "sandbox: gone"
-    with pytest.raises(UserError, match="exists already"):
-        export(folder, out)
-    other = tmp_path / "edited"
-    shutil.copytree(folder, other)
-    with (other / "evaluation_trajectories.jsonl").open("a") as file:
-        file.write("{}\n")
-    with pytest.raises(UserError, match=r"trajectories.* is not the file"):
-        export(other, tmp_path / "none")
 
 
 def test_pass_hat_has_known_answers() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
+from trace_bench.results import inspect
 from trace_bench.results.__main__ import main
-from trace_bench.results.formats import inspect
 
 
 @pytest.fixture(scope="module")
@@ -95,4 +95,4 @@ def test_without_the_viewer_the_commands_are_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "inspect_ai", None)  # as if it were not installed
     with pytest.raises(UserError, match=r"pip install '\.\[view\]'") as caught:
         inspect.check_installed(["runs"])
-    assert "export runs --format inspect --out logs" in str(caught.value)
+    assert "export runs --out logs" in str(caught.value)

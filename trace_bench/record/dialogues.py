@@ -30,7 +30,7 @@ from trace_bench.core.store import Lines, canonical, read_object, stable_seed, w
 from trace_bench.core.summary import Summary, read_summary
 from trace_bench.core.types import Message, Milestone, Task, Trajectory
 from trace_bench.envs.recorded.data import META, Record, read_record
-from trace_bench.results.formats.episodes import FinishedRun
+from trace_bench.results.stored import FinishedRun
 
 
 def of_suite(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record | None]]:

@@ -3,7 +3,6 @@
     collect PLACES... --out FILE          records of run folders in one small file to commit
     tables PLACES... --out FOLDER         tables (Markdown, LaTeX, CSV) and figures (PNG, SVG), a
                                           folder for each group of runs that can stand together
-                                          --prices FILE: also what they cost in money
                                           --across SETTING: runs may differ in it, too (also of map,
                                           over, regrade, search, worlds, plan)
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
@@ -24,9 +23,7 @@
     regrade PLACES... rule=RULE --out FOLDER
                                           the tables under another reporting rule, from the
                                           attempts that the run folders keep
-    export RUN --out FOLDER [--format card|inspect|atif|hf]
-                                          one run as a publication bundle (a rollout card), or
-                                          for Inspect, Harbor or the Hugging Face hub
+    export RUN --out FOLDER               one run as logs that Inspect reads
     view PLACES... [--port N] [--out SITE]
                                           runs in Inspect's viewer, here or as a static site
 
@@ -55,6 +52,7 @@ from trace_bench.results import (
     against,
     details,
     figures,
+    inspect,
     over,
     paper,
     places,
@@ -67,15 +65,12 @@ from trace_bench.results import (
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import recorded, with_own
 from trace_bench.results.places import Found
-from trace_bench.results.prices import read_prices
 from trace_bench.results.records import RULES, as_line, training_tasks
 from trace_bench.results.statistics import many
 
 COVERAGE = 0.9  # the share of held-out episodes that must have a score, unless another is given
 ONLY: Mapping[str, tuple[tuple[str, ...], type, str]] = {
-    "format": (("export",), str, "of export (default: card)"),
     "csv": (("compare",), Path, "of compare: a file for the differences by task"),
-    "prices": (("tables", "regrade"), Path, "of tables and regrade: a YAML file of prices"),
     "across": (("tables", "map", "over", "regrade", "search", "worlds", "plan"), str,
                "of tables, map, over, regrade, search, worlds, plan: SETTING,... of rows"),
     "setting": (("over", "against"), str, "of over: that of the axis; of against: SETTING,..."),
@@ -173,8 +168,6 @@ def _plan(given: argparse.Namespace) -> list[Path]:
 
 
 def _view(given: argparse.Namespace) -> list[Path]:
-    from trace_bench.results.formats import inspect
-
     inspect.check_installed(given.places)
     folders = [r.folder for r in _found(given.places).records if r.folder]
     if not folders:
@@ -186,11 +179,9 @@ def _view(given: argparse.Namespace) -> list[Path]:
 
 
 def _export(given: argparse.Namespace) -> list[Path]:
-    from trace_bench.results.formats import export
-
     if len(given.places) != 1:
         raise UserError(f"export takes one run folder, got {len(given.places)}.")
-    written = export(Path(given.places[0]), given.out, given.format or "card")
+    written = inspect.export(Path(given.places[0]), given.out)
     print(f"{given.out}: {many(len(written), 'file')}")
     return []
 
@@ -222,8 +213,6 @@ def _make(given: argparse.Namespace) -> list[Path]:
     if command not in ("collect", "search"):
         figures.check_installed()
     own: dict[str, object] = {"across": across} if command == "search" else {}
-    if given.prices is not None:
-        own["prices"] = read_prices(given.prices)
     if given.setting is not None:
         own["setting"] = recorded(given.setting)
     return COMMANDS[command](found, given.out, **own)

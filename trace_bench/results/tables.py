@@ -21,8 +21,6 @@ from trace_bench.results.compare import (
 )
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Found, check_coverage, say
-from trace_bench.results.prices import Prices
-from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import holm, many, p_value
 from trace_bench.results.table import Table, estimate, gap, style, write
@@ -47,22 +45,22 @@ def _unusable(record: Record, least: float) -> str:
     return "it began with an agent of unknown cost" if record.before is None else ""
 
 
-def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[Path]:
+def make_tables(found: Found, out: Path) -> list[Path]:
     """The tables and figures of every group: in `out` if there is one group, else each in a folder
     of its own and groups.md beside them."""
     groups = groups_of(found.records)
     if len(groups) == 1:
-        return _tables(groups[0], found.skipped, out, prices)
+        return _tables(groups[0], found.skipped, out)
     page, about = out / "groups.md", overview(groups).markdown()
     if left_out := "".join(f"\n- {visible(text)}" for text in found.skipped):
         about += f"\nCould not be used:\n{left_out}\n"
     write_text(page, about)
     say(f"{len(groups)} groups of runs that cannot stand in one table", [f"see {page}"])
-    written = [_tables(group, found.skipped, out / group.name, prices) for group in groups]
+    written = [_tables(group, found.skipped, out / group.name) for group in groups]
     return [page, *(path for some in written for path in some)]
 
 
-def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | None) -> list[Path]:
+def _tables(group: Group, skipped: Sequence[str], out: Path) -> list[Path]:
     say("left out", group.left_out)
     records = group.records
     found, caption, shown = cells(records), head(records, ABOUT), readable(records)
@@ -82,7 +80,6 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
         details.reliability(found, caption),
         details.cost(found, caption),
         details.checklists(found, caption),
-        *([] if prices is None else [money(found, prices, caption)]),
     ]
     written = write(made, out, ABOUT, "\n\n".join(page))
     if (single := figures.single_budget(found)) is None:

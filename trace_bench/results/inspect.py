@@ -21,14 +21,48 @@ from typing import Any
 
 from trace_bench.core.command import whole_number
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import fingerprint, whole, write_text
+from trace_bench.core.store import file_hash, fingerprint, shown, whole, write_text
 from trace_bench.core.text import file_name
 from trace_bench.core.types import Message, Outcome, Trajectory, grouped, to_json
-from trace_bench.results.formats.episodes import HELD_OUT, Exported, FinishedRun
+from trace_bench.results.records import DAMAGE
+from trace_bench.results.runs import finished, read_run
 from trace_bench.results.statistics import mean, task_means
+from trace_bench.results.stored import HELD_OUT, Exported, FinishedRun
 
 VERSION = 2
 SCORES = ("success", "similarity")
+
+
+def export(folder: Path, out: Path) -> list[Path]:
+    """Writes the logs of a finished run to the folder `out`, which has this name when all are in
+    it; its files. Raises UserError, also for a run that is unfinished, edited or damaged."""
+    try:
+        source = _checked(folder)
+        with whole(out) as building:
+            building.mkdir()
+            write(source, building)
+    except DAMAGE as error:
+        raise UserError(
+            f"{shown(folder)}: damaged ({type(error).__name__}: {str(error)[:200]})"
+        ) from error
+    return sorted(p for p in out.rglob("*") if p.is_file())
+
+
+def _checked(folder: Path) -> FinishedRun:
+    """The run, whose files are its own and those that its summary was made from."""
+    read_run(folder)  # finished, unedited, and within its budget
+    source = FinishedRun(folder, finished(folder))
+    for name in source.files:
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{folder}: {name} is a link to a place outside of the folder")
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: {name} is no plain file")
+    for name, digest in source.summary.hashes.items():
+        if (file_hash(folder / name) if name in source.files else None) != digest:
+            raise UserError(
+                f"{folder}: {shown(Path(name))} is not the file that the summary was made from"
+            )
+    return source
 
 
 def write(source: FinishedRun, out: Path) -> None:
@@ -229,7 +263,7 @@ def check_installed(places: Sequence[str]) -> None:
         raise UserError(
             "`view` needs the package inspect-ai, which is not installed: pip install "
             "'.[view]'. Or, with the viewer elsewhere: python -m trace_bench.results "
-            f"export {run} --format inspect --out logs; then there: inspect view --log-dir logs"
+            f"export {run} --out logs; then there: inspect view --log-dir logs"
         )
 
 
@@ -279,10 +313,8 @@ def _check(viewer: subprocess.Popen[bytes]) -> None:
 
 
 def _exported(folders: Sequence[Path], place: Path) -> Path:
-    from trace_bench.results.formats import export
-
     logs = place / "logs"
     logs.mkdir()
     for number, folder in enumerate(folders):
-        export(folder, logs / f"{number:03d}", "inspect")
+        export(folder, logs / f"{number:03d}")
     return logs

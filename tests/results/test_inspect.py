@@ -1,0 +1,118 @@
+"""Runs as logs of Inspect, read by its own programs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trace_bench.__main__ import main as start
+from trace_bench.core.decode import convert
+from trace_bench.core.types import Trajectory, to_json
+from trace_bench.results.__main__ import main
+from trace_bench.results.inspect import _figures, _sample, read_arguments
+from trace_bench.results.runs import finished
+from trace_bench.results.stored import FinishedRun
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of GRPO with two trials a task."""
+    folder = tmp_path_factory.mktemp("formats") / "run"
+    few = ("budget=64", "evaluation.limit=12", "evaluation.trials=2", "policy.eval_temperature=1.0")
+    assert start(["method=grpo", *few, "checkpoints=[]", f"run_dir={folder}"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def logs(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("exported") / "logs"
+    assert main(["export", str(run), "--out", str(out)]) == 0
+    return out
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_inspect_reads_every_log(run: Path, logs: Path) -> None:
+    pytest.importorskip("inspect_ai")
+    from inspect_ai.log import list_eval_logs, read_eval_log
+
+    assert len(list_eval_logs(str(logs))) == len(list(logs.iterdir()))
+    summary = json.loads((run / "summary.json").read_text())
+    outcomes = lines(run / "evaluation.jsonl")
+    read: dict[str, Any] = {}
+    for path in logs.iterdir():
+        log = read_eval_log(str(path))
+        assert log.status == "success" and log.samples is not None and log.results is not None
+        read[log.eval.model.rpartition("tiny/")[2]] = log
+    assert {o["agent"] for o in outcomes} < read.keys()
+    for agent, wanted in (("base", summary["base_score"]), ("final", summary["score"])):
+        log = read[agent]
+        figures = {s.name: s.metrics["mean"].value for s in log.results.scores}
+        assert figures == pytest.approx({k: wanted[k] for k in ("success", "similarity")})
+        own = {(o["task"], o["trial"] + 1): o for o in outcomes if o["agent"] == agent}
+        assert {(s.id, s.epoch) for s in log.samples} == own.keys()
+        for sample in log.samples:
+            score = own[sample.id, sample.epoch]["score"]
+            assert sample.scores["success"].value == score["success"]
+            assert sample.messages[0].role == "system" and len(sample.messages) > 1
+    assert sum(len(log.samples) for name, log in read.items() if "train" in name) == 64
+
+
+def test_inspects_tables_have_a_row_for_each_log_and_sample(logs: Path) -> None:
+    """By the readers that docs/report.md names."""
+    pytest.importorskip("inspect_ai")
+    pytest.importorskip("pyarrow")
+    from inspect_ai.analysis import evals_df, samples_df
+
+    written = [json.loads(path.read_text()) for path in logs.iterdir()]
+    evals, samples = evals_df(str(logs)), samples_df(str(logs))
+    assert len(evals) == evals["eval_id"].nunique() == len(written)
+    assert len(samples) == samples["sample_id"].nunique() == sum(len(w["samples"]) for w in written)
+    counted = sum(log["stats"]["model_usage"]["agent"]["total_tokens"] for log in written)
+    assert counted == samples["total_tokens"].sum() > 0
+
+
+def test_a_lost_episode_is_an_error_and_no_score(run: Path, tmp_path: Path) -> None:
+    """Scores of lost episodes are left out of an exported mean."""
+    source = _source(run)
+    [first, *_] = [p for p in source.episodes() if p.held_out]
+    lost = _changed(first, score=None, failure={"boundary": "sandbox", "error": "gone"})
+    sample = _sample(lost, source)
+    assert "scores" not in sample and sample["error"]["message"] == "sandbox: gone"
+    found = _figures("success", [_sample(first, source), sample])
+    assert found["metrics"]["mean"]["value"] == float(first.trajectory.score.success)
+    assert (found["scored_samples"], found["unscored_samples"]) == (1, 1)
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", "null", ""])
+def test_arguments_that_are_no_object_are_kept_apart(text: str) -> None:
+    found, why = read_arguments(text)
+    assert found == {} and why
+
+
+def test_an_edited_run_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    path = copy / "trajectories.jsonl"
+    path.write_text(path.read_text().replace('"success":false', '"success":true', 1))
+    assert main(["export", str(copy), "--out", str(tmp_path / "x")]) == 2
+    assert "trajectories.jsonl is not the file" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def _source(run: Path) -> Any:
+    return FinishedRun(run, finished(run))
+
+
+def _changed(played: Any, **changes: Any) -> Any:
+    data = {**to_json(played.trajectory), **changes}
+    return replace(played, trajectory=convert(data, Trajectory))
