@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup run smoke test slow pages lint format types check ci clean
+.PHONY: help setup run smoke fast test slow pages lint format types check ci clean
 
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -17,6 +17,9 @@ run:             ## the main job: TRACE on the embedded phone world, 640 rollout
 
 smoke:           ## a small run through every phase
 	$(BIN)/python -m trace_bench experiment=smoke
+
+fast:            ## the tests that need no torch
+	$(BIN)/pytest -n auto --dist loadscope -m fast
 
 test:            ## the tests that need seconds each
 	$(BIN)/pytest -n auto --dist loadscope

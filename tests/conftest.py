@@ -6,11 +6,17 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import shared
+import tiers
+from models import save_adapter, save_model
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one a worker
 # A shell's background job ignores Ctrl-C, and what it starts inherits that: the tests that send one
 # mean the programs that a person starts.
@@ -34,6 +40,29 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("markexpr") == "fast":
+        tiers.NoTorch.install()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With -m fast, no file is read that would import torch. (None: as pytest decides.)"""
+    test = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    if test and config.getoption("markexpr") == "fast" and tiers.of(collection_path) != "fast":
+        return True
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives each test its tier, and puts the fast ones first."""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if not marks & {*tiers.LANES, "fast", "model"}:
+            item.add_marker(tiers.of(item.path))
+    items.sort(key=lambda item: item.get_closest_marker("fast") is None)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Adds what a test took to the file that TRACE_BENCH_TEST_TIMES names: .ci/run shows the
     slowest of all its commands."""
@@ -41,3 +70,62 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if path and "PYTEST_XDIST_WORKER" not in os.environ and report.duration >= 1:
         with Path(path).open("a") as file:
             file.write(f"{report.duration:6.1f} s  {report.nodeid} ({report.when})\n")
+
+
+@pytest.fixture(scope="session")
+def small_model() -> Iterator[Path]:
+    """A random Qwen3 (`models.save_model`) with its tokenizer."""
+    with shared.shared("model", save_model) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def small_adapter(small_model: Path) -> Iterator[Path]:
+    """A random LoRA adapter of the small model (`models.save_adapter`)."""
+    with shared.shared("adapter", partial(save_adapter, small_model)) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def base_run() -> Iterator[Path]:
+    """The folder of a finished run of method=base."""
+    with shared.shared("base", shared.run("method=base")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def grpo_run() -> Iterator[Path]:
+    """The folder of a finished run of method=grpo, with a curve of one point."""
+    with shared.shared("grpo", shared.run("method=grpo")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def trace_run() -> Iterator[Path]:
+    """The folder of a finished run of method=trace: capabilities, an adapter, a route, the joint
+    yardstick, a curve of one point."""
+    with shared.shared("trace", shared.run("method=trace")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def report_file(grpo_run: Path, trace_run: Path) -> Iterator[Path]:
+    """The report of both trained runs."""
+
+    def make(folder: Path) -> None:
+        shared.command("trace_bench.report", grpo_run, trace_run, "--out", folder / "report.html")
+
+    with shared.shared("report", make) as folder:
+        yield folder / "report.html"
+
+
+@pytest.fixture(scope="session")
+def tables(base_run: Path, grpo_run: Path, trace_run: Path) -> Iterator[Path]:
+    """The folder that `results tables` fills from the three runs."""
+
+    def make(folder: Path) -> None:
+        runs = (base_run, grpo_run, trace_run)
+        shared.command("trace_bench.results", "tables", *runs, "--out", folder)
+
+    with shared.shared("tables", make) as folder:
+        yield folder

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from bench.reading import repeated_keys
+from repeated import repeated_keys
 
 from trace_bench.__main__ import main
 from trace_bench.core.checked import build
