@@ -118,28 +118,3 @@ def test_in_a_settings_file(tmp_path: Path) -> None:
     text = f"name: toy\nfactory: {__name__}:Toy\nroute: gate\n"
     (tmp_path / "method" / "toy.yaml").write_text(text)
     assert made(compose(["method=toy", "policy=idle"], tmp_path)).route == Gate()
-
-
-@dataclass(frozen=True)
-class OwnSettings:
-    gate_share: float = 0.1
-
-
-class Own:
-    def __init__(self, settings: OwnSettings) -> None:
-        self.settings = settings
-
-    def fit(self, base: Any, tasks: Any, lab: Any) -> Any:
-        return base
-
-
-def test_an_old_name_is_refused_only_where_its_new_one_is_a_setting() -> None:
-    own = ["method=custom", f"method.factory={__name__}:Own", "policy=idle"]
-    found = parts_of(compose([*own, "method.options.gate_share=0.3"]))["method"].options
-    assert found["gate_share"] == 0.3
-    with pytest.raises(UserError, match=r"is now `method\.route\.share`"):
-        compose(["method.gate_share=0.3"])
-    with pytest.raises(UserError, match=r"is now `method\.route\.share`"):
-        compose(["+method.options.gate_share=0.3"])
-    with pytest.raises(UserError, match=r"unknown key 'method\.gate_share'"):
-        compose(["method=grpo", "method.gate_share=0.3"])

@@ -333,11 +333,9 @@ def test_a_preset_is_a_method_with_a_setting_that_stands(
         parts_of(compose([f"method={name}", f"method.{setting}={other}"]))
 
 
-def test_a_route_has_settings_of_its_own_and_their_old_names_are_refused() -> None:
+def test_a_route_has_settings_of_its_own() -> None:
     chosen = parts_of(compose(["method=trace", "method.route=gate", "method.route.share=0.2"]))
     assert chosen["method"].options["route"]["share"] == 0.2
-    with pytest.raises(UserError, match=r"`method.gate_share` is now `method.route.share`"):
-        compose(["method=trace", "method.route=gate", "method.gate_share=0.2"])
     with pytest.raises(UserError, match=r"'classifier'.*linear"):
         parts_of(compose(["method=trace_finish", "method.route=classifier"]))
 

@@ -24,9 +24,6 @@ _SCALARS = {int: "a whole number", float: "a number", str: "a text", bool: "true
 
 PLACE = {"identity": False}
 """Field metadata of a setting that affects no result, so that it is not in a run's identity."""
-LATER = {"later": True}
-"""Field metadata of a setting that older runs do not have. It is part of a run's identity where it
-is not the default, so that runs of before can be compared."""
 BY_MODEL = {"by_model": True}
 """Field metadata of a setting that the model decides where it is null in what was composed
 (`settings.recipes`); the default is that of a model of a million parameters."""
@@ -66,18 +63,16 @@ class Chosen:
         raise NotImplementedError
 
 
-def identifies(parameter: Parameter, value: Any) -> bool:
-    """Whether a setting with this value, as plain data, is part of a run's identity."""
-    if parameter.metadata.get("later") and value == to_json(parameter.default):
-        return False
+def identifies(parameter: Parameter) -> bool:
+    """Whether a setting is part of a run's identity."""
     return bool(parameter.metadata.get("identity", True))
 
 
 def identifying(settings: Any, without: Container[str] = ()) -> dict[str, Any]:
     """The settings of a dataclass that are part of a run's identity, as plain data."""
     known = parameters(type(settings))
-    plain = {n: to_json(v) for n, v in vars(settings).items() if n not in without}
-    return {n: v for n, v in plain.items() if identifies(known[n], v)}
+    named = {n: v for n, v in vars(settings).items() if n not in without}
+    return {n: to_json(v) for n, v in named.items() if identifies(known[n])}
 
 
 def build(cls: type[T], data: Any, path: str = "") -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import types as pytypes
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import (
@@ -26,7 +26,6 @@ from typing import (
 from trace_bench.core.limits import Limits, Unreadable, fault_of, measure, read
 from trace_bench.core.types import (
     Message,
-    Milestone,
     Score,
     Step,
     StopReason,
@@ -55,7 +54,7 @@ def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
     except (ValueError, RecursionError):
         # Half a character, which JSON may hold, or no JSON: the other reader takes it or says why.
         return convert(read(text, limits), kind)
-    return _whole(value, lambda: read(text, limits))
+    return _whole(value)
 
 
 def convert(data: Any, kind: type[T]) -> T:
@@ -74,7 +73,7 @@ def _converted(data: Any, kind: type[T]) -> T:
         value = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         _refuse(error, kind, data)
-    return _whole(value, lambda: data)
+    return _whole(value)
 
 
 def step_of(given: Any) -> Step:
@@ -155,64 +154,19 @@ def shaped(data: Any, kind: Any, name: str) -> None:
         _refuse(error, tuple[kind, ...], data, name)
 
 
-def _whole(value: T, plain: Callable[[], Any]) -> T:
-    """The value, with what its annotations cannot say checked too. `plain`: its data."""
-    found: Any = value
-    if isinstance(found, Stored):
-        played = _trajectory(found.trajectory, lambda: plain()["trajectory"])
-        found = found if played is found.trajectory else replace(found, trajectory=played)
-    elif isinstance(found, Trajectory):
-        found = _trajectory(found, plain)
-    elif isinstance(found, Step):
-        shaped(found.messages, _Said, "messages")
-        if found.tools:
-            shaped(found.tools, _Called, "tools")
-        if found.stop is StopReason.ERROR and found.score is not None:
+def _whole(value: T) -> T:
+    """The value, with what its annotations cannot say checked too."""
+    if isinstance(value, Stored | Trajectory):
+        played = value.trajectory if isinstance(value, Stored) else value
+        shaped(played.messages, _Message, "messages")
+        shaped(played.tools, _Called, "tools")
+    elif isinstance(value, Step):
+        shaped(value.messages, _Said, "messages")
+        if value.tools:
+            shaped(value.tools, _Called, "tools")
+        if value.stop is StopReason.ERROR and value.score is not None:
             raise Unreadable("a step that stops with an error has no score")
-    return found  # type: ignore[no-any-return]
-
-
-def _trajectory(played: Trajectory, plain: Callable[[], Any]) -> Trajectory:
-    shaped(played.messages, _Message, "messages")
-    shaped(played.tools, _Called, "tools")
-    score = played.score
-    if score is None or score.milestones or score.minefields:
-        return played
-    if score.details.keys().isdisjoint(_PARTS) or not _PARTS.isdisjoint(plain()["score"]):
-        return played
-    return replace(played, score=_older(score))
-
-
-_PARTS = frozenset({"milestones", "minefields"})
-
-
-def _older(score: Score) -> Score:
-    """A score of an older run folder, which has the milestones in `details`."""
-    details = dict(score.details)
-    found: dict[str, Any] = {}
-    for kind in sorted(_PARTS):
-        if isinstance(details.get(kind), list | dict):
-            pairs = enumerate(_pairs(details.pop(kind)))
-            found[kind] = tuple(_milestone(kind, number, *pair) for number, pair in pairs)
-    return replace(score, details=details, **found)
-
-
-def _pairs(found: Any) -> list[tuple[float, int | None]]:
-    """Similarity and place of each milestone: a list of objects (the embedded ToolSandbox's), or
-    [place, similarity] by number (the official one's)."""
-    try:
-        if isinstance(found, Mapping):
-            pairs = [found[number] for number in sorted(found, key=int)]
-            return [(float(value), place if value else None) for place, value in pairs]
-        return [(float(item["score"]), item["message"]) for item in found]
-    except (LookupError, TypeError, ValueError) as error:
-        raise Unreadable(f"the milestones in its details cannot be read ({error})") from error
-
-
-def _milestone(kind: str, number: int, value: float, place: int | None) -> Milestone:
-    hit = value >= 1.0 - 1e-6 if kind == "milestones" else value > 0.0
-    data = {"name": f"{kind[:-1]} {number}", "similarity": value, "hit": hit, "place": place}
-    return convert(data, Milestone)
+    return value
 
 
 @functools.lru_cache(maxsize=64)

@@ -84,7 +84,7 @@ class Factory:
     def identity(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the settings `options`, as plain data, that are part of a run's identity."""
         known = self.known()
-        return {k: v for k, v in options.items() if k not in known or identifies(known[k], v)}
+        return {k: v for k, v in options.items() if k not in known or identifies(known[k])}
 
     def make(self, options: Mapping[str, Any], run: RunContext, group: str, kind: type) -> Any:
         """Builds the object, see `protocols.adopted`. Raises UserError if it lacks members of the

@@ -1,7 +1,7 @@
 """What a run folder says of its run: its settings in config.yaml, which may be damaged or meant to
 do harm, and summary.json of a finished one: its figures, what was lost, and what it was.
 
-The names of the fields are the keys of the file. Files of older runs lack those with a default."""
+The names of the fields are the keys of the file."""
 
 from __future__ import annotations
 
@@ -269,7 +269,6 @@ class Summary(Compared):
     demonstrations: Amount = 0
     beginning: Began | None = None
     yardsticks: Mapping[Name, TrainedApart] = field(default_factory=dict)
-    joint_rollouts: ByName | None = field(default=None, metadata=SPARSE)  # of older ones
     without_known_bad: Compared | None = field(default=None, metadata=SPARSE)
     worlds: Mapping[str, Compared] = field(default_factory=dict)
     table: tuple[AgentRow, ...]

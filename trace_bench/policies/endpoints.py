@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from trace_bench.core.checked import LATER, PLACE, number
+from trace_bench.core.checked import PLACE, number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Prompt, RunContext, ShowsState, State, TurnRequest
 from trace_bench.core.store import read_if_there
@@ -66,7 +66,7 @@ class OpenAISettings:
     model (method.route classifier and soft read them); docs/servers.md says how to start one."""
     states_key_env: str | None = field(default=None, metadata=PLACE)
     """Name of the environment variable that holds its key; null: no key is sent."""
-    parse: Literal["server", "tokens"] = field(default="server", metadata=LATER)
+    parse: Literal["server", "tokens"] = "server"
     """Who reads calls and thoughts in a turn. server: what its parsers were started with; tokens:
     this program, from the sampled ids of a vLLM, with the tokenizer in `model.path`: no parser
     is needed there (docs/models.md has the formats)."""

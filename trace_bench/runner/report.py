@@ -19,7 +19,6 @@ from trace_bench.core.summary import (
     Health,
     Routing,
     Summary,
-    TrainedApart,
     facts,
 )
 from trace_bench.core.types import Outcome, to_json
@@ -103,8 +102,7 @@ def closing(summary: Summary, columns: int = WIDE) -> str:
     if borrowed is not None:
         own = facts(borrowed.training.data, summary.models)
         lines.append(f"training suite: {own or borrowed.training.suite}")
-    # Older runs, which name no machine, have () also without an analysis.
-    if summary.capabilities or (summary.machine and summary.capabilities is not None):
+    if summary.capabilities is not None:
         lines.append(f"capabilities: {', '.join(summary.capabilities) or 'none selected'}")
     for group, origin in summary.origins.items():
         module, attribute, version, sha256 = map(origin.get, ORIGIN)
@@ -116,10 +114,7 @@ def closing(summary: Summary, columns: int = WIDE) -> str:
         lines.append(f"router: {_routing(routing)}")
     if (routing := summary.routing_dev) is not None:
         lines.append(f"router on {summary.dev_split}: {_routing(routing)}")
-    yardsticks = dict(summary.yardsticks)
-    if summary.joint_rollouts:
-        yardsticks["joint"] = TrainedApart("one joint adapter", summary.joint_rollouts)
-    for name, yardstick in yardsticks.items():
+    for name, yardstick in summary.yardsticks.items():
         spent = sum(yardstick.rollouts.values())
         lines.append(
             f"{yardstick.title}: a yardstick, trained apart with {spent} rollouts of its own "

@@ -20,7 +20,7 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.settings.choices import GROUPS, check_folder, conf_dir, fill, nested, open_ended
 from trace_bench.settings.recipes import settled
 from trace_bench.settings.registry import KINDS
-from trace_bench.settings.schema import Settings, refuse_moved
+from trace_bench.settings.schema import Settings
 
 
 def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
@@ -179,7 +179,7 @@ def _opened(overrides: Sequence[str]) -> list[str]:
 
 
 def _refuse(override: str, name: str) -> None:
-    """Raises UserError for what Hydra would not read as a setting's value, and for an old name."""
+    """Raises UserError for what Hydra would not read as a setting's value."""
     choice = override.partition("=")[2]
     if "=" in override and not name.strip("~ "):
         raise UserError(f"{override!r} names no setting; {_FORM}")
@@ -311,7 +311,6 @@ def _translate(error: Exception) -> UserError:
                     f"is made here. Change `{group}`."
                 )
             named = given[1] if given else key
-            refuse_moved(named, node)
             return unknown("key", named, (k for k in node if k != "hydra"), key)
     group_error = re.search(r"config group '([^']+)' does not exist", str(error))
     if group_error is not None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from trace_bench.core.checked import LATER
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 
@@ -17,10 +16,10 @@ class AtSettings:
 
     path: str
     """A folder, or a name on the Hugging Face hub; servers are asked for it by this path."""
-    revision: str | None = field(default=None, metadata=LATER)
+    revision: str | None = None
     """A commit, tag or branch of a hub model, read from the hub's cache without asking the hub;
     null: what the hub or its cache has now."""
-    trust_remote_code: bool = field(default=False, metadata=LATER)
+    trust_remote_code: bool = False
     """Run the program that comes with the model, in this process and with all that it may do (for
     architectures that transformers does not know); give a revision, so that it stays the same."""
 

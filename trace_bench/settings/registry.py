@@ -28,7 +28,7 @@ from trace_bench.core.factory import Factory, load
 from trace_bench.core.protocols import Method, Policy, RunContext, Suite, Tracker, Trainer
 from trace_bench.core.types import to_json
 from trace_bench.settings.origin import Origin, name_of, origin_of
-from trace_bench.settings.schema import PartSettings, refuse_moved
+from trace_bench.settings.schema import PartSettings
 
 OWN: Mapping[str, Mapping[str, str]] = {
     "env": {
@@ -181,8 +181,6 @@ def _part(
         factory.adopted(factory.target, KINDS[group])
     known = factory.known()  # a null for a setting that this part lacks counts as not given
     given = {k: v for k, v in chosen.options.items() if v is not None or k in known}
-    for key in given.keys() - known.keys():
-        refuse_moved(f"{group}.{key}", known)
     given = _preset(group, chosen, given)
     options = factory.settings(given, group)
     own = factory.text in OWN[group].values() and (factory.importable or not factory.finished)

@@ -8,11 +8,11 @@ factory (`settings.registry`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from trace_bench.core.checked import BY_MODEL, LATER, PLACE, build, number
+from trace_bench.core.checked import BY_MODEL, PLACE, build, number
 from trace_bench.core.errors import UserError
 
 
@@ -84,16 +84,16 @@ class PolicySettings(PartSettings):
     """Turns of the agent in one episode."""
     max_tokens: int = field(default=96, metadata=number(1) | BY_MODEL)
     """Tokens of one turn, thoughts included; null: what suits the model, 96 of a small one."""
-    max_seconds: float | None = field(default=None, metadata=number(0.1) | LATER)
+    max_seconds: float | None = field(default=None, metadata=number(0.1))
     """Seconds of one episode from its first message on, waits for others included; null: any
     number. One that is not over by then is lost (`deadline` in the run's health) when its turn in
     progress ends, which has limits of its own, and it is a rollout all the same. What a clock ends
     does not repeat: with the same settings and seed, other episodes may be lost."""
-    thinking: bool | None = field(default=None, metadata=LATER | BY_MODEL)
+    thinking: bool | None = field(default=None, metadata=BY_MODEL)
     """Whether the model is to think before it answers, for templates with `enable_thinking`; null:
     what suits the model, else as the template does by itself. Nobody but the model sees its
     thoughts."""
-    thoughts: Literal["own", "keep"] = field(default="own", metadata=LATER)
+    thoughts: Literal["own", "keep"] = "own"
     """Thoughts of earlier turns in what the model reads. own: as its template has them; where that
     drops them, each stretch of a conversation is a training sequence of its own. keep: all stay,
     and a conversation is one sequence."""
@@ -287,7 +287,7 @@ class Settings:
     dry_run: Literal["timed"] | bool = False
     """Print what the run would do and need, and stop. timed: and how long it would take here. Of
     servers and GPUs that is estimated in any case."""
-    rehearsal: bool = field(default=False, metadata=LATER)
+    rehearsal: bool = False
     """A run of python -m trace_bench.rehearse. Scores of the suite's own tasks are drawn by lot, so
     that groups differ whatever the model can, and no table takes the run."""
     llm: LLMSettings = LLMSettings()
@@ -306,25 +306,6 @@ PARTS: Mapping[str, type[PartSettings]] = {
     "tracker": PartSettings,
 }
 """The groups that choose a part."""
-
-
-_OF_ROUTE = (
-    "share", "examples", "tools", "top_k", "threshold", "others", "weight", "density",
-)  # fmt: skip
-MOVED: Mapping[str, str] = {
-    **{f"method.route_{name}": f"method.route.{name}" for name in _OF_ROUTE},
-    **{f"method.gate_{name}": f"method.route.{name}" for name in ("share", "rate", "warm")},
-    "method.merge_weight": "method.route.weight",
-}
-"""Settings that have another name now: the old whole name, and the new one."""
-
-
-def refuse_moved(name: str, known: Container[str]) -> None:
-    """Raises UserError, with the new name, for the old name of a setting of a part that has the
-    settings `known`, the new one among them."""
-    new = MOVED.get(name.replace(".options.", ".", 1), "")
-    if new and new.split(".")[1] in known:
-        raise UserError(f"`{name}` is now `{new}`. Change `{name}`.")
 
 
 def parse(data: Mapping[str, Any]) -> Settings:

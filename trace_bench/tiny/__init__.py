@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.checked import LATER, PLACE, build, number
+from trace_bench.core.checked import PLACE, build, number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, Suite
 from trace_bench.core.store import read_object
@@ -33,7 +33,7 @@ class MadeSettings:
     split: str | None = None
     """The split of the tasks that are demonstrated; null: demo, or without one every second task of
     `env.train_split`."""
-    made: bool = field(default=False, metadata=LATER)
+    made: bool = False
     """Every second demonstration is of a task that the suite makes, of all its capabilities
     in turn."""
     size: float = 1.0
@@ -50,7 +50,7 @@ class MadeSettings:
     of a capability can find it, one that has seen nothing seldom does. Of `build`: the share of
     demonstrations that exercise each of the phone agent's seven capabilities; 0: the shipped
     agent's shares."""
-    renamed: bool = field(default=True, metadata=LATER)
+    renamed: bool = True
     """In half of the demonstrations other names stand for half of the names, so that an agent
     learns to copy them; false suits a world in which every split has the same names."""
     demonstrations: int = field(default=4000, metadata=number(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trace_bench.core.checked import BY_MODEL, LATER, PLACE, identifying, number
+from trace_bench.core.checked import BY_MODEL, PLACE, identifying, number
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.algorithms import Algorithm
 
@@ -23,7 +23,7 @@ class Recipe:
     of one task, standardization within a group, no KL term, linear decay, all linear projections);
     the default sizes suit the tiny agent; 30B models need groups of 16."""
 
-    algorithm: Algorithm = field(default=Algorithm(), metadata=LATER)
+    algorithm: Algorithm = field(default_factory=Algorithm)
     """How rollouts become advantages and a loss: --help trainer.algorithm lists them all; one of
     your own as module:attribute (docs/algorithms.md)."""
     group_size: int = field(default=8, metadata=number(2))
@@ -148,7 +148,7 @@ class VerlSettings(Recipe):
     flash_attention: bool = False
     """On GPUs: packed sequences by flash-attn, which compiles for an hour where no wheel fits; else
     padded, by torch."""
-    sequence_parallel: int = field(default=1, metadata=number(1) | LATER)
+    sequence_parallel: int = field(default=1, metadata=number(1))
     """GPUs that share one sequence (Ulysses, arXiv 2309.14509); needs flash_attention."""
     verl: tuple[str, ...] = ()
     """More of verl's settings, in Hydra's notation:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trace_bench.core.chat import read_call
-from trace_bench.core.checked import LATER, number
+from trace_bench.core.checked import number
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.factory import load
 from trace_bench.core.protocols import (
@@ -62,7 +62,7 @@ class SftSettings(TuningSettings):
     trained on, in others the training tasks, played by their references."""
     demonstrations: int = field(default=1024, metadata=number(1))
     """How many of them are used, the first ones that fit."""
-    tools: Literal["suite", "own"] = field(default="suite", metadata=LATER)
+    tools: Literal["suite", "own"] = "suite"
     """The tools of a conversation in `data`: the suite's, or its own, so that it may be of any
     world (`python -m trace_bench.tiny demonstrate`). The Agent Data Protocol's are always own."""
 

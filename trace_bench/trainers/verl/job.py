@@ -85,10 +85,6 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     data = {**to_json(spec), **own}
     for key in ("trainer", "suites", "job_seed"):
         del data[key]
-    later = {"assignment": None, "thoughts": "own", "max_seconds": None}
-    for key, default in later.items():  # jobs of before have none
-        if data[key] == default:
-            del data[key]
     data |= {"model": Path(spec.agent.model).name, "agent": job.agent.version}  # folders may move
     digest, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
     if path.exists() and read_bytes(path) != digest.encode():
