@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from interpreter import PLAIN
 from trace_bench.core.store import read_lines
 from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.process import COMMAND, REFUSED
+from trace_bench.trainers.verl.spec import read_spec
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -101,13 +103,15 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> None:
     """Training stops when a node is lost, and says so; with a new node the same command goes on,
-    every episode once."""
+    every episode once, and its steps, with a divergence from the base model, are the local
+    trainer's."""
     lost = cluster.join()
     refused(cluster, tmp_path)
     folder = tmp_path / "run"
     command = [PYTHON, "-m", "trace_bench", *jobs.CPU, "budget=64", "checkpoints=[]"]
     command += ["trainer.nnodes=2", f"trainer.ray_address={cluster.address}", "evaluation.limit=4"]
-    command += ["trainer.restarts=0", f"run_dir={folder}"]
+    recipe = ["trainer.algorithm.kl=0.01", "trainer.restarts=0"]
+    command += [*recipe, f"run_dir={folder}"]
     env = {**os.environ, **cluster.token}
     with (tmp_path / "out.log").open("wb") as out:
         first = subprocess.Popen(command, stdout=out, stderr=out, env=env)
@@ -128,7 +132,15 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert read_lines(folder / "ledger.jsonl")[: len(before)] == before
-    assert jobs.once_each(folder) == {f"train/grpo/iter{i:04d}": 32 for i in range(2)}
+    calls = jobs.once_each(folder)
+    assert calls == {f"train/grpo/iter{i:04d}": 32 for i in range(2)}
+    chosen = jobs.settings("budget=64", *recipe)
+    tasks = jobs.suite_of(chosen).tasks("train")
+    seed = read_spec(folder / "adapters/grpo/verl").job_seed
+    job = replace(jobs.job("grpo", chosen, tasks), seed=seed)
+    steps = jobs.local_steps(chosen, job, [jobs.played(folder, call) for call in sorted(calls)])
+    for line, step in zip(jobs.metrics(folder), steps, strict=True):
+        assert line["grad_norm"] == pytest.approx(step.grad_norm / 2, rel=2e-3)
 
 
 def refused(cluster: Cluster, folder: Path) -> None:

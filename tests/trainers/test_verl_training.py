@@ -68,11 +68,10 @@ class Trained:
 
 @pytest.fixture(scope="session")
 def trained(paths: None, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Three iterations with two passes and a divergence; in the third all rewards of a group are
-    equal."""
+    """Three iterations of two passes; in the third all rewards of a group are equal."""
     folder = tmp_path_factory.mktemp("verl")
     world = ["env=custom", "env.factory=verl_world:World", f"env.options.folder={folder}"]
-    more = ["trainer.gpus=2", "trainer.algorithm.kl=0.01", f"trainer.validate_every={ITERATIONS}"]
+    more = ["trainer.gpus=2", f"trainer.validate_every={ITERATIONS}"]
     chosen = jobs.settings("budget=96", *more, *world)
     suite = jobs.suite_of(chosen)
     tasks = list(draw(suite, NAME, 16, Mix(0.2), 1, "train"))
@@ -98,13 +97,13 @@ def test_every_step_is_the_local_trainers(trained: Trained) -> None:
         assert line["logprob_difference_mean"] < 1e-5 and line["logprob_alarm"] is False
         assert 0 <= line["logprob_difference_kl"] < 1e-8
         assert line["failures"] == line["inexact"] == 0
+        assert line["loss"] == pytest.approx(steps.loss / 2, rel=2e-3, abs=1e-6)
         if n == ITERATIONS - 1:  # in float32 the mean of eight times 2/3 is another number
             assert line["constant_share"] == 1 and line["reward"] == pytest.approx(SAME)
-            assert line["steps"] == 0 and line["loss"] == 0
+            assert line["steps"] == 0 and line["grad_norm"] == 0
             continue
         assert line["constant_share"] < 1 and line["steps"] == steps.steps == 2
-        print(line["grad_norm"], steps.grad_norm / 2, line["loss"], steps.loss / 2)
-        assert line["grad_norm"] == pytest.approx(steps.grad_norm / 2, rel=5e-3)
+        assert line["grad_norm"] == pytest.approx(steps.grad_norm / 2, rel=2e-3)
         assert line["clip_share"] == pytest.approx(steps.clipped / steps.weight, abs=5e-3)
 
 
