@@ -42,7 +42,7 @@ if not rays and (words[:1] != ["-m"] or words[1].partition(".")[0] != "trace_ben
 import array, ctypes, json, signal, socket
 handed = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP}
 signal.pthread_sigmask(signal.SIG_BLOCK, handed)
-if rays or words[1] == "trace_bench.trainers.verl.process":
+if rays or words[1] == "trace_bench.trainers.verl":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: they end with what began them
 files = []
 for each in map(int, os.listdir("/proc/self/fd")):

@@ -10,7 +10,7 @@ import verl_job as jobs
 from servers.scripted import models, serve
 
 from trace_bench.trainers.verl.compose import environment
-from trace_bench.trainers.verl.preflight import asked, joined, missing
+from trace_bench.trainers.verl.nodes import asked, joined, missing
 
 PAPER = ["experiment=paper_tau2", "llm.shared.key_env=MY_KEY"]
 

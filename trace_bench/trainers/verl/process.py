@@ -1,18 +1,13 @@
-"""Runs verl as a process group of its own: restarts it from its last checkpoint when it crashes or
-stalls, and gives up after a number of restarts. The started process, the group's first:
-
-    python -m trace_bench.trainers.verl.process FOLDER START
-"""
+"""Runs verl (`__main__.py`) as a process group of its own: restarts it from its last checkpoint
+when it crashes or stalls, and gives up after a number of restarts."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,16 +18,14 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import OnEpisode, TakesBack
 from trace_bench.core.store import Lines
 from trace_bench.core.types import Stored
-from trace_bench.trainers.verl.compose import composed, environment, overrides
-from trace_bench.trainers.verl.spec import Arrivals, JobSpec, OfStep, StepFiles, read_spec
+from trace_bench.trainers.verl.compose import environment
+from trace_bench.trainers.verl.spec import Arrivals, JobSpec, OfStep, StepFiles
 
 T = TypeVar("T")
 
-COMMAND = (sys.executable, "-m", "trace_bench.trainers.verl.process")
-REFUSED = 3  # the exit code for settings that cannot work; the last line printed says why
-
-_PR_SET_PDEATHSIG = 1
-_SHUTDOWN = 30.0  # seconds for an orderly end after the parent's
+COMMAND = (sys.executable, "-m", "trace_bench.trainers.verl")
+REFUSED = 3  # the exit code for settings that cannot work; a line of what is printed says why
+REFUSAL = "refused: "  # how that line begins
 
 _POLL = 0.2  # seconds between checks for new files
 _LATE = 60.0  # seconds after verl's end within which its files must have arrived
@@ -264,57 +257,6 @@ def check_settings(spec: JobSpec, folder: Path) -> None:
 
 
 def refusal(text: str) -> str:
-    """The last refusal that `main` printed."""
-    found = [line for line in text.splitlines() if line.startswith("refused: ")]
-    return found[-1].removeprefix("refused: ") if found else "verl refused its settings"
-
-
-def main(arguments: list[str]) -> int:
-    """The started process: checks verl's settings and runs verl until the job is done; with --check
-    for START it only checks. It ends with its parent, and Ray's processes with it."""
-    folder = Path(arguments[0])
-    _die_with_parent()
-    spec = read_spec(folder)
-    try:
-        if spec.trainer.device == "cpu":
-            from trace_bench.trainers.verl.cpu import register_rollout
-
-            register_rollout()
-        start = 0 if "--check" in arguments else int(arguments[1])
-        config = composed(overrides(spec, folder, start))
-        if "--check" in arguments:
-            return 0
-        if spec.trainer.nnodes > 1:
-            from trace_bench.trainers.verl.preflight import check_nodes
-
-            check_nodes(spec, folder, environment(spec, folder, start))
-    except UserError as error:
-        print(f"refused: {error}", flush=True)
-        return REFUSED
-    from verl.trainer.main_ppo import run_ppo
-
-    from trace_bench.trainers.verl.steps import Runner
-
-    run_ppo(config, task_runner_class=Runner)
-    return 0
-
-
-def _die_with_parent() -> None:
-    """Ends this process with its parent, on Linux; elsewhere the processes of a killed run must be
-    ended by hand."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # Ray then ends its own processes
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        time.sleep(_SHUTDOWN)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    """The last refusal in what the started process printed."""
+    lines = [line for line in text.splitlines() if line.startswith(REFUSAL)]
+    return lines[-1].removeprefix(REFUSAL) if lines else "verl refused its settings"
