@@ -125,7 +125,6 @@ def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
     gone += [episode(three, 1, failed=True)]
     lines(folder / "episodes/a.jsonl", *kept, *gone)
     lines(folder / "episodes/b.jsonl", gone[3])
-    lines(folder / "validation/a.jsonl", *(episode(job.validation(n), 0) for n in (1, 2)))
     lines(folder / "metrics-000.jsonl", *({"step": n, "data": {}} for n in (1, 2)))
     latest = folder / "checkpoints/latest_checkpointed_iteration.txt"
     for step in (1, 2, 3):
@@ -140,7 +139,6 @@ def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
         assert read_lines(folder / "episodes/a.jsonl") == kept
         assert read_lines(folder / "episodes/b.jsonl") == []
         assert [x["step"] for x in read_lines(folder / "metrics-000.jsonl")] == [1]
-        assert len(read_lines(folder / "validation/a.jsonl")) == 1
     assert rewind(folder, job, one, {0}) == 2
     assert not latest.exists() and StepFiles(folder).saved() == 0
     assert read_lines(folder / "episodes/a.jsonl") == []

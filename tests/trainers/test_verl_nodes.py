@@ -138,7 +138,7 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     tasks = jobs.suite_of(chosen).tasks("train")
     seed = read_spec(folder / "adapters/grpo/verl").job_seed
     job = replace(jobs.job("grpo", chosen, tasks), seed=seed)
-    steps = jobs.local_steps(chosen, job, [jobs.played(folder, call) for call in sorted(calls)])
+    steps, _ = jobs.local_steps(chosen, job, [jobs.played(folder, call) for call in sorted(calls)])
     lines = {line["adapter"]: line for line in jobs.metrics(folder)}
     for line, step in zip(lines.values(), steps, strict=True):
         assert line["grad_norm"] == pytest.approx(step.grad_norm / 2, rel=2e-3)

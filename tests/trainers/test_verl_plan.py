@@ -66,7 +66,7 @@ def test_calls_and_seeds_are_those_of_the_lab(tmp_path: Path) -> None:
             course.played([tasks[0]] * 4, [0.0] * 32)
     assert not ours.iterations_left()
     assert s.episode_seed(s.call(1), 8) == stable_seed(5, "train/grpo/iter0001", 8)
-    assert {s.when(other) for other in (s.validation(1), "train/grpo2/iter0001")} == {(-1, 0)}
+    assert {s.when(other) for other in ("validate/grpo/0001", "train/grpo2/iter0001")} == {(-1, 0)}
 
 
 def test_a_job_takes_what_the_run_has(tmp_path: Path) -> None:

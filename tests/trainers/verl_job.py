@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
-from trace_bench.core.protocols import RunContext, Suite, TrainingJob
+from trace_bench.core.protocols import RunContext, TrainingJob
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Task, Trajectory
 from trace_bench.play.rollouts import Player
@@ -66,15 +66,10 @@ def verl_settings(chosen: Settings) -> VerlSettings:
     return build(VerlSettings, parts_of(chosen)["trainer"].options, "trainer")
 
 
-def make_lab(
-    folder: Path, chosen: Settings, validation: Sequence[Task] = (), max_lost: float = 1.0
-) -> RunLab:
-    """The real lab and trainer. The lab's own policy plays nothing: verl's workers do. `max_lost`:
-    the tests break most of what there is."""
+def make_lab(folder: Path, chosen: Settings) -> RunLab:
+    """The real lab and trainer. The lab's own policy plays nothing: verl's workers do."""
     folder.mkdir(parents=True, exist_ok=True)
     suite = suite_of(chosen)
-    if validation:
-        suite = OnlyThese(suite, validation)
     return RunLab(
         folder,
         seed=chosen.seed,
@@ -86,29 +81,7 @@ def make_lab(
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
         progress=Progress(chosen.budget),
         make_suite=generated_suites(chosen, facts(chosen)),
-        max_lost=max_lost,
     )
-
-
-class OnlyThese(Suite):
-    """The suite with these development tasks only."""
-
-    def __init__(self, suite: Any, tasks: Sequence[Task]) -> None:
-        self.name, self.variant = suite.name, suite.variant
-        self.suite, self.dev = suite, tasks
-
-    def splits(self) -> Sequence[str]:
-        return list(self.suite.splits())
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        return self.dev if split == "dev" else list(self.suite.tasks(split))
-
-    def task(self, task_id: str) -> Task:
-        found: Task = self.suite.task(task_id)
-        return found
-
-    def make(self) -> Any:
-        return self.suite.make()
 
 
 def job(name: str, chosen: Settings, tasks: Sequence[Task]) -> TrainingJob:
@@ -137,9 +110,9 @@ def played(folder: Path, call: str) -> list[Trajectory]:
 
 def local_steps(
     chosen: Settings, job: TrainingJob, iterations: Sequence[Sequence[Trajectory]]
-) -> Iterator[Any]:
+) -> tuple[list[Any], Any]:
     """The local trainer's steps on the same episodes, all of which count in the mean, one iteration
-    after the other."""
+    after the other, and the layers of its adapter after the last."""
     from trace_bench.trainers.grpo import credit, earned
     from trace_bench.trainers.local import LocalTrainer
     from trace_bench.trainers.update import State, restore, update
@@ -149,7 +122,7 @@ def local_steps(
     settings = TrainerSettings(**same)
     learner = LocalTrainer(settings, RunContext(threads=1)).learner(job.agent.model)
     optimizer = restore(State("x"), learner, settings, job.seed)
-    course = Course(job.tasks, settings, job.seed, job.rollouts, job.name)
+    steps, course = list[Any](), Course(job.tasks, settings, job.seed, job.rollouts, job.name)
     for played in iterations:
         course.begin()
         optimizer.param_groups[0]["lr"] = course.rate()
@@ -157,7 +130,8 @@ def local_steps(
         made = credit(played, earned(played, job, settings), job, settings)
         made = replace(made, trained=made.trained | True)
         rows = [stretches(trajectory) for trajectory in played]
-        yield update(learner, optimizer, rows, made, settings, 0)
+        steps.append(update(learner, optimizer, rows, made, settings, 0))
+    return steps, learner.layers
 
 
 def spec(**changes: Any) -> JobSpec:

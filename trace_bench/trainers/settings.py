@@ -132,9 +132,6 @@ class VerlSettings(Recipe):
     """Processes that run environments."""
     save_every: int = field(default=1, metadata=number(1))
     """Iterations between checkpoints; the last one is always kept."""
-    validate_every: int = field(default=0, metadata=number(0))
-    """Iterations between verl's own validations on the development tasks; 0: none. Their episodes
-    are in `adapters/<name>/verl/validation`, not in the ledger."""
     deadline: float = field(default=600.0, metadata=number(1) | PLACE)
     """Seconds for one turn of the agent."""
     stall: float = field(default=3600.0, metadata=number(10) | PLACE)

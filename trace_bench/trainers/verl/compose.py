@@ -211,10 +211,10 @@ def _rollout(spec: JobSpec, folder: Path) -> dict[str, Any]:
 
 
 def _trainer(spec: JobSpec, folder: Path) -> dict[str, Any]:
-    s, validated = spec.trainer, spec.trainer.validate_every > 0
+    s = spec.trainer
     return {
         "data.train_files": str(folder / "tasks.parquet"),
-        "data.val_files": str(folder / ("validation" if validated else "tasks")) + ".parquet",
+        "data.val_files": str(folder / "tasks.parquet"),  # unused
         "data.shuffle": False,
         "data.dataloader_num_workers": 0,
         "trainer.total_epochs": 1,
@@ -223,8 +223,8 @@ def _trainer(spec: JobSpec, folder: Path) -> dict[str, Any]:
         "trainer.n_gpus_per_node": s.gpus,
         "trainer.device": s.device,
         "trainer.save_freq": s.save_every,
-        "trainer.test_freq": s.validate_every if validated else -1,
-        "trainer.val_before_train": validated,
+        "trainer.test_freq": -1,
+        "trainer.val_before_train": False,
         "trainer.resume_mode": "auto",
         "trainer.max_actor_ckpt_to_keep": None,  # trainer.py removes old checkpoints
         "trainer.default_local_dir": str(folder / "checkpoints"),

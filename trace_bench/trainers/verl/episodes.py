@@ -16,7 +16,6 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,7 +33,7 @@ from trace_bench.core.types import Stored, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.grpo import packed, seen
-from trace_bench.trainers.record import exact, paid
+from trace_bench.trainers.record import paid, usable
 from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.verl.spec import (
     CALL,
@@ -42,7 +41,6 @@ from trace_bench.trainers.verl.spec import (
     FIRST,
     JOB_VARIABLE,
     NOTHING,
-    TRAIN,
     JobSpec,
     StepFiles,
     read_spec,
@@ -75,23 +73,24 @@ class EpisodeLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
         """The episode as verl's outputs. An episode that cannot be trained on (failed, or without
         exact tokens) is returned as `nothing`, which `rows.Sampler` removes, so that it does not
-        count in its group's baseline; in a validation it is left out.
+        count in its group's baseline.
 
         Raises only if verl's servers are lost: then no episode was run and verl marks the group as
         failed, and `rows.Sampler` stops the iteration."""
         player = player_of(os.environ[JOB_VARIABLE])
         player.connect(self.servers, self.tokenizer, self.rollout.name, sampling_params)
         info, spec = row["extra_info"], player.spec
-        step, index = int(row["global_steps"]), int(info["index"])
-        task = decode(info["task"].encode(), Task)
         answer: asyncio.Future[Trajectory] = asyncio.get_running_loop().create_future()
-        ask = partial(Wanted, task=task, temperature=sampling_params["temperature"], answer=answer)
-        if info["split"] != TRAIN:
-            player.ask(ask(spec.validation(step), index, step))
-            return outputs(await answer, spec, step)
-        call, first, member = str(info[CALL]), int(info[FIRST]), int(row["session_id"])
-        player.ask(ask(call, first + member, step - 1))
-        return outputs(await answer, spec, step - 1) or [nothing(self.tokenizer)]
+        wanted = Wanted(
+            call=str(info[CALL]),
+            index=int(info[FIRST]) + int(row["session_id"]),
+            iteration=int(row["global_steps"]) - 1,
+            task=decode(info["task"].encode(), Task),
+            temperature=float(sampling_params["temperature"]),
+            answer=answer,
+        )
+        player.ask(wanted)
+        return outputs(await answer, spec, wanted.iteration) or [nothing(self.tokenizer)]
 
 
 @functools.lru_cache(maxsize=1)
@@ -114,7 +113,6 @@ class EpisodePlayer:
         )
         self._known = known_episodes(folder / "episodes", self.spec, StepFiles(folder).saved())
         self._played = Lines(folder / "episodes" / mine, Stored)
-        self._validated = Lines(folder / "validation" / mine, Stored)
         self._asked: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
         self._others: list[Wanted] = []  # of other calls than the one that runs
         self._policy: TokenPolicy | None = None  # of the call that runs
@@ -163,7 +161,6 @@ class EpisodePlayer:
         """Runs a call's episodes, and those that are asked for meanwhile."""
         assert self._chat is not None and self._servers is not None
         spec, iteration = self.spec, asks[0].iteration
-        lines = self._validated if call == spec.validation(iteration) else self._played
         running: list[Wanted] = []
 
         def batch(these: Sequence[Wanted]) -> EpisodeBatch:
@@ -174,7 +171,7 @@ class EpisodePlayer:
                 spec.acting(iteration, self.folder.parent),
                 tuple(ask.task for ask in missing),
                 tuple(spec.episode_seed(call, ask.index) for ask in missing),
-                float(asks[0].temperature),
+                asks[0].temperature,
                 (spec.version(iteration),) * len(missing),
             )
 
@@ -186,7 +183,7 @@ class EpisodePlayer:
 
         def ended(place: int, trajectory: Trajectory) -> None:
             line = Stored(call, running[place].index, trajectory)
-            lines.append(line, sync=True)  # verl trains on it next and may save the result
+            self._played.append(line, sync=True)  # verl trains on it next and may save the result
             resolve(running[place].answer, trajectory)
 
         self._policy = TokenPolicy(self._chat, self._servers, MOST, spec.thoughts)
@@ -222,15 +219,11 @@ def known_episodes(folder: Path, spec: JobSpec, first: int) -> dict[str, dict[in
 def outputs(trajectory: Trajectory, spec: JobSpec, iteration: int) -> list[Any]:
     """The episode in verl's format, a row for each of its training sequences. Empty for an episode
     that cannot be trained on."""
-    score = trajectory.score
-    if score is None or trajectory.failure is not None or not trajectory.turns:
+    if not usable(trajectory) or not trajectory.turns:
         return []
-    if not exact(trajectory):
-        return []
-    scores = (float(score.similarity), float(score.success))
     reward, credit = paid(trajectory, spec.reward), credit_of(trajectory, spec)
     turns = len(trajectory.turns)
-    return [_row(t, iteration, credit, reward, turns, scores) for t in stretches(trajectory)]
+    return [_row(t, iteration, credit, reward, turns) for t in stretches(trajectory)]
 
 
 def nothing(tokenizer: Any) -> Any:
@@ -246,9 +239,8 @@ def _row(
     credit: str = "",
     reward: float = 0.0,
     turns: int = 0,
-    scores: tuple[float, float] = (0.0, 0.0),
 ) -> Any:
-    """The first prompt, then everything after it with a mask. `scores`: (similarity, success)."""
+    """The first prompt, then everything after it with a mask."""
     start = int(tokens.sampled[0])
     mask, logprobs = np.zeros(len(tokens.ids), np.int64), np.zeros(len(tokens.ids))
     mask[tokens.sampled], logprobs[tokens.sampled] = 1, tokens.logprobs
@@ -261,7 +253,7 @@ def _row(
         num_turns=turns,
         metrics=AgentLoopMetrics(),
         extra_fields={
-            "reward_extra_info": {"similarity": scores[0], "success": scores[1]},
+            "reward_extra_info": {},
             "min_global_steps": version,
             "max_global_steps": version,
             CREDIT: credit,

@@ -23,7 +23,7 @@ from trace_bench.play.suites import generated_key
 from trace_bench.trainers.adapters import Pair, begin_with, fresh, write_adapter
 from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec
+from trace_bench.trainers.verl.spec import JobSpec
 
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _NAME = re.compile(r"^(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight$")
@@ -95,14 +95,12 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     write_text(path, digest)
 
 
-def prepare(folder: Path, job: TrainingJob, spec: JobSpec, validation: Sequence[Task]) -> None:
+def prepare(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     """Writes all files that verl's processes read. Done at every start, since they depend on the
     job alone."""
     spec.write(folder)
     settings, model = spec.trainer, spec.agent.model
-    table(folder / "tasks.parquet", TRAIN, job.tasks)
-    if validation:
-        table(folder / "validation.parquet", VALIDATION, validation)
+    table(folder / "tasks.parquet", job.tasks)
     loop = "trace_bench.trainers.verl.episodes.EpisodeLoop"
     write_text(folder / "agent_loop.yaml", f"- name: trace_bench\n  _target_: {loop}\n")
     layers = fresh(model, settings.target_modules, settings.rank, job.seed)
@@ -111,7 +109,7 @@ def prepare(folder: Path, job: TrainingJob, spec: JobSpec, validation: Sequence[
     write_adapter(folder / "start", layers, vars(settings), model)
 
 
-def table(path: Path, split: str, tasks: Sequence[Task]) -> None:
+def table(path: Path, tasks: Sequence[Task]) -> None:
     """Writes the parquet file from which verl reads its tasks, atomically. verl requires a prompt
     and a ground truth in every row, but ours are never used."""
     import pyarrow
@@ -119,10 +117,10 @@ def table(path: Path, split: str, tasks: Sequence[Task]) -> None:
 
     rows: list[dict[str, Any]] = [
         {
-            "data_source": split,
+            "data_source": "trace_bench",
             "prompt": [{"role": "user", "content": task.id}],
             "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"index": n, "split": split, "task": json.dumps(to_json(task))},
+            "extra_info": {"index": n, "task": json.dumps(to_json(task))},
             "agent_name": "trace_bench",
         }
         for n, task in enumerate(tasks)

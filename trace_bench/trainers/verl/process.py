@@ -216,7 +216,6 @@ def rewind(folder: Path, spec: JobSpec, call: str, missing: Collection[int]) -> 
     for version in folder.parent.glob("[0-9]*"):
         if int(version.name) > iteration:
             shutil.rmtree(version)
-    shown = {spec.validation(step) for step in range(iteration + 1, spec.iterations + 1)}
     gone = frozenset(missing)
 
     def lost(line: Stored) -> bool:
@@ -224,7 +223,6 @@ def rewind(folder: Path, spec: JobSpec, call: str, missing: Collection[int]) -> 
         return line.call == call and line.index in gone and failed
 
     _drop(folder.glob("metrics-*.jsonl"), OfStep, lambda line: line.step > iteration)
-    _drop(folder.glob("validation/*.jsonl"), Stored, lambda line: line.call in shown)
     episodes = sorted(folder.glob("episodes/*.jsonl"))
     _drop(episodes, Stored, lost)
     return _drop(episodes, Stored, lambda line: spec.when(line.call) > (iteration, again))

@@ -29,9 +29,7 @@ class Sampler(ReplayBuffer):
         self.unwanted = set[str]()  # groups in whose place others were played
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
-        if partition_id == "train":
-            batch_size = self.iteration()
-        return super().sample(global_steps, partition_id, batch_size)
+        return super().sample(global_steps, partition_id, self.iteration())
 
     def wait(self, groups: int) -> None:
         """Until so many of training's groups have been played."""
@@ -50,8 +48,6 @@ class Sampler(ReplayBuffer):
 
     def _materialize_batch(self, partition_id: str, *rest: Any) -> Any:
         batch = super()._materialize_batch(partition_id, *rest)
-        if partition_id == "val":
-            return batch
         keys = list(batch.keys)
         tags = dict(zip(keys, batch.tags, strict=True))
         played = [key for key in keys if tags[key]["min_global_steps"] != NOTHING]

@@ -58,8 +58,6 @@ CALL, FIRST = "call", "first"
 
 CREDIT = "trace_bench_episode"  # the extra field of a row: its part in advantages (`grpo.packed`)
 
-TRAIN, VALIDATION = "train", "validation"
-
 LATEST = "latest_checkpointed_iteration.txt"  # of verl's folder of checkpoints
 
 
@@ -109,10 +107,6 @@ class JobSpec:
         rollouts; (-1, 0) of others."""
         found = re.fullmatch(rf"{re.escape(self.call(0)[:-4])}(\d+)(?:/again(\d+))?", call)
         return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
-
-    def validation(self, step: int) -> str:
-        """The name of verl's own validation after so many iterations."""
-        return f"validate/{self.name}/{step:04d}"
 
     def episode_seed(self, call: str, index: int) -> int:
         """The seed of the episode's random stream, the same as in `Lab.rollouts`."""

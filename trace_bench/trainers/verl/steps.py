@@ -134,11 +134,9 @@ class StepTrainer(PPOTrainerSync):
         return grpo.earned(episodes, self.spec, self.spec.trainer)
 
     def end(self) -> None:
-        """This iteration is the last one: it is saved, and shown if any is."""
+        """This iteration is the last one: it is saved."""
         self.total_training_steps = self.global_steps
         self.config.trainer.save_freq = 1
-        if self.config.trainer.test_freq > 0:
-            self.config.trainer.test_freq = 1
 
     def actors(self) -> list[Any]:
         """The actors that the job needs: they train, sample, or run environments."""

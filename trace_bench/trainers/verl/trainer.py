@@ -101,9 +101,7 @@ class _VerlTraining:
         if (self.adapters / "finished.json").exists():
             records = self.again()
         else:
-            split = context.dev_split
-            wanted = self.lab.suite.tasks(split) if self.settings.validate_every else ()
-            prepare(self.folder, self.job, self.spec, wanted)
+            prepare(self.folder, self.job, self.spec)
             try:
                 records = self.go_on()
             finally:
@@ -233,7 +231,6 @@ class _VerlTraining:
             "steps": steps_of(verl, found),
             **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},
             **of_sampler(where, mismatch_of(verl), self.settings.mismatch, self.lab),
-            **{key: value for key, value in verl.items() if key.startswith("val-core/")},
         }
 
     def publish(self, iteration: int, record: Mapping[str, Any]) -> None:
