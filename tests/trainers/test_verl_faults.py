@@ -73,8 +73,9 @@ class Job:
     def start(self, *more: str, python: str = sys.executable) -> subprocess.Popen[str]:
         env = os.environ | {"PYTHONPATH": f"{HERE}:{HERE.parent}:{HERE.parents[1]}"}
         out = (self.place / "out.log").open("w+")
+        # Sandboxes look for the world in the folder where the command was given.
         return subprocess.Popen(
-            [python, *self.words, *more], stdout=out, stderr=out, env=env, text=True
+            [python, *self.words, *more], cwd=HERE, stdout=out, stderr=out, env=env, text=True
         )
 
     def said(self) -> str:

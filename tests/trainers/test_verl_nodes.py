@@ -155,8 +155,9 @@ def refused(cluster: Cluster, folder: Path) -> None:
     job.write(folder)
     env = {**os.environ, **cluster.token}
     done = subprocess.run(
-        [PYTHON, *COMMAND[1:], str(folder), "0"], capture_output=True, text=True, env=env
-    )
+        [PYTHON, *COMMAND[1:], str(folder), "0"],
+        capture_output=True, text=True, env=env, timeout=300,
+    )  # fmt: skip
     assert done.returncode == REFUSED, done.stderr[-3000:]
     said = done.stdout.partition("refused: ")[2]
     assert said.count("the environment variable GONE is not set") == 2
