@@ -206,7 +206,7 @@ def test_a_damaged_episode_of_a_worker_is_named(tmp_path: Path, text: str, why: 
     fine = json.dumps({"call": "b", "index": 0, "trajectory": to_json(SHORT)})
     path.write_text(f"{fine}\n{text}")
     arrivals = Arrivals(path.parent)
-    assert list(arrivals.take("c", {0})) == [] and arrivals.known("b") == {0}
+    assert list(arrivals.take("c", {0})) == [] and arrivals.indices("b") == {0}
     path.write_text(f"{fine}\n{text}\n{fine}\n")
     with pytest.raises(UserError, match=why) as caught:
         list(arrivals.take("c", {0}))

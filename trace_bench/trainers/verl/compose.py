@@ -48,14 +48,14 @@ def overrides(spec: JobSpec, folder: Path, start: int = 0) -> list[str]:
     return [f"{key}={_text(value)}" for key, value in values.items()] + list(settings.verl)
 
 
-def _refuse_decided(given: Sequence[str], decided: Mapping[str, Any]) -> None:
+def _refuse_decided(lines: Sequence[str], decided: Mapping[str, Any]) -> None:
     """Raises UserError for keys that change what is trained or how many rollouts are run: the
     ledger and the run's fingerprint assume the settings of `trainer`."""
-    own = {key.lstrip("+") for key in decided}
-    for line in given:
+    keys = {key.lstrip("+") for key in decided}
+    for line in lines:
         key = line.partition("=")[0].lstrip("+~").strip()
-        above = any(name.startswith(f"{key}.") for name in own)  # Hydra merges what it is given
-        if key in own or above or key.startswith(_COUNTS):
+        above = any(name.startswith(f"{key}.") for name in keys)  # Hydra merges what it is given
+        if key in keys or above or key.startswith(_COUNTS):
             raise UserError(
                 f"trainer.verl has {key!r}, which the other settings of `trainer` decide, or which "
                 "changes how many rollouts are run. Remove it there."
@@ -91,7 +91,7 @@ def hub_settings(model: str) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def composed(given: Sequence[str]) -> Any:
+def composed(lines: Sequence[str]) -> Any:
     """verl's full configuration. Raises UserError for a key or a value that verl refuses."""
     import verl
     from hydra import compose, initialize_config_dir
@@ -103,7 +103,7 @@ def composed(given: Sequence[str]) -> Any:
     place = Path(verl.__file__).parent / "trainer" / "config"
     try:
         with initialize_config_dir(str(place), version_base=None):
-            config = compose("ppo_trainer", list(given))
+            config = compose("ppo_trainer", list(lines))
         _instantiated(config)
         # The last of these checks imports vLLM. If it is not installed, nothing runs on GPUs
         # (preflight.py), and the settings for them are checked without it.

@@ -194,8 +194,8 @@ def _serving(
 def _parser(model: str) -> str:
     """vLLM's parser of what models of this name write (docs/models.md has the table)."""
     name = model.rpartition("/")[2]
-    found = (parser for kind, parser in PARSERS if re.search(kind, name, re.IGNORECASE))
-    return next(found, "hermes")
+    parsers = (parser for kind, parser in PARSERS if re.search(kind, name, re.IGNORECASE))
+    return next(parsers, "hermes")
 
 
 def hours(s: VerlSettings, run: RunContext, work: Workload) -> list[str]:

@@ -180,7 +180,7 @@ class Collector(TakesBack):
         are not here: it would play others, which no ledger counts."""
         if self.process.started or self.process.steps.saved() > self.iteration:
             return
-        if lost := set(recorded) - self.arrivals.known(self.call):
+        if lost := set(recorded) - self.arrivals.indices(self.call):
             raise UserError(
                 f"{self.arrivals.folder} lacks {len(lost)} of the {len(recorded)} episodes of "
                 f"{self.call!r} that the ledger has, and no checkpoint has learned from them. "
@@ -233,10 +233,10 @@ def _drop(paths: Iterable[Path], kind: type[T], unwanted: Callable[[T], bool]) -
     count = 0
     for path in paths:
         with Lines(path, kind) as lines:
-            found = sum(map(unwanted, lines.existing))
-            if found:
+            dropped = sum(map(unwanted, lines.existing))
+            if dropped:
                 lines.drop(unwanted)
-            count += found
+            count += dropped
     return count
 
 

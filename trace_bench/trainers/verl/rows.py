@@ -78,8 +78,8 @@ def taken(batch: Any, *fields: str) -> Any:
 
 def put(batch: Any, **fields: Tensor) -> Any:
     """Gives the batch's rows these fields."""
-    made = TensorDict(fields, batch_size=len(batch))
-    return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=made)
+    new = TensorDict(fields, batch_size=len(batch))
+    return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=new)
 
 
 def group_of(key: str) -> str:

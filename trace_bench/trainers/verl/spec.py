@@ -145,16 +145,16 @@ class Arrivals:
         self.folder = folder
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
         self._there: dict[str, dict[int, Trajectory]] = {}
-        self._known: dict[str, set[int]] = {}
+        self._indices: dict[str, set[int]] = {}
 
     def forget(self) -> None:
-        for kept in (self._read, self._there, self._known):
+        for kept in (self._read, self._there, self._indices):
             kept.clear()
 
-    def known(self, call: str) -> frozenset[int]:
+    def indices(self, call: str) -> frozenset[int]:
         """The indices of a call's episodes that are in the files."""
         self._look()
-        return frozenset(self._known.get(call, ()))
+        return frozenset(self._indices.get(call, ()))
 
     def take(self, call: str, wanted: set[int]) -> Iterator[tuple[int, Trajectory]]:
         """The wanted episodes that have arrived, by index; each is returned once."""
@@ -175,7 +175,7 @@ class Arrivals:
                         break  # an incomplete line: still being written
                     start, number = start + len(line), number + 1
                     found = parse_line(line, path, number, Stored)
-                    self._known.setdefault(found.call, set()).add(found.index)
+                    self._indices.setdefault(found.call, set()).add(found.index)
                     of_call = self._there.setdefault(found.call, {})
                     of_call.setdefault(found.index, found.trajectory)
             self._read[path] = start, number

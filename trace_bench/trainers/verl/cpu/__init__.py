@@ -80,7 +80,14 @@ class CpuPlatform(PlatformBase):
 
 def device_module() -> Any:
     """The functions of `torch.cuda` that verl uses, for a CPU."""
+    idle = (
+        "synchronize", "set_device", "empty_cache", "ipc_collect", "reset_peak_memory_stats",
+        "set_per_process_memory_fraction",
+    )  # fmt: skip
+    memory = "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"
     return SimpleNamespace(
+        **dict.fromkeys(idle, nothing),
+        **dict.fromkeys(memory, always(0)),
         is_available=always(True),
         device_count=always(1),
         current_device=always("cpu"),
@@ -88,16 +95,6 @@ def device_module() -> Any:
         Stream=torch.cpu.Stream,
         stream=always(nullcontext()),
         Event=lambda *_, **__: SimpleNamespace(record=nothing, synchronize=nothing),
-        synchronize=nothing,
-        set_device=nothing,
-        empty_cache=nothing,
-        ipc_collect=nothing,
-        set_per_process_memory_fraction=nothing,
-        memory_allocated=always(0),
-        memory_reserved=always(0),
-        max_memory_allocated=always(0),
-        max_memory_reserved=always(0),
-        reset_peak_memory_stats=nothing,
         mem_get_info=always((1, 1)),
         get_device_name=always("cpu"),
         get_device_properties=always(SimpleNamespace(name="cpu", total_memory=1)),
@@ -121,7 +118,7 @@ def register() -> None:
 
 
 def register_rollout() -> None:
-    """Registers the rollout server. Called after verl's import, by process.main, steps.Runner
+    """Registers the rollout server. Called after verl's import, by __main__.py, steps.Runner
     and CpuWorker."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
