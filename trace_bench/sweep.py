@@ -110,20 +110,20 @@ def read_sweep(path: Path) -> list[tuple[str, ...]]:
     if not isinstance(parameters, Mapping) or not parameters:
         raise UserError(f"{path}: `parameters` must name at least one setting.")
     choices = (
-        [f"{name}={_text(value)}" for value in _values(path, name, given)]
-        for name, given in parameters.items()
+        [f"{name}={_text(value)}" for value in _values(path, name, choice)]
+        for name, choice in parameters.items()
     )
     return list(itertools.product(*choices))
 
 
-def _values(path: Path, name: str, given: Any) -> Sequence[Any]:
-    match given:
-        case {"value": value} if len(given) == 1:
+def _values(path: Path, name: str, choice: Any) -> Sequence[Any]:
+    match choice:
+        case {"value": value} if len(choice) == 1:
             return [value]
-        case {"values": [_, *_] as values} if len(given) == 1:
+        case {"values": [_, *_] as values} if len(choice) == 1:
             return values
     raise UserError(
-        f"{path}: parameters.{name} is {given!r}; allowed: `value: x` or `values: [x, ...]`."
+        f"{path}: parameters.{name} is {choice!r}; allowed: `value: x` or `values: [x, ...]`."
     )
 
 
@@ -155,27 +155,27 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--plan", type=Path, metavar="PLACE", help="earlier runs of this world")
     parser.add_argument("--runs-root", default="runs", help="where run folders lie (default runs)")
     parser.add_argument("--config-dir", type=Path, help="a folder with settings files of your own")
-    given = parser.parse_args(arguments)
-    whole_number("--jobs", given.jobs)
-    extra = () if given.runs_root == "runs" else (f"runs_root={word(given.runs_root)}",)
-    runs = members(given.file, extra, given.config_dir)
+    options = parser.parse_args(arguments)
+    whole_number("--jobs", options.jobs)
+    extra = () if options.runs_root == "runs" else (f"runs_root={word(options.runs_root)}",)
+    runs = members(options.file, extra, options.config_dir)
     for same in grouped(runs, lambda m: m.folder).values():
         if len(same) > 1:
             one, two = same[0].name, same[1].name
             why = "Leave one out, or vary a setting by which runs differ."
-            raise UserError(f"{given.file} names one run twice: {one}, and {two}. {why}")
-    if given.list:
+            raise UserError(f"{options.file} names one run twice: {one}, and {two}. {why}")
+    if options.list:
         print("\n".join(f"python -m trace_bench {shlex.join(m.words)}" for m in runs))
         return 0
-    if given.plan is not None:
+    if options.plan is not None:
         arms = Counter(tuple(o for o in m.overrides if not o.startswith("seed=")) for m in runs)
-        found = varied(by_total(find([given.plan]).records))
-        print(smallest_of(found, len(arms), min(arms.values())))
+        earlier = varied(by_total(find([options.plan]).records))
+        print(smallest_of(earlier, len(arms), min(arms.values())))
         return 0
-    record = Path(given.runs_root) / "sweeps" / f"{given.file.stem}.jsonl"
-    if given.fork:
+    record = Path(options.runs_root) / "sweeps" / f"{options.file.stem}.jsonl"
+    if options.fork:
         _import_all(runs)
-    return sweep(record, runs, given.jobs, given.retry, _as_fork if given.fork else _afresh)
+    return sweep(record, runs, options.jobs, options.retry, _as_fork if options.fork else _afresh)
 
 
 def sweep(
