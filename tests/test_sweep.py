@@ -241,7 +241,9 @@ def test_a_plan_says_what_the_grid_can_show_and_costs(
         "method": {"values": ["grpo", "trace", "rft"]}, "seed": {"values": [0, 1, 2, 3]},
     })  # fmt: skip
     assert main([str(several), "--plan", str(records)]) == 0
-    assert re.match(r"3 methods with 4 seeds, .* over all 3 pairs is 0\.\d", capsys.readouterr().out)
+    assert re.match(
+        r"3 methods with 4 seeds, .* over all 3 pairs is 0\.\d", capsys.readouterr().out
+    )
     assert not (place / "runs").exists()
 
 

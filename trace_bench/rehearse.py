@@ -50,11 +50,11 @@ ONLY_A_GPU = (
 class Report:
     failed: list[str] = field(default_factory=list)
 
-    def say(self, what: str, shown: bool | None = True) -> None:
-        """`shown`: None for what was not tried."""
-        mark = {True: "shown", False: "FAILED", None: "not shown"}[shown]
+    def say(self, what: str, holds: bool | None = True) -> None:
+        """`holds`: None for what was not tried."""
+        mark = {True: "shown", False: "FAILED", None: "not shown"}[holds]
         print(f"{mark:<10} {what}", flush=True)
-        if shown is False:
+        if holds is False:
             self.failed.append(what)
 
 
@@ -121,22 +121,22 @@ def _model(cut: Cut, settings: Settings, folder: Path, report: Report) -> str:
     if parts["policy"].declared.scripted:
         return ""
     try:
-        own = model_path(settings, parts)
+        name = model_path(settings, parts)
     except UserError:  # it has not been fetched; its family is known by its name
-        own = served_name(settings.model)
-    count = weights_count(own)
+        name = served_name(settings.model)
+    count = weights_count(name)
     if count is not None and count <= SMALL:
-        report.say(f"the model itself: {own}, {count} parameters")
-        return own
+        report.say(f"the model itself: {name}, {count} parameters")
+        return name
     from trace_bench.models.miniature import make
 
-    made = make(own, folder / "model", settings.policy.context or 1024, settings.seed)
-    cut.with_model(made.folder)
-    for same in made.same:
+    miniature = make(name, folder / "model", settings.policy.context or 1024, settings.seed)
+    cut.with_model(miniature.folder)
+    for same in miniature.same:
         report.say(f"a miniature with the model's {same}")
-    for other in made.other:
+    for other in miniature.other:
         report.say(other, None)
-    return str(made.folder)
+    return str(miniature.folder)
 
 
 @contextmanager

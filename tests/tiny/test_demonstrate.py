@@ -79,7 +79,7 @@ def test_two_tools_never_get_one_name() -> None:
 
 
 def test_every_second_task_is_the_suites_own() -> None:
-    arguments = ["demonstrate", "env=toolsandbox", "count=30", "made=true", "out=made.jsonl"]
+    arguments = ["demonstrate", "env=toolsandbox", "count=30", "synthetic=true", "out=made.jsonl"]
     assert main(arguments) == 0
     tools = [sorted(t["function"]["name"] for t in talk["tools"]) for talk in talks("made.jsonl")]
     phone = set[str]()
@@ -96,7 +96,7 @@ def test_every_second_task_is_the_suites_own() -> None:
         (["out=x.jsonl", "split=dev"], "no demonstration may be of a held-out task"),
         (["out=x.jsonl", "count=0"], "count=0 is not allowed"),
         ([], "`out` is missing"),
-        (["out=x.jsonl", "made=perhaps"], "`made`"),
+        (["out=x.jsonl", "synthetic=perhaps"], "`synthetic`"),
     ],
 )
 def test_what_cannot_be_is_refused(more: list[str], said: str, capsys: Any) -> None:

@@ -221,8 +221,12 @@ def write(folder: Path, tasks: dict[str, str]) -> None:
         (Sums(), {"rare": 0.1}, "names no capability. Change `without` or `rare`"),
         (Sums(), {"size": 2}, r"`model.size` is 2; allowed: 0.3, 1, 4.3"),
         (Sums(), {"success": 7}, r"`model.success`"),
-        (Sums(), {"made": True, **QUICKER}, r"toy/tests makes no tasks .* Set `made` to false"),
-        (Makes(), {"made": True, **QUICKER}, r"makes tasks of dev or test, such as test/300"),
+        (
+            Sums(),
+            {"synthetic": True, **QUICKER},
+            r"toy/tests makes no tasks .* Set `synthetic` to false",
+        ),
+        (Makes(), {"synthetic": True, **QUICKER}, r"makes tasks of dev or test, such as test/300"),
         (Sums(), {"max_turns": 1, **QUICKER}, "no solution of 12 tasks .* within 1 turns"),
     ],
 )
@@ -232,7 +236,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     with pytest.raises(UserError, match=why) as refused:
         make(suite, tmp_path / "agent", log=lambda line: None, **options)
     assert "\n" not in str(refused.value) and not (tmp_path / "agent").exists()
-    assert {"max_turns", "made"} & set(options) or not list(tmp_path.iterdir())
+    assert {"max_turns", "synthetic"} & set(options) or not list(tmp_path.iterdir())
 
 
 def test_names_stay_as_they_are_on_request() -> None:

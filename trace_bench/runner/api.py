@@ -175,9 +175,9 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
     both = [task for task in control if task in treated]
     if not both:
         raise UserError("no held-out task has a score in both runs, so they cannot be compared.")
-    found = paired_difference({t: treated[t] for t in both}, {t: control[t] for t in both})
+    change = paired_difference({t: treated[t] for t in both}, {t: control[t] for t in both})
     tasks = {t: treated[t] - control[t] for t in both}
-    return Comparison(one, two, found.value, found.low, found.high, found.p_value, tasks)
+    return Comparison(one, two, change.value, change.low, change.high, change.p_value, tasks)
 
 
 def _by_task(result: Result) -> dict[str, float]:
@@ -187,11 +187,11 @@ def _by_task(result: Result) -> dict[str, float]:
 
 
 def _settings(
-    overrides: Sequence[str], given: Mapping[str, Any], config_dir: Path | None
+    overrides: Sequence[str], keywords: Mapping[str, Any], config_dir: Path | None
 ) -> Settings:
     """Checked settings from keywords; an object given as a part becomes the group's factory."""
-    objects = {k: v for k, v in given.items() if k in PARTS and not isinstance(v, str)}
-    plain = {k.replace("__", "."): v for k, v in given.items() if k not in objects}
+    objects = {k: v for k, v in keywords.items() if k in PARTS and not isinstance(v, str)}
+    plain = {k.replace("__", "."): v for k, v in keywords.items() if k not in objects}
     named = [f"{group}=custom" for group in objects]
     words = [f"{key}={word(value)}" for key, value in plain.items()]
     (data,) = compose_plain([[*named, *words, *overrides]], config_dir)

@@ -134,11 +134,11 @@ def build_bench(
     trainer: Trainer = parts["trainer"].make(context)
     method: Method = parts["method"].make(context)
     about_of(suite)  # raises now rather than when the summary is written
-    shown = {} if parts["policy"].declared.scripted else shown_to(context.model, suite)
-    train = training_tasks(settings, suite, shown)
+    demonstrated = {} if parts["policy"].declared.scripted else shown_to(context.model, suite)
+    train = training_tasks(settings, suite, demonstrated)
     plan = plan_of(settings, method, trainer, len(train))
     check_splits(settings, suite, plan)
-    check_shown(settings, suite, shown)
+    check_shown(settings, suite, demonstrated)
     check_sandbox(settings, plan)
     check_needs(plan, parts, suite, trainer)
     scripted, weights = parts["policy"].declared.scripted, place.identity["model"]["sha256"]

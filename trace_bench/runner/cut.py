@@ -75,12 +75,12 @@ class Cut:
         settings = self.settings
         chosen = parts_of(settings)["policy"]
         if chosen.declared.at_servers:
-            own = {
+            addresses = {
                 key: [agent] if not n or chosen.options.get(key) else chosen.options.get(key)
                 for n, key in enumerate(chosen.declared.addresses)
             }
-            own |= dict.fromkeys(chosen.declared.addresses.values())
-            self.change(policy={"options": {**settings.policy.options, **own}})
+            addresses |= dict.fromkeys(chosen.declared.addresses.values())
+            self.change(policy={"options": {**settings.policy.options, **addresses}})
         data = plain(settings)["llm"]
         for name, role in models_in_roles(settings).items():
             here = {"base_url": [f"{players}/{name}/v1"], "key_env": None, "retries": 1}
@@ -114,12 +114,12 @@ class Cut:
 
     def affordable(self, folder: Path) -> int:
         """Lowers training tasks and budget to the least that the method takes; the budget."""
-        own = self.settings.budget
+        whole = self.settings.budget
         with _suite(self.settings, folder) as suite:
             tasks = min(TASKS, len(training_tasks(self.settings, suite)))
         if tasks:  # else the method may need none
             self.change(env={"train_tasks": tasks})
-        budget = min(SMALLEST, own)
+        budget = min(SMALLEST, whole)
         while True:
             self.change(budget=budget)
             try:
@@ -128,9 +128,9 @@ class Cut:
                 plan_of(self.settings, parts["method"].make(RunContext()), trainer, tasks)
                 return budget
             except UserError:
-                if budget >= own:
+                if budget >= whole:
                     raise
-                budget = min(own, 2 * budget)
+                budget = min(whole, 2 * budget)
 
 
 def small(settings: Settings, folder: Path) -> Cut:
@@ -140,8 +140,8 @@ def small(settings: Settings, folder: Path) -> Cut:
         group: _within(dict(parts[group].options), MOST[group], LEAST[group])
         for group in ("method", "trainer")
     }
-    known = parts["trainer"].options
-    options["trainer"] |= {k: v for k, v in HERE.items() if k in known}
+    settings_of_trainer = parts["trainer"].options
+    options["trainer"] |= {k: v for k, v in HERE.items() if k in settings_of_trainer}
     evaluation = settings.evaluation
     policy = {k: min(v, getattr(settings.policy, k)) for k, v in MOST["policy"].items()}
     cut.change(
@@ -165,17 +165,17 @@ def small(settings: Settings, folder: Path) -> Cut:
 
 
 def _within(
-    given: dict[str, Any], most: Mapping[str, float], least: Mapping[str, float]
+    options: dict[str, Any], most: Mapping[str, float], least: Mapping[str, float]
 ) -> dict[str, Any]:
     """The settings that are numbers, within these limits."""
-    for name, value in given.items():
+    for name, value in options.items():
         if isinstance(value, Mapping):  # what a name chooses, such as a route
-            given[name] = _within(dict(value), {"examples": 16}, {})
+            options[name] = _within(dict(value), {"examples": 16}, {})
         elif isinstance(value, int | float) and not isinstance(value, bool):
             kind = type(value)
             value = min(value, kind(most.get(name, value)))
-            given[name] = max(value, kind(least.get(name, value)))
-    return given
+            options[name] = max(value, kind(least.get(name, value)))
+    return options
 
 
 @contextmanager

@@ -92,7 +92,7 @@ class Evaluator:
     player: Player
     settings: Settings
     progress: Progress
-    known: KnownOutcomes
+    played: KnownOutcomes
 
     def __post_init__(self) -> None:
         self._lines = Lines(self.path, Outcome)
@@ -102,8 +102,8 @@ class Evaluator:
         self._lines.existing.clear()
         self._lost = {  # by an earlier start: the attempt that this one makes
             (label, *key): outcome.attempt + 1
-            for label, found in self._found.items()
-            for key, outcome in found.items()
+            for label, lines in self._found.items()
+            for key, outcome in lines.items()
             if outcome.lost
         }
         self._kept = EpisodeFile(self.path.with_stem(f"{self.path.stem}_trajectories"), held=False)
@@ -123,20 +123,20 @@ class Evaluator:
         job = _OneAgent(label, agent, plan, self.player, keep)
         if policy is not None:
             job = replace(job, player=replace(self.player, policy=policy))
-        found = self._found.setdefault(label, {})
+        lines = self._found.setdefault(label, {})
         everything = range(len(plan.episodes))
-        if any(key not in found for key in plan.keys) or self._untold(job):
+        if any(key not in lines for key in plan.keys) or self._untold(job):
             chosen = choices(job.player, agent, plan.tasks) if self._reuses(job) else None
             shared = {} if chosen is None else self._shared(job, chosen)
             self._copy(job, shared)
             self._play(job, [i for i in everything if i not in shared], 0, chosen)
         again = [self._lost.pop((label, *key), 0) for key in plan.keys]
         for attempt in range(1, max(self.settings.evaluation.retries, *again) + 1):
-            lost = [i for i in everything if found[plan.keys[i]].lost]
+            lost = [i for i in everything if lines[plan.keys[i]].lost]
             lost = [i for i in lost if attempt <= max(self.settings.evaluation.retries, again[i])]
-            if lost := [i for i in lost if found[plan.keys[i]].attempt < attempt]:
+            if lost := [i for i in lost if lines[plan.keys[i]].attempt < attempt]:
                 self._play(job, lost, attempt)
-        outcomes = [found[key] for key in plan.keys]
+        outcomes = [lines[key] for key in plan.keys]
         if policy is None:
             causes = [f"{o.error} ({o.task})" for o in outcomes if o.lost]
             what = f"evaluation of {label}"
@@ -145,17 +145,17 @@ class Evaluator:
             for i, outcome in enumerate(outcomes):
                 act = act_of(agent, outcome.adapter, outcome.task, outcome.trial)
                 if act is not None and not outcome.lost:
-                    self.known.setdefault(act, (outcome, (job.call(outcome.attempt), i)))
+                    self.played.setdefault(act, (outcome, (job.call(outcome.attempt), i)))
         return outcomes
 
     def copy(self, label: str, source: Sequence[Outcome]) -> list[Outcome]:
         """Copies outcomes to another label, for an identical agent."""
-        found = self._found.setdefault(label, {})
+        lines = self._found.setdefault(label, {})
         for outcome in source:
-            there = found.get((outcome.task, outcome.trial))
+            there = lines.get((outcome.task, outcome.trial))
             if there is None or (there.lost and there.attempt < outcome.attempt):
                 self._write(replace(outcome, agent=label))
-        return [found[o.task, o.trial] for o in source]
+        return [lines[o.task, o.trial] for o in source]
 
     def kept(self, label: str, count: int) -> list[Trajectory]:
         """The trajectories of an agent's first attempts that were stored, of so many episodes."""
@@ -163,7 +163,7 @@ class Evaluator:
         return list(self._kept.read(spots).values())
 
     def everything(self) -> list[Outcome]:
-        return [outcome for found in self._found.values() for outcome in found.values()]
+        return [outcome for lines in self._found.values() for outcome in lines.values()]
 
     @property
     def count(self) -> int:
@@ -188,9 +188,9 @@ class Evaluator:
             choice = chosen[i % len(job.plan.tasks)]
             if isinstance(choice, Mixture | BaseException):
                 continue
-            known = self.known.get(act_of(job.agent, choice, task.id, trial))
-            if known is not None and (not job.keep or known[1] in self._kept):
-                shared[i] = known
+            played = self.played.get(act_of(job.agent, choice, task.id, trial))
+            if played is not None and (not job.keep or played[1] in self._kept):
+                shared[i] = played
         return shared
 
     def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot]]) -> None:
@@ -208,13 +208,13 @@ class Evaluator:
         gone. Only where the same episode can be run again."""
         if not (job.keep and job.player.repeats):
             return set()
-        found = self._found[job.label]
+        lines = self._found[job.label]
         return {
             i
             for i, key in enumerate(job.plan.keys)
-            if key in found
-            and not found[key].lost
-            and found[key].attempt == 0
+            if key in lines
+            and not lines[key].lost
+            and lines[key].attempt == 0
             and (job.call(), i) not in self._kept
         }
 
@@ -227,10 +227,10 @@ class Evaluator:
     ) -> None:
         """Runs those of the episodes `which` that are missing. `chosen`: by the router, by task."""
         episodes = [job.plan.episodes[i] for i in which]
-        found, call = self._found[job.label], job.call(attempt)
+        lines, call = self._found[job.label], job.call(attempt)
         there, untold = set(), self._untold(job) if attempt == 0 else set()
         for place, (task, trial) in enumerate(episodes):
-            old = found.get((task.id, trial))
+            old = lines.get((task.id, trial))
             if old is not None and old.attempt >= attempt and which[place] not in untold:
                 there.add(place)
         if len(there) == len(episodes):
@@ -253,9 +253,9 @@ class Evaluator:
         tasks = tuple(task for task, _ in episodes)
         route = None
         if chosen is not None:
-            made = [chosen[i % len(job.plan.tasks)] for i in which]
-            names = tuple(c for c in made if c is None or isinstance(c, str))
-            route = names if len(names) == len(made) else None  # one is no adapter's name
+            choices = [chosen[i % len(job.plan.tasks)] for i in which]
+            names = tuple(c for c in choices if c is None or isinstance(c, str))
+            route = names if len(names) == len(choices) else None  # one is no adapter's name
         temperature = self.settings.policy.eval_temperature
         batch = EpisodeBatch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
@@ -292,25 +292,25 @@ def choices(
     asks = any(suite.asks_user() for suite in player.suites)
     if router.waits or isinstance(router, RoutesTurns) or asks:
         return None
-    found: list[Choice | BaseException] = []
+    choices: list[Choice | BaseException] = []
     for first in range(0, len(tasks), player.policy.capacity):
         some = tasks[first : first + player.policy.capacity]
-        found += _some(router, player.suites, agent, some)
-    return found
+        choices += _some(router, player.suites, agent, some)
+    return choices
 
 
 def _some(
     router: Router, suites: Suites, agent: AgentSpec, tasks: Sequence[Task]
 ) -> list[Choice | BaseException]:
     """The choices for one batch of tasks, which are reset together, suite by suite."""
-    found: dict[int, Choice | BaseException] = {}
+    choices: dict[int, Choice | BaseException] = {}
     for group in grouped(range(len(tasks)), lambda i: id(suites.of(tasks[i]))).values():
         steps = opened(suites.of(tasks[group[0]]), [tasks[i] for i in group])
         prompts: dict[int, Prompt] = {}
         for i, step in zip(group, steps, strict=True):
             if isinstance(step, BaseException):
-                found[i] = step
+                choices[i] = step
             else:
                 prompts[i] = (with_guidance(step.messages, agent.prompt), step.tools)
-        found.update(zip(prompts, router.routes(list(prompts.values())), strict=True))
-    return [found[i] for i in range(len(tasks))]
+        choices.update(zip(prompts, router.routes(list(prompts.values())), strict=True))
+    return [choices[i] for i in range(len(tasks))]

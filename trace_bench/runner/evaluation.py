@@ -64,11 +64,11 @@ class Evaluation:
     def base(self, agent: AgentSpec) -> None:
         """Evaluates the base agent, and says what it did if it earned nothing."""
         with self.clock.phase("base evaluation"):
-            found = self._held_out.evaluate("base", agent, self._plan, keep=True)
-        self.outcomes["base"] = found
-        if any(o.similarity for o in found):
+            outcomes = self._held_out.evaluate("base", agent, self._plan, keep=True)
+        self.outcomes["base"] = outcomes
+        if any(o.similarity for o in outcomes):
             return
-        if (said := unable(self._held_out.kept("base", len(found)))) is not None:
+        if (said := unable(self._held_out.kept("base", len(outcomes)))) is not None:
             self.progress.log(said)
 
     def floors(self, policies: Mapping[str, Policy]) -> None:
@@ -87,10 +87,10 @@ class Evaluation:
         due = [c for c in self.due if c not in reached and c < until]
         if not due:
             return
-        found = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
+        outcomes = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
         self.progress.phase("method")
-        own = vars(score(found))
-        self.points += [CurvePoint(checkpoint=c, rollouts=spent, **own) for c in due]
+        figures = vars(score(outcomes))
+        self.points += [CurvePoint(checkpoint=c, rollouts=spent, **figures) for c in due]
 
     def trained(
         self, label: str, phase: str, base: AgentSpec, agent: AgentSpec, keep: bool = False
@@ -98,10 +98,10 @@ class Evaluation:
         """Evaluates a trained agent; an unchanged one gets the base agent's outcomes."""
         with self.clock.phase(phase):
             if acts_alike(agent, base):
-                found = self._held_out.copy(label, self.outcomes["base"])
+                outcomes = self._held_out.copy(label, self.outcomes["base"])
             else:
-                found = self._held_out.evaluate(label, agent, self._plan, keep=keep)
-        self.outcomes[label] = found
+                outcomes = self._held_out.evaluate(label, agent, self._plan, keep=keep)
+        self.outcomes[label] = outcomes
 
     def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
         """With `evaluation.routing`, evaluates every adapter alone on every held-out task, if the
@@ -133,9 +133,9 @@ class Evaluation:
 
     def everything(self) -> EpisodeCounts:
         """The episodes of all agents and scripted bounds on the held-out tasks."""
-        found = EpisodeCounts()
-        found.add(self._held_out.everything())
-        return found
+        counts = EpisodeCounts()
+        counts.add(self._held_out.everything())
+        return counts
 
     def items(self) -> int:
         """Checklist items that were judged, on the development tasks too; those of an unchanged
@@ -149,9 +149,9 @@ class Evaluation:
     def health(self) -> EpisodeCounts:
         """The episodes of all agents on the held-out tasks, those of an unchanged agent once."""
         agents = [o for o in self._held_out.everything() if o.agent not in FLOORS]
-        found = EpisodeCounts()
-        found.add({(o.version, o.task, o.trial): o for o in agents}.values())
-        return found
+        counts = EpisodeCounts()
+        counts.add({(o.version, o.task, o.trial): o for o in agents}.values())
+        return counts
 
     def close(self) -> None:
         for evaluator in (self._held_out, self._curve, self._routing):
@@ -170,13 +170,13 @@ def _each_alone(
     """The outcomes of all that the agent's router chooses among, its adapters and mostly the base
     model (None), each for all tasks."""
     without = () if (agent.router or {}).get("otherwise") else (None,)
-    found = {}
+    outcomes = {}
     for name in (*without, *(a.name for a in agent.adapters)):
-        spec, own = only(agent, name), f"{label}{name or 'none'}"
+        spec, label_of_one = only(agent, name), f"{label}{name or 'none'}"
         if acts_alike(spec, base):
-            spec, own = base, "base"
-        found[name] = evaluator.evaluate(own, spec, plan)
-    return found
+            spec, label_of_one = base, "base"
+        outcomes[name] = evaluator.evaluate(label_of_one, spec, plan)
+    return outcomes
 
 
 @dataclass(frozen=True)
@@ -239,18 +239,18 @@ def score(outcomes: Sequence[Outcome]) -> AgentScore:
         return AgentScore(None, failures=failures)
     success = task_means((o.task, o.success) for o in scored)
     similarity = task_means((o.task, o.similarity) for o in scored)
-    found = share_interval(list(success.values()))
+    interval = share_interval(list(success.values()))
     mean = sum(similarity.values()) / len(similarity)
-    return AgentScore(found.value, mean, len(success), (found.low, found.high), failures)
+    return AgentScore(interval.value, mean, len(success), (interval.low, interval.high), failures)
 
 
 def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> AgentRow | None:
     """The table row of an agent; None if none of its episodes has a score."""
-    own = score(outcomes)
-    if own.success is None or own.similarity is None or own.interval is None:
+    s = score(outcomes)
+    if s.success is None or s.similarity is None or s.interval is None:
         return None
     change = None if base is None else difference(outcomes, base)
-    return AgentRow(name, own.success, *own.interval, own.similarity, own.n, own.failures, change)
+    return AgentRow(name, s.success, *s.interval, s.similarity, s.n, s.failures, change)
 
 
 def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> PairedDifference | None:
@@ -266,11 +266,11 @@ def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> Paired
 def equal_trials(outcomes: Sequence[Outcome]) -> int | None:
     """The trials of each task, if several and all equal in score, turns and tokens; else None."""
     by_task = grouped(outcomes, lambda o: o.task).values()
-    trials = {len(found) for found in by_task}
+    trials = {len(several) for several in by_task}
     if trials in (set(), {1}):
         return None
-    equal = (len({(o.score, o.stop, o.turns, o.tokens) for o in found}) == 1 for found in by_task)
-    return max(trials) if all(equal) else None
+    figures = ({(o.score, o.stop, o.turns, o.tokens) for o in several} for several in by_task)
+    return max(trials) if all(len(different) == 1 for different in figures) else None
 
 
 # -- what a base agent did that earned nothing, before rollouts are spent on rewards of 0 ----------
@@ -301,11 +301,11 @@ def unable(episodes: Sequence[Trajectory]) -> str | None:
         counts[UNREAD] += len(unread)
         examples += map(_shown, unread)
         for call, answer in calls:
-            shown = f"{_shown(call)}, answered by {_shown(answer)}"
-            any_call.append(shown)
+            example = f"{_shown(call)}, answered by {_shown(answer)}"
+            any_call.append(example)
             if (fault := _fault(episode.tools, call, answer)) is not None:
                 counts[fault] += 1
-                examples.append(shown)
+                examples.append(example)
     did = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
     example = "".join(f". For example: {one}" for one in [*examples, *any_call][:1])
     head = f"the base agent earned 0 in all {len(scores)} held-out episodes"
@@ -334,7 +334,7 @@ def _calls(episode: Trajectory) -> Iterator[tuple[Any, str]]:
 def _fault(tools: Sequence[Tool], call: Any, answer: str) -> str | None:
     """What is wrong with a call by the tools' own schemas, as far as names go, or by its answer."""
     try:
-        name, given = read_call(call)
+        name, arguments = read_call(call)
     except ValueError:
         return UNREAD
     offered: Mapping[str, Any] = {t["function"]["name"]: t["function"] for t in tools}
@@ -343,8 +343,8 @@ def _fault(tools: Sequence[Tool], call: Any, answer: str) -> str | None:
     schema = offered[name].get("parameters")
     schema = schema if isinstance(schema, Mapping) else {}
     takes, needs = schema.get("properties"), schema.get("required")
-    unknown = isinstance(takes, Mapping) and given.keys() - takes.keys()
-    missing = isinstance(needs, list) and any(str(name) not in given for name in needs)
+    unknown = isinstance(takes, Mapping) and arguments.keys() - takes.keys()
+    missing = isinstance(needs, list) and any(str(name) not in arguments for name in needs)
     if unknown or missing:
         return "calls with arguments that the tool does not take"
     return "calls answered by an error" if _ERROR.match(answer) else None

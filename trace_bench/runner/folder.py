@@ -63,17 +63,17 @@ class Place:
 
 def locate(settings: Settings, parts: Mapping[str, Part]) -> Place:
     """The folder, identity and fingerprint of the run with these settings."""
-    found = identity(settings, parts)
-    digest = store.fingerprint(found)
+    facts = identity(settings, parts)
+    digest = store.fingerprint(facts)
     names = [re.sub(r"[^\w.+-]+", "_", parts[group].label) for group in ("env", "method")]
     default = Path(settings.runs_root, *names, digest)
-    return Place(Path(settings.run_dir) if settings.run_dir else default, found, digest)
+    return Place(Path(settings.run_dir) if settings.run_dir else default, facts, digest)
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Holds a lock so that only one process writes the folder; a killed one leaves none behind."""
-    made, lock = _make(folder), folder / LOCK
+    new_folders, lock = _make(folder), folder / LOCK
     there = lock.exists()
     refusal = f"another process is writing {folder}. Wait for it, or change `run_dir` or `seed`."
     try:
@@ -86,30 +86,30 @@ def only_writer(folder: Path) -> Iterator[None]:
                 if not there and not (folder / CONFIG).exists():
                     lock.unlink(missing_ok=True)
     finally:
-        _remove_empty(made)
+        _remove_empty(new_folders)
 
 
 def _make(folder: Path) -> list[Path]:
     """Makes the folder; those that were missing, innermost first. UserError, leaving none."""
-    made: list[Path] = []
+    new_folders: list[Path] = []
     try:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"run_dir={folder} is a file; a folder is needed. Change `run_dir`.")
         for missing in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
             missing.mkdir(exist_ok=True)
-            made.insert(0, missing)
+            new_folders.insert(0, missing)
     except (OSError, ValueError) as error:  # a ValueError: the name has a zero byte
-        _remove_empty(made)
+        _remove_empty(new_folders)
         raise UserError(
             f"the run folder {store.shown(folder)} cannot be made: {store.reason(error)}. Change "
             "`run_dir` or `runs_root`."
         ) from error
-    return made
+    return new_folders
 
 
-def _remove_empty(made: Sequence[Path]) -> None:
+def _remove_empty(folders: Sequence[Path]) -> None:
     """Removes empty folders of a run that never started, the innermost first."""
-    for folder in made:
+    for folder in folders:
         try:
             folder.rmdir()
         except OSError:  # another run lies there by now

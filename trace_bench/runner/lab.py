@@ -76,15 +76,15 @@ class NamedCall:
     def missing(self) -> list[int]:
         return [i for i in range(len(self.batch)) if i not in self.there]
 
-    def lost(self, found: Mapping[int, Trajectory]) -> list[int]:
+    def lost(self, episodes: Mapping[int, Trajectory]) -> list[int]:
         """Which of these episodes count as lost."""
         tasks = self.batch.tasks
-        return [i for i, t in found.items() if i < len(tasks) and counts(tasks[i], t.failure)]
+        return [i for i, t in episodes.items() if i < len(tasks) and counts(tasks[i], t.failure)]
 
 
 @dataclass(eq=False)
 class RunLab:
-    """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `known`:
+    """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `earlier`:
     complete calls of other labs of this run, which this lab reuses for identical calls. `max_lost`:
     the share of a call's episodes that may be lost. `spent`: by the calls made so far; `seconds`:
     wall time in rollouts, by purpose."""
@@ -99,13 +99,13 @@ class RunLab:
     on_checkpoint: Checkpoint | None = None
     roles: Roles | None = None
     make_suite: MakeSuite | None = None
-    known: KnownCalls | None = None
+    earlier: KnownCalls | None = None
     max_lost: float = 0.5
 
     def __post_init__(self) -> None:
         self.suite = self.player.suites.target
         self._sources: dict[str, Source] = {}
-        self._known = self.known if self.player.repeats else None
+        self._earlier = self.earlier if self.player.repeats else None
         self._episodes = EpisodeFile(self.folder / "trajectories.jsonl")
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls_made: set[str] = set()
@@ -240,9 +240,9 @@ class RunLab:
         `given`: names that the code may use, with JSON values. Raises UserError."""
         if self.make_suite is None:
             raise ValueError("this lab has no sandbox for generated programs")
-        found = Source(name, source, dict(given))
-        suite = self.make_suite(found)
-        self._sources[name] = found
+        program = Source(name, source, dict(given))
+        suite = self.make_suite(program)
+        self._sources[name] = program
         self.player.suites.add(generated_key(name), suite)
         return suite
 
@@ -271,8 +271,8 @@ class RunLab:
             self._check_lost(call)
         if call.missing():
             self._complete(call)
-        if self._known is not None and call.by is None:
-            self._known.keep(call.name, call.batch, call.there)
+        if self._earlier is not None and call.by is None:
+            self._earlier.keep(call.name, call.batch, call.there)
         return [call.there[i] for i in range(len(call.batch))]
 
     def _record(self, call: NamedCall, index: int, trajectory: Trajectory) -> None:
@@ -319,25 +319,25 @@ class RunLab:
             self._check_same(call, index, trajectory)
             ended(index, trajectory)
 
-        known = None if self._known is None else self._known.find(call.name, call.batch)
+        earlier = None if self._earlier is None else self._earlier.find(call.name, call.batch)
         if call.by is not None:
             call.by(call.missing(), arrived)
-        elif known is not None:
-            for index in [i for i in known if i not in call.there]:
-                ended(index, known[index])
+        elif earlier is not None:
+            for index in [i for i in earlier if i not in call.there]:
+                ended(index, earlier[index])
         else:
             play_missing(self.player, call.batch, frozenset(call.there), ended)
 
-    def _check_same(self, call: NamedCall, index: int, found: Trajectory) -> None:
+    def _check_same(self, call: NamedCall, index: int, stored: Trajectory) -> None:
         """Raises UserError unless a stored (or received) episode is the one that this call runs."""
         expected, batch = "nothing", call.batch
         if index < len(batch):
             task, version = batch.tasks[index], batch.agent.version
             expected = f"{task.id} by {version}"
-            if (found.task, found.seed, found.agent) == (task.id, batch.seeds[index], version):
+            if (stored.task, stored.seed, stored.agent) == (task.id, batch.seeds[index], version):
                 return
         raise UserError(
             f"{self.folder} was written by another version of the program: its call "
-            f"{call.name!r}, episode {index} is {found.task} by {found.agent}, and this version "
+            f"{call.name!r}, episode {index} is {stored.task} by {stored.agent}, and this version "
             f"would run {expected}. Change the setting `run_dir`, or remove the folder."
         )

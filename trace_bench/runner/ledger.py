@@ -162,8 +162,8 @@ class EpisodeFile:
         wanted = set(spots)
         if not wanted:
             return {}
-        found = ((x.call, x.index, x.trajectory) for x in read_lines(self._lines.path, Stored))
-        return {(call, index): t for call, index, t in found if (call, index) in wanted}
+        stored = ((x.call, x.index, x.trajectory) for x in read_lines(self._lines.path, Stored))
+        return {(call, index): t for call, index, t in stored if (call, index) in wanted}
 
     def add(self, call: str, index: int, trajectory: Trajectory) -> None:
         """Writes an episode that has ended, unless it is there."""

@@ -98,8 +98,8 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     log: Log = build.log_line if verbose else lambda text: None
     parts = parts_of(settings)
     place = locate(settings, parts)
-    if (found := _finished(parts, place)) is not None:
-        return found
+    if (done := _finished(parts, place)) is not None:
+        return done
     with only_writer(place.folder), ExitStack() as stack:
         resumed = place.belongs()
         summary = read_summary(place.folder) if resumed else None
@@ -192,8 +192,8 @@ def _execute(
             f"{folder} was removed while the run wrote to it, so it has no result. Run the same "
             "command again."
         )
-    found = summarize(bench, evaluation, lab, agent, beginning, trained, clock.seconds)
-    summary = _with_failure(found, metrics)
+    summary = summarize(bench, evaluation, lab, agent, beginning, trained, clock.seconds)
+    summary = _with_failure(summary, metrics)
     write_text(folder / UNTOLD, "")
     write_json(folder / SUMMARY, summary)
     report.tell(folder, summary, metrics)
@@ -238,22 +238,22 @@ def _fitted(
 ) -> AgentSpec:
     """The agent that a method returns. Raises UserError if it is none or the budget too small."""
     try:
-        made: object = method.fit(base, tasks, lab)
+        agent: object = method.fit(base, tasks, lab)
     except BudgetExceeded as error:
         raise UserError(f"method={label}: {error}") from error
-    if not isinstance(made, AgentSpec):
+    if not isinstance(agent, AgentSpec):
         raise UserError(
-            f"method={label} returned {type(made).__name__} instead of a trace_bench.AgentSpec: "
+            f"method={label} returned {type(agent).__name__} instead of a trace_bench.AgentSpec: "
             "`fit` must return the trained agent (docs/methods.md). Change `method`."
         )
-    return made
+    return agent
 
 
 def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> TrainedApart:
     """Trains a yardstick apart: with a ledger, metrics and generated suites of its own."""
     bench, settings = run.bench, run.bench.settings
     folder = bench.place.folder / yardstick.name
-    own = replace(
+    lab = replace(
         run.lab,
         folder=folder,
         ledger=_ledger(folder, settings),
@@ -263,7 +263,7 @@ def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> Train
         progress=Aside(run.progress),
         on_checkpoint=None,
     )
-    with run.clock.phase(yardstick.title), closing(own) as lab:
+    with run.clock.phase(yardstick.title), closing(lab) as lab:
         run.progress.phase(yardstick.title, total=settings.budget)
         agent = _fitted(yardstick.method, yardstick.name, base, bench.train, lab)
         rollouts = lab.ledger.by_purpose()
@@ -292,9 +292,9 @@ def _larger(settings: Settings, summary: Summary) -> str | None:
         return None
     other = replace(settings, env=replace(env, train_split=split), run_dir=None)
     try:
-        found = read_summary(locate(other, parts).folder)
+        larger = read_summary(locate(other, parts).folder)
     except UserError as error:  # another run's damage, which this run's result does not share
         return f"with {split}: {error}"
-    if found is None:
+    if larger is None:
         return f"with {split}: not run yet; add env.train_split={split} to the command"
-    return report.beside(f"with {split}", found)
+    return report.beside(f"with {split}", larger)

@@ -50,14 +50,14 @@ def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) ->
         charged=CHARGED[settings.accounting],
         models=frozenset(models_in_roles(settings)),
     )
-    found: object = method.plan(run)
-    if not isinstance(found, MethodPlan):
+    plan: object = method.plan(run)
+    if not isinstance(plan, MethodPlan):
         raise UserError(
-            f"{type(method).__name__}.plan returned {type(found).__name__} instead of a "
+            f"{type(method).__name__}.plan returned {type(plan).__name__} instead of a "
             "trace_bench.MethodPlan (docs/methods.md). Change `method`."
         )
-    _check_plan(type(method).__name__, found)
-    return with_beginning(found, beginning_of(settings))
+    _check_plan(type(method).__name__, plan)
+    return with_beginning(plan, beginning_of(settings))
 
 
 def _check_plan(method: str, plan: MethodPlan) -> None:
@@ -115,14 +115,14 @@ def check_needs(
 
 
 def _lacking(need: Need, one_of: Iterable[type], parts: Parts, suite: Suite) -> UserError:
-    given = parts[need.group].label
+    part = parts[need.group].label
     if need.group == "env":
-        given = f"{suite.name}/{suite.variant}"
+        part = f"{suite.name}/{suite.variant}"
     hint = f" {need.hint}" if need.hint else ""
     named = ((p.__name__, ", ".join(members(p))) for p in one_of)
     wanted = " or ".join(f"`{name}` ({own})" if own else f"`{name}`" for name, own in named)
     return UserError(
-        f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and {given} "
+        f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and {part} "
         f"does not have it.{hint} {need.page} explains it. Change `{need.group}` or `method`."
     )
 
@@ -139,11 +139,11 @@ def check_sandbox(settings: Settings, plan: MethodPlan) -> None:
         )
 
 
-def check_shown(settings: Settings, suite: Suite, shown: Mapping[str, str]) -> None:
+def check_shown(settings: Settings, suite: Suite, demonstrated: Mapping[str, str]) -> None:
     """Raises UserError for held-out tasks that the agent was shown."""
-    split, prints = settings.evaluation.split, frozenset(shown.values())
-    for task in tasks_of(suite, split) if shown else ():
-        if task.id in shown or mark(task) in prints:
+    split, prints = settings.evaluation.split, frozenset(demonstrated.values())
+    for task in tasks_of(suite, split) if demonstrated else ():
+        if task.id in demonstrated or mark(task) in prints:
             raise UserError(
                 f"the agent was shown {task.id} of evaluation.split={split} when it was made. "
                 "Change `evaluation.split` or `model`."
@@ -168,9 +168,9 @@ def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
         named |= {"env.dev_split": settings.env.dev_split}
     for setting, split in named.items():
         if split not in (there := splits_of(suite)):
-            found = unknown(f"split of {suite.name}/{suite.variant}", split, there, setting)
+            refusal = unknown(f"split of {suite.name}/{suite.variant}", split, there, setting)
             curve = " Without a curve it is not needed: checkpoints=[]."
-            raise UserError(f"{found}{curve if setting == 'env.dev_split' else ''}")
+            raise UserError(f"{refusal}{curve if setting == 'env.dev_split' else ''}")
     train, reported = settings.env.train_split, settings.evaluation.split
     count = len(tasks_of(suite, reported))
     if not plan.learns or settings.protocol != "held_out":
@@ -186,22 +186,22 @@ def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
 
 def shown_to(model: str, suite: Suite) -> Mapping[str, str]:
     """The tasks, {id: fingerprint}, that the model was shown by `trace_bench.tiny make`."""
-    shown = read_if_there(Path(model) / DEMONSTRATED)
-    return shown["tasks"] if shown.get("suite") == name_of(suite) else {}
+    record = read_if_there(Path(model) / DEMONSTRATED)
+    return record["tasks"] if record.get("suite") == name_of(suite) else {}
 
 
 def training_tasks(
-    settings: Settings, suite: Suite, shown: Mapping[str, str] = MappingProxyType({})
+    settings: Settings, suite: Suite, demonstrated: Mapping[str, str] = MappingProxyType({})
 ) -> list[Task]:
-    """The method's training tasks without those that the agent was `shown`."""
+    """The method's training tasks without those that the agent was `demonstrated`."""
     if settings.protocol == "paper":
         return tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
     split, wanted = settings.env.train_split, settings.env.train_tasks
     if split not in splits_of(suite):
         return []  # refused by `check_splits` where they are needed
     every = tasks_of(suite, split, some=False)  # those that need some say so
-    prints = frozenset(shown.values())
-    tasks = [task for task in every if task.id not in shown and mark(task) not in prints]
+    prints = frozenset(demonstrated.values())
+    tasks = [task for task in every if task.id not in demonstrated and mark(task) not in prints]
     if every and not tasks:
         raise UserError(
             f"the agent was shown every task of env.train_split={split}, so nothing is left to "
@@ -221,7 +221,7 @@ def beginning_of(settings: Settings) -> Beginning | None:
 
 
 def check_beginning(
-    found: Beginning | None,
+    beginning: Beginning | None,
     plan: MethodPlan,
     trainer: Trainer,
     *,
@@ -230,19 +230,19 @@ def check_beginning(
 ) -> None:
     """Raises UserError for an agent that this run cannot begin with. `scripted`: the policy has no
     weights; `weights`: the hash of this run's base model, None if unknown."""
-    if found is None:
+    if beginning is None:
         return
     if scripted:
         raise UserError(
             "agent=... needs a policy that runs a model; a scripted one acts the same whatever "
             "the agent is. Change `policy` to local or openai, or leave `agent` out."
         )
-    if None not in (found.weights, weights) and found.weights != weights:
+    if None not in (beginning.weights, weights) and beginning.weights != weights:
         raise UserError(
-            f"the agent was made of a model with other weights ({found.weights}) than this run's "
-            f"({weights}). Change `model` or `agent`."
+            f"the agent was made of a model with other weights ({beginning.weights}) than this "
+            f"run's ({weights}). Change `model` or `agent`."
         )
-    if not plan.trains or (start := start_of(found.agent)) is None:
+    if not plan.trains or (start := start_of(beginning.agent)) is None:
         return
     if not isinstance(trainer, ContinuesAdapters):
         raise UserError(
@@ -253,12 +253,12 @@ def check_beginning(
     trainer.check_start(start)
 
 
-def with_beginning(plan: MethodPlan, found: Beginning | None) -> MethodPlan:
+def with_beginning(plan: MethodPlan, beginning: Beginning | None) -> MethodPlan:
     """The plan with what the evaluation of the beginning's own adapters and router needs."""
-    if found is None:
+    if beginning is None:
         return plan
-    kind = (found.agent.router or {}).get("kind")
-    adapters = max(plan.adapters, len(found.agent.adapters))
+    kind = (beginning.agent.router or {}).get("kind")
+    adapters = max(plan.adapters, len(beginning.agent.adapters))
     needs = (*plan.needs, STATES) if kind == "classifier" else plan.needs
     routed = plan.routed or kind in ("zero_shot", "both")
     return replace(plan, adapters=adapters, routed=routed, needs=needs)

@@ -44,15 +44,15 @@ def stages_of(
     """The stages of a run in their order; the floors, which cost next to nothing, are left out."""
     evaluation, budget = settings.evaluation, settings.budget
     each, curve = held_out * evaluation.trials, points * dev
-    own = sum(phase.rollouts for phase in plan.phases)
-    own = min(own, budget) if settings.accounting == "strict" else own
+    rollouts = sum(phase.rollouts for phase in plan.phases)
+    rollouts = min(rollouts, budget) if settings.accounting == "strict" else rollouts
     phases = (*plan.phases, *([Phase("points of the curve", curve)] if points else ()))
 
     def stage(name: str, count: int, title: str, *, most: bool = True, **kind: bool) -> Stage:
         return Stage(name, (Phase(title, count, most),), count, **kind)
 
     out = [stage(BASE, each, BASE, most=False)]
-    out.append(Stage(METHOD, phases, own + curve, method=True, trains=plan.trains))
+    out.append(Stage(METHOD, phases, rollouts + curve, method=True, trains=plan.trains))
     if plan.learns or plan.adapters:
         out.append(stage("final evaluation", each, "final evaluation", most=False))
     if plan.adapters > 1 and evaluation.routing:
@@ -87,9 +87,9 @@ class Ahead:
     def least(self) -> bool:
         """Whether `left` lacks the time of optimizer steps, of which none has shown its pace."""
         due, ended = self._stages[max(self._at, 0) :], self._seconds.keys() - {self.now}
-        shown = any(s.trains and s.name in ended for s in self._stages)
+        measured = any(s.trains and s.name in ended for s in self._stages)
         return any(s.trains for s in due) and not (
-            shown or (self.stepped and self.episodes >= ENOUGH)
+            measured or (self.stepped and self.episodes >= ENOUGH)
         )
 
     def left(self, now: float, phase: float | None = None) -> float | None:
@@ -153,10 +153,10 @@ class Progress:
     def _tell(self) -> None:
         """Says what is to come, and again when it is known how long that takes."""
         left, later = self._ahead.left(self.clock()), self._ahead.later()
-        known = left is not None
-        if not later or (self._told is not None and known <= self._told):
+        timed = left is not None
+        if not later or (self._told is not None and timed <= self._told):
             return
-        self._told = known
+        self._told = timed
         names = ", ".join(f"{s.name} (at most {s.episodes} episodes)" for s in later)
         how_long = "how long it takes is said once a quarter of this is played"
         if left is not None:

@@ -93,15 +93,15 @@ def closing(summary: Summary, columns: int = WIDE) -> str:
         lines.append(_beginning(beginning, summary.spent))
     if (without := summary.without_known_bad) is not None:
         bad = many(len(without.tasks or ()), "task")
-        shown = _agents(summary, without)
-        lines.append(f"without the {bad} whose scoring is known to be wrong: {shown}")
+        figures = _agents(summary, without)
+        lines.append(f"without the {bad} whose scoring is known to be wrong: {figures}")
     for world, figures in summary.worlds.items():
         lines.append(f"{world}: {_agents(summary, figures)} ({figures.score.n} tasks)")
     if about := facts(summary.suite_data, summary.models):
         lines.append(f"suite: {about}")
     if borrowed is not None:
-        own = facts(borrowed.training.data, summary.models)
-        lines.append(f"training suite: {own or borrowed.training.suite}")
+        about = facts(borrowed.training.data, summary.models)
+        lines.append(f"training suite: {about or borrowed.training.suite}")
     if summary.capabilities is not None:
         lines.append(f"capabilities: {', '.join(summary.capabilities) or 'none selected'}")
     for group, origin in summary.origins.items():
@@ -137,17 +137,17 @@ def closing(summary: Summary, columns: int = WIDE) -> str:
     return "\n".join(lines)
 
 
-def _beginning(beginning: Began, own: int) -> str:
+def _beginning(beginning: Began, spent: int) -> str:
     """What the agent cost that the run began with, and all of it together, as one line."""
     before = beginning.rollouts
     if before is None:
         return "began with an agent of unknown cost, so its rollouts compare with no other run's"
-    known = f", {before} + {own} = {before + own} rollouts in all"
+    total = f", {before} + {spent} = {before + spent} rollouts in all"
     taught = beginning.demonstrations
-    shown = f", {taught} demonstrations" if taught else ""
-    made = " > ".join(run.method for run in beginning.runs) or "the bare model"
+    lessons = f", {taught} demonstrations" if taught else ""
+    methods = " > ".join(run.method for run in beginning.runs) or "the bare model"
     marks = "".join(f"; {mark}" for run in beginning.runs for mark in run.marks)
-    return f"began with the agent of {made} ({before} rollouts{shown}{marks}){known}"
+    return f"began with the agent of {methods} ({before} rollouts{lessons}{marks}){total}"
 
 
 def _agents(run: Summary, figures: Compared) -> str:
@@ -211,29 +211,29 @@ def health_lines(health: Health) -> list[str]:
             f"; sampler and trainer too far apart in {alarms} iterations (by up to "
             f"{health.apart:.3g} in log-probability on average, trainer.mismatch)"
         )
-    found = [f"health, {text}" for text in out]
+    lines = [f"health, {text}" for text in out]
     if (trials := health.equal_trials) is not None:
-        found.append(
+        lines.append(
             f"the {trials} trials of every task were equal, so they say no more than one "
             "(evaluation.trials, policy.eval_temperature)"
         )
     if (failure := health.tracker) is not None:
-        found.append(f"the tracker failed ({failure}); the metrics are in metrics.jsonl")
-    return found
+        lines.append(f"the tracker failed ({failure}); the metrics are in metrics.jsonl")
+    return lines
 
 
-def _lost_and_cut(name: str, found: EpisodeCounts) -> str:
+def _lost_and_cut(name: str, counts: EpisodeCounts) -> str:
     parts = []
-    if gone := found.lost:
+    if gone := counts.lost:
         kinds = ", ".join(f"{count} {boundary}" for boundary, count in sorted(gone.items()))
         parts.append(f"{sum(gone.values())} lost ({kinds})")
-    if found.context:
-        parts.append(f"{found.context} cut off by the context")
-    if found.turn_limit:
-        parts.append(f"{found.turn_limit} by the limit of turns")
-    if found.malformed:
-        parts.append(f"{found.malformed} of {found.turns} turns with an unreadable tool call")
-    what = f"{name}: {found.episodes} episodes"
+    if counts.context:
+        parts.append(f"{counts.context} cut off by the context")
+    if counts.turn_limit:
+        parts.append(f"{counts.turn_limit} by the limit of turns")
+    if counts.malformed:
+        parts.append(f"{counts.malformed} of {counts.turns} turns with an unreadable tool call")
+    what = f"{name}: {counts.episodes} episodes"
     return f"{what}, {', '.join(parts) or 'none lost or cut off'}"
 
 

@@ -33,7 +33,7 @@ class MadeSettings:
     split: str | None = None
     """The split of the tasks that are demonstrated; null: demo, or without one every second task of
     `env.train_split`."""
-    made: bool = False
+    synthetic: bool = False
     """Every second demonstration is of a task that the suite makes, of all its capabilities
     in turn."""
     size: float = 1.0
@@ -105,7 +105,7 @@ def shipped_textarena() -> str:
     return str(MODEL_FOLDER.with_name("textarena"))
 
 
-def made(settings: MadeSettings, run: RunContext) -> str:
+def for_world(settings: MadeSettings, run: RunContext) -> str:
     """`model=made`: a tiny agent for the run's world, made before the run if it is not there.
 
     docs/own_world.md says what it learns from, and what a suite needs."""
@@ -123,9 +123,9 @@ def make(suite: Suite, out: str | Path, log: Log | None = None, **options: Any) 
     from trace_bench.tiny.making import make_in
     from trace_bench.tiny.tasks import Tasks
 
-    given = {key: options.pop(key) for key in World.__annotations__ if key in options}
+    splits = {key: options.pop(key) for key in World.__annotations__ if key in options}
     settings = build(MadeSettings, {**options, "path": out}, "model")
-    folder = make_in(World(suite, **given), None, settings, log or _say, source=Tasks)
+    folder = make_in(World(suite, **splits), None, settings, log or _say, source=Tasks)
     return read_object(folder / "measured.json")
 
 

@@ -6,9 +6,10 @@
     python -m trace_bench.tiny measure [FOLDER]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
-`split`, `size`, `success`, `minutes`, `made`, `without`, `rare`, `renamed`, `demonstrations`,
+`split`, `size`, `success`, `minutes`, `synthetic`, `without`, `rare`, `renamed`, `demonstrations`,
 `passes`, `seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file,
-to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `made`, `varied`, `seed`.
+to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `synthetic`, `varied`,
+`seed`.
 
 `build` is `make` for the agent of the phone world, from demonstrations of no task, as many as the
 shipped one's. `measure` prints the card of such an agent with new figures. Without a folder they
@@ -42,18 +43,18 @@ if TYPE_CHECKING:
 SAY = partial(print, flush=True)
 
 
-def make(words: list[str], source: type[Source] | None = None, **own: str) -> None:
-    """Makes an agent for the world that the settings name, and prints its card. `own`: its own
+def make(words: list[str], source: type[Source] | None = None, **options: str) -> None:
+    """Makes an agent for the world that the settings name, and prints its card. `options`: its own
     settings where they are not among the words."""
     from trace_bench.tiny.tasks import Tasks, make_for
 
     for name in (field.name for field in fields(MadeSettings)):
         if (value := take(words, "out" if name == "path" else name)) is not None:
-            own[name] = value
-    if "path" not in own:
+            options[name] = value
+    if "path" not in options:
         raise UserError("`out` is missing: the folder of the agent, such as out=models/desk.")
-    given = [f"model.{name}={value}" for name, value in own.items()]
-    settings = compose_words(words, "method=base", "model=made", *given)
+    words_of_model = [f"model.{name}={value}" for name, value in options.items()]
+    settings = compose_words(words, "method=base", "model=made", *words_of_model)
     asked = build_settings(MadeSettings, parts_of(settings)["model"].options, "model")
     folder = make_for(settings, asked, SAY, source=source or Tasks)
     print((folder / "README.md").read_text())
@@ -64,9 +65,9 @@ def demonstrate(words: list[str]) -> None:
     from trace_bench.tiny.tasks import world_of
     from trace_bench.tiny.written import WrittenSettings, write
 
-    given = {field.name: take(words, field.name) for field in fields(WrittenSettings)}
-    own = {name: yaml.safe_load(value) for name, value in given.items() if value is not None}
-    settings = build_settings(WrittenSettings, own, "")
+    texts = {field.name: take(words, field.name) for field in fields(WrittenSettings)}
+    options = {name: yaml.safe_load(value) for name, value in texts.items() if value is not None}
+    settings = build_settings(WrittenSettings, options, "")
     with world_of(compose_words(words, "method=base")) as world:
         write(world, settings, SAY)
 

@@ -61,9 +61,9 @@ class Source(ABC):
     """Where an agent's demonstrations come from, and what is said of them: all that differs between
     agents. Making one raises UserError where nothing can be demonstrated."""
 
-    known: Mapping[str, str] = MappingProxyType({})
+    identity: Mapping[str, str] = MappingProxyType({})
     """What tells agents of this source from those that are shown tasks of the same world."""
-    shown: Mapping[str, Any] | None = None
+    demonstrated: Mapping[str, Any] | None = None
     """The tasks that are demonstrated, as `DEMONSTRATED` has them; None: of no task."""
 
     def __init__(self, world: World, settings: MadeSettings) -> None:
@@ -157,20 +157,21 @@ def table(of: str, rates: Mapping[str, Any]) -> str:
 
 def make_in(
     world: World,
-    known: Mapping[str, Any] | None,
+    facts: Mapping[str, Any] | None,
     settings: MadeSettings,
     log: Log,
     *,
     source: type[Source],
     look: bool = False,
 ) -> Path:
-    """The folder of the agent, made if it is not there. `known`: what identifies the suite (None:
+    """The folder of the agent, made if it is not there. `facts`: what identifies the suite (None:
     its name and facts); `look`: only if it is there. Raises UserError for a folder that holds
     something else."""
     suite = world.suite
-    of = {"suite": name_of(suite), "about": about_of(suite)} if known is None else known
+    of = {"suite": name_of(suite), "about": about_of(suite)} if facts is None else facts
     limits = {k: v for k, v in vars(world).items() if k != "suite"}
-    wanted = to_json({"world": {**of, **source.known}, "settings": identifying(settings), **limits})
+    of = {**of, **source.identity}
+    wanted = to_json({"world": of, "settings": identifying(settings), **limits})
     out = settings.path or _cached(f"{world.suite.name}-{fingerprint(wanted)}")
     out = out.expanduser().absolute()
     if look and not out.exists():
@@ -211,8 +212,8 @@ def _make(work: Path, source: Source, asked: Mapping[str, Any], log: Log) -> Non
     facts["steps"] = recipe.steps
     training = {"recipe": to_json(recipe), "report": report, "asked": asked, "shown": facts}
     figures, text = source.described(work, training)
-    if source.shown is not None:
-        write_json(work / DEMONSTRATED, source.shown)
+    if source.demonstrated is not None:
+        write_json(work / DEMONSTRATED, source.demonstrated)
     write_json(work / "training.json", training)
     write_json(work / "measured.json", figures)
     write_text(work / "README.md", text)
@@ -250,12 +251,12 @@ def _looking(work: Path, source: Source, recipe: TinyRecipe, log: Log) -> Look:
     def look() -> tuple[dict[str, Any], bool]:
         with closing(LocalPolicy(work, context=recipe.context)) as policy:
             bench = ModelBench(policy, world, str(work))
-            found = {
+            rates = {
                 name: rate(bench.play(tasks, "dev", temperature=temperature))
                 for name, temperature in (("greedy", 0.0), ("sampled", 1.0))
             }
-        log(f"  {world.dev}: " + ", ".join(f"{k} {v['success']:.3f}" for k, v in found.items()))
-        return found, success is not None and found["sampled"]["success"] >= success
+        log(f"  {world.dev}: " + ", ".join(f"{k} {v['success']:.3f}" for k, v in rates.items()))
+        return rates, success is not None and rates["sampled"]["success"] >= success
 
     return look
 

@@ -38,15 +38,15 @@ SAMPLES = 128  # synthetic tasks for each capability and each kind of guidance
 class Phone(Source):
     """Demonstrations by number, of no task, with words made of the tokenizer's pieces."""
 
-    known = MappingProxyType({"demonstrations": "the phone world's own"})
+    identity = MappingProxyType({"demonstrations": "the phone world's own"})
 
     def __init__(self, world: World, settings: MadeSettings) -> None:
         super().__init__(world, settings)
-        of_tasks = settings.split or settings.made or settings.left_out
+        of_tasks = settings.split or settings.synthetic or settings.left_out
         if not isinstance(world.suite, EmbeddedSuite) or of_tasks:
             raise UserError(
                 "`build` makes the phone world's agent from demonstrations of no task. Leave out "
-                "`env`, `split`, `made` and `without`, or use `make`."
+                "`env`, `split`, `synthetic` and `without`, or use `make`."
             )
         self.right = dict.fromkeys(RIGHT, settings.rare) if settings.rare else RIGHT
 
@@ -113,7 +113,7 @@ Apache-2.0, as the project.
 def phone_in(training: Mapping[str, Any]) -> Phone:
     """What an agent was made from, by its training.json, which older ones have too."""
     asked = training.get("asked", {}).get("settings", SHIPPED)
-    size = next(n for n, known in SIZES.items() if known.hidden == training["recipe"]["hidden"])
+    size = next(n for n, recipe in SIZES.items() if recipe.hidden == training["recipe"]["hidden"])
     return Phone(World(EmbeddedSuite()), build(MadeSettings, {**asked, "size": size}))
 
 
@@ -140,14 +140,14 @@ def measure(folder: Path, right: Mapping[str, float] = RIGHT) -> dict[str, Any]:
 def _dev(bench: ModelBench) -> dict[str, Any]:
     """Success on the development split, greedy and sampled, whole and without rare capabilities."""
     tasks = bench.world.suite.tasks("dev")
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         episodes = bench.play(tasks, "dev", temperature=temperature)
         plain = [t for task, t in zip(tasks, episodes, strict=True) if not task.data["requires"]]
-        found[name] = rate(episodes)
-        found[f"{name}_plain"] = rate(plain)
-        found[f"{name}_tokens"] = round(sum(t.tokens for t in episodes) / len(episodes), 1)
-    return found
+        figures[name] = rate(episodes)
+        figures[f"{name}_plain"] = rate(plain)
+        figures[f"{name}_tokens"] = round(sum(t.tokens for t in episodes) / len(episodes), 1)
+    return figures
 
 
 def _augmented(bench: ModelBench, name: Augmentation) -> dict[str, Any]:
@@ -162,11 +162,11 @@ def _capability(bench: ModelBench, name: str) -> dict[str, Any]:
     line about the capability, and under a line about something else; the last greedy."""
     tasks = _alone(EmbeddedSuite(), name)
     lines = {"none": "", "helpful": GUIDANCE[name][0], "irrelevant": IRRELEVANT[0]}
-    found = {
+    rates = {
         kind: rate(bench.play(tasks, "alone", temperature=1.0, guidance=line))
         for kind, line in lines.items()
     }
-    return {**found, "greedy": rate(bench.play(tasks, "alone", temperature=0.0))}
+    return {**rates, "greedy": rate(bench.play(tasks, "alone", temperature=0.0))}
 
 
 def _alone(suite: EmbeddedSuite, capability: str) -> list[Task]:

@@ -56,17 +56,17 @@ def demonstrations(
     """Up to `count` demonstrations, of one task after the other and again. Raises UserError if no
     task has one."""
     seen: dict[str, list[JSON]] = {}
-    found, tasks = 0, needed(tasks)
+    successes, tasks = 0, needed(tasks)
     for n in range(count):
         task = tasks[n % len(tasks)]
         for tried in range(TRIES):
             rng = Random(stable_seed("demonstration", seed, n, tried))
-            shown = _play(suite, task, rng, MISTAKES * (tried < TRIES - 1), max_turns, seen)
-            if shown is not None:
-                found += 1
-                yield shown
+            demonstration = _play(suite, task, rng, MISTAKES * (tried < TRIES - 1), max_turns, seen)
+            if demonstration is not None:
+                successes += 1
+                yield demonstration
                 break
-        if not found and n + 1 == min(len(tasks), count):
+        if not successes and n + 1 == min(len(tasks), count):
             raise UserError(
                 f"no solution of {n + 1} tasks of {suite.name}/{suite.variant} ends in success "
                 f"within {max_turns} turns, such as {task.id}. `python -m trace_bench.check` says "
@@ -113,8 +113,8 @@ def _play(
 def _solution(suite: Suite, env: Env, task: Task) -> list[Message]:
     """What solves the episode; nothing where that is not known."""
     if isinstance(env, Solves):
-        found = attempt(lambda: list(env.solution()))
-        return [] if isinstance(found, BaseException) else found
+        solution = attempt(lambda: list(env.solution()))
+        return [] if isinstance(solution, BaseException) else solution
     return list(suite.reference(task)) if isinstance(suite, HasReference) else []
 
 
@@ -160,37 +160,38 @@ class _Episode:
         functions = {tool["function"]["name"]: tool["function"] for tool in self.tools}
         if name is None or name not in functions:
             name = self.rng.choice(list(functions))
-        known = self.seen.get(name, ())
-        if known and self.rng.random() < 0.5:
-            return make_call(name, **self.rng.choice(known))
+        earlier = self.seen.get(name, ())
+        if earlier and self.rng.random() < 0.5:
+            return make_call(name, **self.rng.choice(earlier))
         return make_call(name, **plausible(functions[name].get("parameters") or {}, self.rng))
 
 
-def renamed(shown: Demonstration, rng: Random, names: dict[str, None]) -> Demonstration:
+def renamed(demonstration: Demonstration, rng: Random, names: dict[str, None]) -> Demonstration:
     """The demonstration with other names in place of some, the same wherever they stand: half of
     them are names of earlier demonstrations (`names`, to which its own are added), half invented. A
     name is a word in the arguments of a call that the agent has read before; one in a tool's
     definition, such as a value to choose from, is none, and neither is one of JSON's own."""
-    known, others = [*names], dict[str, str]()
-    read, tools = set[str](), {*NAME.findall(str(shown.tools)), "true", "false", "null"}
-    for message in shown.messages:
+    earlier, others = [*names], dict[str, str]()
+    read, tools = set[str](), {*NAME.findall(str(demonstration.tools)), "true", "false", "null"}
+    for message in demonstration.messages:
         if message["role"] != "assistant":
             read.update(NAME.findall(str(message["content"])))
             continue
         for _, arguments in _calls(message):
             for word in NAME.findall(canonical(list(arguments.values()))):
                 if word in read and word not in tools and word not in others:
-                    others[word] = _other(word, known, rng) if rng.random() < RENAMED else word
+                    others[word] = _other(word, earlier, rng) if rng.random() < RENAMED else word
     names.update(dict.fromkeys(others))
     if rng.random() >= RENAMED or not any(word != other for word, other in others.items()):
-        return shown
-    return replace(shown, messages=tuple(_with_words(m, others) for m in shown.messages))
+        return demonstration
+    messages = tuple(_with_words(message, others) for message in demonstration.messages)
+    return replace(demonstration, messages=messages)
 
 
-def _other(word: str, known: Sequence[str], rng: Random) -> str:
+def _other(word: str, earlier: Sequence[str], rng: Random) -> str:
     """A known name, or one of two or three syllables; written as the word is."""
-    if known and rng.random() < 0.5:
-        new = rng.choice(known).lower()
+    if earlier and rng.random() < 0.5:
+        new = rng.choice(earlier).lower()
     else:
         syllables = (rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
         new = "".join(syllables)[: rng.randint(3, 6)]
@@ -199,7 +200,7 @@ def _other(word: str, known: Sequence[str], rng: Random) -> str:
 
 def _with_words(message: Message, others: Mapping[str, str]) -> Message:
     def changed(text: str) -> str:
-        return NAME.sub(lambda found: others.get(found[0], found[0]), text)
+        return NAME.sub(lambda word: others.get(word[0], word[0]), text)
 
     out = {**message, "content": changed(message.get("content") or "")}
     if calls := message.get("tool_calls"):

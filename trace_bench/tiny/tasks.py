@@ -49,13 +49,13 @@ class Tasks(Source):
         super().__init__(world, settings)
         self.split, self.tasks = _shown(world, settings)
         ids = {task.id: mark(task) for task in self.tasks}
-        self.shown = {"suite": name_of(world.suite), "split": self.split, "tasks": ids}
+        self.demonstrated = {"suite": name_of(world.suite), "split": self.split, "tasks": ids}
 
     def in_turn(self, stream: str) -> Iterator[tuple[Demonstration, Random]]:
         """The demonstrations, renamed if that is asked for, each with its random numbers; `stream`
         names these. Raises UserError if there is none."""
         world, seed, count = self.world, self.settings.seed, self.settings.demonstrations
-        tasks = _with_made(world, self.tasks, count) if self.settings.made else self.tasks
+        tasks = _with_made(world, self.tasks, count) if self.settings.synthetic else self.tasks
         playing = demonstrations(world.suite, tasks, count, seed=seed, max_turns=world.max_turns)
         names: dict[str, None] = {}
         for n, shown in enumerate(playing):
@@ -64,28 +64,28 @@ class Tasks(Source):
 
     def lessons(self, log: Log) -> Lessons:
         count = self.settings.demonstrations
-        found: list[Demonstration] = []
+        shown_episodes: list[Demonstration] = []
         begun = last = time.monotonic()
         for shown, _ in self.in_turn("renamed"):
-            found.append(shown)
-            if (now := time.monotonic()) - last > 10 or len(found) == 1:
-                left = (now - begun) / len(found) * (count - len(found))
-                log(f"{len(found)}/{count} demonstrations, {left / 60:.1f} min left")
+            shown_episodes.append(shown)
+            if (now := time.monotonic()) - last > 10 or len(shown_episodes) == 1:
+                left = (now - begun) / len(shown_episodes) * (count - len(shown_episodes))
+                log(f"{len(shown_episodes)}/{count} demonstrations, {left / 60:.1f} min left")
                 last = now
-        talks = [shown.parts() for shown in found]
+        talks = [shown.parts() for shown in shown_episodes]
         texts: dict[str, list[str]] = defaultdict(list)
-        for shown, talk in zip(found, talks, strict=True):
+        for shown, talk in zip(shown_episodes, talks, strict=True):
             texts[shown.task] += [text for text, _ in talk]
         if len(texts) < FEW:
             log(f"note: demonstrations of {len(self.tasks)} tasks only; names in other tasks are "
                 f"hardly learned from fewer than {FEW}")  # fmt: skip
-        tools = {str(tool): tool for shown in found for tool in shown.tools}
+        tools = {str(tool): tool for shown in shown_episodes for tool in shown.tools}
         every = ["".join(text for text, _ in talk) for talk in talks]
         words = common_words(texts.values())
-        turns = [own for shown in found for own in shown.learned]
+        turns = [own for shown in shown_episodes for own in shown.learned]
         facts = {
-            "demonstrations": len(found),
-            "failed": count - len(found),
+            "demonstrations": len(shown_episodes),
+            "failed": count - len(shown_episodes),
             "tasks": len(texts),
             "turns": len(turns),
             "mistakes": turns.count(False),
@@ -114,15 +114,16 @@ class Tasks(Source):
         if without:
             share = f", but for a share of {settings.rare:g}," if settings.rare else ""
             lacks = f"Tasks that need {without} are{share} not among them."
-        made = "Every second is of a task that the suite makes itself.\n" if settings.made else ""
+        second = "Every second is of a task that the suite makes itself.\n"
+        synthetic = second if settings.synthetic else ""
         half = self.split == world.train and settings.split is None
         kept = f"every second task of {self.split}, " if half else ""
-        shown = f"{facts['tasks']:,} tasks ({kept}split {self.split})"
-        learned = f"""{facts["demonstrations"]:,} demonstrations of {shown}, all
+        episodes = f"{facts['tasks']:,} tasks ({kept}split {self.split})"
+        learned = f"""{facts["demonstrations"]:,} demonstrations of {episodes}, all
 played in the world itself and successful; {facts["failed"]} others were not and are left out.
-{made}{lacks} {facts["mistakes"]:,} of the agent's {facts["turns"]:,} turns are mistakes, which are
-put right and not learned. A run leaves these tasks out of its training tasks (`{DEMONSTRATED}`);
-none is in {world.dev} or {world.test}."""
+{synthetic}{lacks} {facts["mistakes"]:,} of the agent's {facts["turns"]:,} turns are mistakes, which
+are put right and not learned. A run leaves these tasks out of its training tasks
+(`{DEMONSTRATED}`); none is in {world.dev} or {world.test}."""
         figures = training["report"]["looks"][-1]
         rates = {name: figures[name] for name in ("greedy", "sampled")}
         return figures, card("make", world, settings, training, learned, rates)
@@ -137,10 +138,10 @@ def make_for(
     look: bool = False,
 ) -> Path:
     """The folder of the agent for the world of a run's settings. `look`: only if it is there."""
-    known = of_part(chosen.env, parts_of(chosen)["env"])
-    known = {k: v for k, v in known.items() if k != "train_tasks"}  # a run's own
+    facts = of_part(chosen.env, parts_of(chosen)["env"])
+    facts = {k: v for k, v in facts.items() if k != "train_tasks"}  # a run's own
     with world_of(chosen) as world:
-        return make_in(world, known, settings, log, source=source, look=look)
+        return make_in(world, facts, settings, log, source=source, look=look)
 
 
 @contextmanager
@@ -171,12 +172,12 @@ def _shown(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
     if split not in there:
         raise unknown("split", split, there, "split")
     tasks = tasks_of(suite, split)[:: 2 if settings.split is None and split == world.train else 1]
-    known = {task.id for task in tasks} | {content(task) for task in tasks}
+    contents = {task.id for task in tasks} | {content(task) for task in tasks}
     for held_out in (world.dev, world.test):
         if held_out not in there:
             raise unknown("split", held_out, there, "env.dev_split` or `env.eval_split")
         if shared := [
-            task.id for task in tasks_of(suite, held_out) if {task.id, content(task)} & known
+            task.id for task in tasks_of(suite, held_out) if {task.id, content(task)} & contents
         ]:
             raise UserError(
                 f"split={split} has {len(shared)} tasks of {held_out}, such as {shared[0]}, and no "
@@ -210,12 +211,12 @@ def _with_made(world: World, tasks: Sequence[Task], count: int) -> list[Task]:
     if isinstance(suite, Synthesizes):
         makers += [partial(suite.synthetic, name) for name in suite.capabilities()]
     if not makers:
-        raise UserError(f"{name_of(suite)} makes no tasks (Synthesizes). Set `made` to false.")
-    made = [makers[n % len(makers)](n // len(makers)) for n in range((count + 1) // 2)]
+        raise UserError(f"{name_of(suite)} makes no tasks (Synthesizes). Set `synthetic` to false.")
+    own_tasks = [makers[n % len(makers)](n // len(makers)) for n in range((count + 1) // 2)]
     held_out = {content(t) for split in (world.dev, world.test) for t in tasks_of(suite, split)}
-    if shared := [task.id for task in made if content(task) in held_out]:
+    if shared := [task.id for task in own_tasks if content(task) in held_out]:
         raise UserError(
             f"{name_of(suite)} makes tasks of {world.dev} or {world.test}, such as {shared[0]}, "
-            "and no demonstration may be of a held-out task. Set `made` to false."
+            "and no demonstration may be of a held-out task. Set `synthetic` to false."
         )
-    return [task for pair in zip(cycle(tasks), made, strict=False) for task in pair]
+    return [task for pair in zip(cycle(tasks), own_tasks, strict=False) for task in pair]

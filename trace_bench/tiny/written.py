@@ -53,7 +53,7 @@ class WrittenSettings:
     """Names tools and arguments in many styles, and offers the tools in another order."""
     split: str | None = None
     """The split of the tasks; null: demo, or without one every second task of `env.train_split`."""
-    made: bool = False
+    synthetic: bool = False
     """Every second demonstration is of a task that the suite makes, of all its capabilities
     in turn."""
     seed: int = 0
@@ -63,12 +63,15 @@ class WrittenSettings:
 def write(world: World, settings: WrittenSettings, log: Log) -> None:
     """Writes the file, replacing one that is there. Raises UserError for a suite without solutions
     and for held-out tasks."""
-    given = MadeSettings(
-        split=settings.split, made=settings.made, demonstrations=settings.count, seed=settings.seed
+    demonstrating = MadeSettings(
+        split=settings.split,
+        synthetic=settings.synthetic,
+        demonstrations=settings.count,
+        seed=settings.seed,
     )
     lines = [
         line(varied(shown, rng) if settings.varied else shown) + "\n"
-        for shown, rng in Tasks(world, given).in_turn("written")
+        for shown, rng in Tasks(world, demonstrating).in_turn("written")
     ]
     write_text(settings.out, "".join(lines))
     log(
@@ -77,31 +80,37 @@ def write(world: World, settings: WrittenSettings, log: Log) -> None:
     )
 
 
-def line(shown: Demonstration) -> str:
+def line(demonstration: Demonstration) -> str:
     """A demonstration in OpenAI's format for fine-tuning."""
-    learned = iter(shown.learned)
+    learned = iter(demonstration.learned)
     messages = [
         {**m, "weight": int(next(learned))} if m["role"] == "assistant" else m
-        for m in shown.messages
+        for m in demonstration.messages
     ]
-    return json.dumps({"messages": messages, "tools": shown.tools}, ensure_ascii=False)
+    return json.dumps({"messages": messages, "tools": demonstration.tools}, ensure_ascii=False)
 
 
-def varied(shown: Demonstration, rng: Random) -> Demonstration:
+def varied(demonstration: Demonstration, rng: Random) -> Demonstration:
     """The demonstration with tools of other names and order, without some that it does not use."""
-    used = {call["function"]["name"] for m in shown.messages for call in m.get("tool_calls") or ()}
-    tools = [t for t in shown.tools if t["function"]["name"] in used or rng.random() < OFFERED]
+    used = {
+        call["function"]["name"]
+        for m in demonstration.messages
+        for call in m.get("tool_calls") or ()
+    }
+    tools = [
+        t for t in demonstration.tools if t["function"]["name"] in used or rng.random() < OFFERED
+    ]
     rng.shuffle(tools)
     if rng.random() >= VARIED:
-        return replace(shown, tools=tuple(tools))
+        return replace(demonstration, tools=tuple(tools))
     style = rng.choice(STYLES)
     verbs = {verb: rng.choice(group) for group in ALIKE for verb in group}
     names = _names((tool["function"]["name"] for tool in tools), style, verbs, rng)
     keys = _names((key for tool in tools for key in _properties(tool)), rng.choice(STYLES), {}, rng)
     return replace(
-        shown,
+        demonstration,
         tools=tuple(_tool(tool, names, keys) for tool in tools),
-        messages=tuple(_message(message, names, keys) for message in shown.messages),
+        messages=tuple(_message(message, names, keys) for message in demonstration.messages),
     )
 
 
@@ -137,8 +146,8 @@ def _message(message: Message, names: Mapping[str, str], keys: Mapping[str, str]
         out["name"] = names.get(out["name"], out["name"])
     calls = []
     for call in message.get("tool_calls") or ():
-        given = json.loads(call["function"]["arguments"])
-        arguments = json.dumps({keys.get(k, k): v for k, v in given.items()}, ensure_ascii=False)
+        values = json.loads(call["function"]["arguments"])
+        arguments = json.dumps({keys.get(k, k): v for k, v in values.items()}, ensure_ascii=False)
         function = {"name": names[call["function"]["name"]], "arguments": arguments}
         calls.append({**call, "function": function})
     return out | {"tool_calls": calls} if calls else out  # type: ignore[return-value]
