@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = 24 * 3600.0
-RUN = "budget=128 checkpoints=[64] evaluation.limit=8 env.train_split=dev env.dev_split=train"
+RUN = "budget=160 checkpoints=[80] evaluation.limit=8 env.train_split=dev env.dev_split=train"
 """The settings of every shared run: tables may compare them. The curve and the router are measured
 on the development split, hence on the smaller of the two."""
 

@@ -78,13 +78,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def advised(**changes: Any) -> Result:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "method": Advice(),
         "policy": "reference",
         "budget": 8,
         "evaluation__limit": 6,
     }
-    return trace_bench.run(**{**given, **changes})
+    return trace_bench.run(**{**settings, **changes})
 
 
 # -- results --------------------------------------------------------------------------------------
@@ -100,7 +100,8 @@ def test_a_result_is_a_frame_with_the_figures_of_its_differences() -> None:
     assert frame["difference.p_value"].isna().to_dict() == {"base": True, "final": False}
 
 
-def test_a_run_and_all_that_is_in_its_result(here: Path) -> None:
+def test_a_run_and_all_that_is_in_its_result(capfd: pytest.CaptureFixture[str]) -> None:
+    """With the model itself, whose libraries like to talk; nothing is printed."""
     result = advised(seed=3, policy="local")
     score: Any = result.score
     assert 0.0 <= score["success"] <= 1.0 and score["n"] == 6 and score["failures"] == 0
@@ -115,24 +116,30 @@ def test_a_run_and_all_that_is_in_its_result(here: Path) -> None:
     held_out = result.trajectories(evaluation=True)
     assert {t.agent for t in held_out} >= {"base", "advised"}
     assert repr(result).startswith(f"Result({__name__}:Advice, success 0.")
+    trace_bench.compare(result, trace_bench.load(result.folder))
+    assert capfd.readouterr() == ("", "")
 
 
-def test_load_gives_the_same_and_a_repeated_run_answers_at_once() -> None:
-    first = trace_bench.run(**QUICK)
+def test_what_is_asked_for_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    advised(seed=1, verbose=True)
+    printed = capfd.readouterr()
+    assert "rollouts 8/8" in printed.err and printed.out == ""
+
+
+def test_load_a_repeated_run_and_the_command_line_give_the_same(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    first = trace_bench.run(**QUICK, seed=4)
     before = (first.folder / "summary.json").stat().st_mtime_ns
-    again = trace_bench.run(**QUICK)
+    again = trace_bench.run(**QUICK, seed=4)
     loaded = trace_bench.load(str(first.folder))
     assert first == again == loaded and loaded.table == first.table
     assert (first.folder / "summary.json").stat().st_mtime_ns == before
-
-
-def test_the_command_line_and_python_make_the_same_run(capfd: pytest.CaptureFixture[str]) -> None:
-    result = trace_bench.run(**QUICK, seed=4)
     assert capfd.readouterr() == ("", "")
     assert main(["method=base", "policy=reference", "evaluation.limit=6", "seed=4"]) == 0
     printed = capfd.readouterr()
     assert "this run is finished; its stored result:" in printed.err
-    assert result.table in printed.out and f"run: {result.folder}" in printed.out
+    assert first.table in printed.out and f"run: {first.folder}" in printed.out
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "./ledger.jsonl", "../elsewhere.json"])
@@ -179,75 +186,53 @@ def test_a_method_that_asks_for_more_than_its_budget_is_refused() -> None:
 # -- silence --------------------------------------------------------------------------------------
 
 
-def test_nothing_is_printed_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
-    """With the model itself, whose libraries like to talk."""
-    result = advised(policy="local")
-    trace_bench.compare(result, trace_bench.load(result.folder))
-    assert capfd.readouterr() == ("", "")
-    advised(seed=1, verbose=True)
-    printed = capfd.readouterr()
-    assert "rollouts 8/8" in printed.err and printed.out == ""
-
-
-def test_it_runs_beside_a_running_event_loop(capfd: pytest.CaptureFixture[str]) -> None:
-    """As in a notebook."""
+def test_it_runs_in_a_notebook_with_a_hydra_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    """Beside a running event loop."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
 
     async def cell() -> Result:
         return trace_bench.run(**QUICK)
 
-    assert asyncio.run(cell()).score["success"] == 1.0
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_hydra_of_the_notebooks_own_is_left_alone() -> None:
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    (Path.cwd() / "own").mkdir()
-    (Path.cwd() / "own" / "mine.yaml").write_text("a: 1\n")
-    with initialize_config_dir(str(Path.cwd() / "own"), version_base="1.3"):
-        trace_bench.run(**QUICK)
+    (Path.cwd() / "conf").mkdir()
+    (Path.cwd() / "conf" / "mine.yaml").write_text("a: 1\n")
+    with initialize_config_dir(str(Path.cwd() / "conf"), version_base="1.3"):
+        assert asyncio.run(cell()).score["success"] == 1.0
         assert compose("mine")["a"] == 1
     assert not GlobalHydra.instance().is_initialized()
+    assert capfd.readouterr() == ("", "")
 
 
 # -- errors ---------------------------------------------------------------------------------------
 
 WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"budget": -1}, ["budget=-1"]),
-    ({"budget": "many"}, ["budget=many"]),
     ({"method": "grop"}, ["method=grop"]),
-    ({"env": "desk"}, ["env=desk"]),
     ({"method": "grpo", "method__reward": "love"}, ["method=grpo", "method.reward=love"]),
     ({"buget": 3}, ["buget=3"]),
-    ({"trainer__group_size": 1.5}, ["trainer.group_size=1.5"]),
     ({"env__train_split": "test"}, ["env.train_split=test"]),
     ({"method": "grpo", "policy": "reference"}, ["method=grpo", "policy=reference"]),
-    ({"method": "trace", "budget": 8}, ["method=trace", "budget=8"]),
     ({"env": "custom", "env__factory": "gone:suite"}, ["env=custom", "env.factory=gone:suite"]),
 ]
 
 
-@pytest.mark.parametrize(("given", "argv"), WRONG, ids=lambda v: " ".join(v) if v else None)
+@pytest.mark.parametrize(("keywords", "argv"), WRONG, ids=lambda v: " ".join(v) if v else None)
 def test_errors_are_those_of_the_command_line(
-    given: dict[str, Any], argv: list[str], capsys: pytest.CaptureFixture[str], here: Path
+    keywords: dict[str, Any], argv: list[str], capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     assert main(argv) == 2
     line = capsys.readouterr().err
     with pytest.raises(UserError) as caught:
-        trace_bench.run(**given)
+        trace_bench.run(**keywords)
     assert line == f"error: {caught.value}\n"
     assert capsys.readouterr() == ("", "")
     assert not list(here.iterdir())  # and no folder is left behind
 
 
-@pytest.mark.parametrize(
-    "name", ["it's (a run), c=1", "ünï", "{x}", "[1]", "x y\\", "a\\'b", "\\\\'", "plain/path-1"]
-)
+@pytest.mark.parametrize("name", ["it's (a run), c=1", "ünï/{x}[1]", "x y\\", "a\\'b", "\\\\'"])
 def test_any_folder_can_be_named(name: str, here: Path) -> None:
     """What means something to Hydra's grammar is quoted."""
     assert trace_bench.run(**QUICK, run_dir=here / name).folder == here / name
-    assert trace_bench.run(**QUICK, run_dir=str(here / name)).folder == here / name
 
 
 def said(lines: list[str], more: Mapping[str, Any]) -> Advice:
@@ -257,8 +242,8 @@ def said(lines: list[str], more: Mapping[str, Any]) -> Advice:
 def test_lists_and_mappings_arrive_as_they_are() -> None:
     lines = ["it's {x}, [1]", "ünï", "x y\\", "a\\'b", "1", "null"]
     more = {"a-b c": "d: e", "p/q": [1e-05, None, True, "2"], "x:y": {"z": []}}
-    given = {"method__options__lines": lines, "method__options__more": more}
-    result = advised(method="custom", method__factory="test_api:said", **given)
+    options = {"method__options__lines": lines, "method__options__more": more}
+    result = advised(method="custom", method__factory="test_api:said", **options)
     agent = json.loads((result.folder / "agent.json").read_text())
     assert agent["prompt"] == "\n".join([*lines, json.dumps(more)])
     with pytest.raises(UserError, match=r"checkpoints=.* is not allowed; allowed: a list"):
@@ -290,39 +275,29 @@ def test_errors_of_python_alone() -> None:
 def test_two_methods_and_two_seeds_are_compared() -> None:
     base = trace_bench.run(method="base", evaluation__limit=6, budget=8)
     other = advised(policy="local")
-    found: Comparison = trace_bench.compare(other.folder, base)
+    change: Comparison = trace_bench.compare(other.folder, base)
     success = [float(r.score["success"]) for r in (other, base)]
-    assert found.value == pytest.approx(success[0] - success[1])
-    assert found.low <= found.value <= found.high and 0.0 <= found.p_value <= 1.0
-    assert len(found.tasks) == 6 and set(found.tasks.values()) <= {-1.0, 0.0, 1.0}
-    assert str(found).startswith(f"{__name__}:Advice, 8 rollouts, seed 0 against base, 8 rollouts")
+    assert change.value == pytest.approx(success[0] - success[1])
+    assert change.low <= change.value <= change.high and 0.0 <= change.p_value <= 1.0
+    assert len(change.tasks) == 6 and set(change.tasks.values()) <= {-1.0, 0.0, 1.0}
+    assert str(change).startswith(f"{__name__}:Advice, 8 rollouts, seed 0 against base, 8 rollouts")
     assert trace_bench.compare(base, base).value == 0.0
 
 
-def test_one_method_is_compared_with_itself() -> None:
-    """Other seeds, other settings of the method."""
+def test_runs_that_differ_in_more_than_method_budget_and_seed_are_refused() -> None:
+    """One method's runs are compared across seeds and its settings; not if edited."""
     one = advised()
     for other in (advised(seed=1), advised(method=Advice("Be brief."))):
-        found = trace_bench.compare(one, other)
-        assert found.value == 0.0 and found.a.folder != found.b.folder
-
-
-def test_runs_that_differ_in_more_are_refused() -> None:
-    one = trace_bench.run(**QUICK)
-    fewer = trace_bench.run(**{**QUICK, "evaluation__limit": 4})
+        change = trace_bench.compare(one, other)
+        assert change.value == 0.0 and change.a.folder != change.b.folder
     with pytest.raises(UserError, match=r"differ in more than .*evaluation\.limit is 4 .*or 6"):
-        trace_bench.compare(one, fewer)
-    other = trace_bench.run(**QUICK, suite=EmbeddedSuite("all_tools"))
+        trace_bench.compare(one, advised(evaluation__limit=4))
     with pytest.raises(UserError, match=r"differ in more than method, budget and seed: env"):
-        trace_bench.compare(one, other)
-
-
-def test_a_folder_that_was_edited_is_refused() -> None:
-    one, two = trace_bench.run(**QUICK), trace_bench.run(**QUICK, seed=1)
-    path = two.folder / "evaluation.jsonl"
+        trace_bench.compare(one, advised(suite=EmbeddedSuite("all_tools")))
+    path = other.folder / "evaluation.jsonl"
     path.write_text(path.read_text().replace("true", "false", 1))
     with pytest.raises(UserError, match=r"evaluation\.jsonl"):
-        trace_bench.compare(one, two)
+        trace_bench.compare(one, other)
 
 
 # -- objects --------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_a_finished_run_answers_at_once(folder: Path, capsys: pytest.CaptureFixt
     assert before == {p.name: p.stat().st_mtime_ns for p in folder.iterdir() if p.name != ".lock"}
 
 
-@pytest.mark.parametrize("kept", [0, 5, LIMIT, 3 * LIMIT + 1])
+@pytest.mark.parametrize("kept", [0, 3 * LIMIT + 1])
 def test_an_interrupted_evaluation_is_taken_up(
     folder: Path, kept: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,51 +118,45 @@ def test_a_folder_of_someone_else_is_refused(
     assert "is not empty and not a run folder" in refused(capsys)
 
 
-def test_a_corrupt_ledger_line_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start(folder)
-    (folder / "summary.json").unlink()
-    (folder / "ledger.jsonl").write_text('{"call": broken}\n{"call": "b"}\n')
-    capsys.readouterr()
-    assert start(folder) == 2
-    said = refused(capsys)
-    assert f"{folder}/ledger.jsonl, line 1 is corrupt" in said and "Remove the file" in said
-
-
-def test_a_corrupt_evaluation_line_is_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("ledger.jsonl", '{"call": broken}\n{"call": "b"}\n'),
+        ("evaluation.jsonl", '{"task": "x"}\n'),
+    ],
+)
+def test_a_corrupt_line_is_named(
+    name: str, line: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(folder)
     (folder / "summary.json").unlink()
-    (folder / "evaluation.jsonl").write_text('{"task": "x"}\n')
+    (folder / name).write_text(line)
     capsys.readouterr()
     assert start(folder) == 2
-    assert f"{folder}/evaluation.jsonl, line 1 is corrupt" in refused(capsys)
+    assert f"{folder}/{name}, line 1 is corrupt" in refused(capsys)
 
 
-def test_checkpoints_beyond_the_budget_are_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["checkpoints=[64,1280]"], ["checkpoints=[1280] lie beyond budget=640"]),
+        (
+            ["method=trace", "budget=100", "policy=local"],
+            ["budget=100 is too small for method=trace, which needs at least 160 rollouts",
+             "analysis 32", "calibration 32", "training 96", "Raise `budget`"],
+        ),
+        (
+            ["method=grpo", "budget=10", "policy=local"],
+            ["has 10 rollouts and needs at least 16"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_budget_that_does_not_do_says_what_is_needed(
+    settings: list[str], words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert start(folder, "checkpoints=[64,1280]") == 2
-    assert "checkpoints=[1280] lie beyond budget=640" in refused(capsys)
-
-
-def test_a_budget_that_is_too_small_says_what_is_needed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    overrides = ["method=trace", "budget=100", "model=hf", f"model.path={tmp_path}"]
-    assert main([*overrides, f"run_dir={tmp_path / 'run'}"]) == 2
+    assert start(folder, *settings) == 2
     said = refused(capsys)
-    assert "budget=100 is too small for method=trace, which needs at least 160 rollouts" in said
-    for phase in ("analysis 32", "calibration 32", "training 96", "Raise `budget`"):
-        assert phase in said
-
-
-def test_grpo_says_what_one_iteration_needs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    overrides = ["method=grpo", "budget=10", "model=hf", f"model.path={tmp_path}"]
-    assert main([*overrides, f"run_dir={tmp_path / 'run'}"]) == 2
-    assert "has 10 rollouts and needs at least 16" in refused(capsys)
+    assert all(word in said for word in words)
 
 
 def test_two_processes_do_not_share_a_folder(
@@ -258,8 +252,8 @@ def test_tasks_in_two_splits_are_found(
         "from dataclasses import replace\n"
         "class Leaky(EmbeddedSuite):\n"
         "    def tasks(self, split):\n"
-        "        own = super().tasks('train' if split == 'test' else split)\n"
-        "        return [replace(t, id=f'leaky/{split}/{n}') for n, t in enumerate(own)]\n"
+        "        tasks = super().tasks('train' if split == 'test' else split)\n"
+        "        return [replace(t, id=f'leaky/{split}/{n}') for n, t in enumerate(tasks)]\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -272,5 +266,5 @@ def test_a_machines_kind_is_its_processor_and_the_kernels_and_threads_of_torch()
     import torch
 
     kernels, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    found = machine()
-    assert found.pop("processor") and found == {"kernels": kernels, "threads": threads}
+    facts = machine()
+    assert facts.pop("processor") and facts == {"kernels": kernels, "threads": threads}
