@@ -87,7 +87,7 @@ def step_of(given: Any) -> Step:
     score = None if given.score is None else score_of(given.score)
     data = {"messages": messages, "tools": tools, "done": given.done, "stop": given.stop}
     step = _converted(data, Step)
-    return step if score is None else _whole(replace(step, score=score), dict)
+    return step if score is None else _whole(replace(step, score=score))
 
 
 def score_of(given: Any) -> Score:
