@@ -134,11 +134,11 @@ class Server:
     def _reap(self, first: int) -> int | None:
         code = None
         with suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                ended = os.waitstatus_to_exitcode(found[1])
-                if found[0] == first:
+            while (status := os.waitpid(-1, os.WNOHANG))[0]:
+                ended = os.waitstatus_to_exitcode(status[1])
+                if status[0] == first:
                     code = ended
-                elif (client := self._clients.pop(found[0], None)) is not None:
+                elif (client := self._clients.pop(status[0], None)) is not None:
                     with suppress(KeyError):
                         self._look.unregister(client)
                     with suppress(OSError):
@@ -205,18 +205,18 @@ def become(asked: Any, files: list[int], path: list[str]) -> None:
     unbuffered = bool(environment.get("PYTHONUNBUFFERED"))
     sys.stdin = sys.__stdin__ = os.fdopen(0)  # type: ignore[misc]
     for number, name in ((1, "stdout"), (2, "stderr")):
-        made = os.fdopen(number, "w", errors="backslashreplace" if number == 2 else None)
-        made.reconfigure(write_through=unbuffered, line_buffering=number == 2)
-        setattr(sys, name, made)
-        setattr(sys, f"__{name}__", made)
+        stream = os.fdopen(number, "w", errors="backslashreplace" if number == 2 else None)
+        stream.reconfigure(write_through=unbuffered, line_buffering=number == 2)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     random.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
     named = words[0] == "-m"
     sys.argv = words[1:] if named else words
     first = folder if named else str(Path(words[0]).resolve().parent)
-    given = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
-    sys.path[:] = [first, *given, *path]
+    paths = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    sys.path[:] = [first, *paths, *path]
     if named:
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
@@ -252,14 +252,14 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, lambda *_: os.kill(first, signal.SIGINT))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        found = server.serve(first)
+        ended = server.serve(first)
     finally:
         if os.getpid() == server.pid:
             server.end(first)
             shutil.rmtree(place)
-    if isinstance(found, int):
-        return found if found >= 0 else 128 - found
-    become(*found, path)
+    if isinstance(ended, int):
+        return ended if ended >= 0 else 128 - ended
+    become(*ended, path)
     return 0
 
 

@@ -24,8 +24,8 @@ SRUN = f"""#!{sys.executable}
 import os, sys
 options = [w for w in sys.argv[1:] if w.startswith("--")]
 command = sys.argv[1 + next(n for n, w in enumerate(sys.argv[1:]) if not w.startswith("--")):]
-given = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--export=")][0]
-name, _, value = given.partition(",")[2].partition("=")
+exported = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--export=")][0]
+name, _, value = exported.partition(",")[2].partition("=")
 nodes = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--nodelist=")][0]
 slurms = {{"NODES": nodes, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}}
 os.execvpe(command[0], command, {{**os.environ, name: value, **slurms}})
@@ -54,7 +54,7 @@ time.sleep(60)
 
 
 def submit(
-    folder: Path, *given: str, hosts: str = "localhost", **env: str
+    folder: Path, *settings: str, hosts: str = "localhost", **env: str
 ) -> tuple[Any, list[Any]]:
     """(the finished job, how the interpreter was called, in order)."""
     for name, text in (("scontrol", SCONTROL), ("srun", SRUN), ("python", PYTHON)):
@@ -68,7 +68,7 @@ def submit(
         "PATIENCE": "20",
     }  # fmt: skip
     done = subprocess.run(
-        ["bash", str(SCRIPT), *given], env={**around, **env}, cwd=folder, capture_output=True,
+        ["bash", str(SCRIPT), *settings], env={**around, **env}, cwd=folder, capture_output=True,
         text=True, timeout=60,
     )  # fmt: skip
     return done, [json.loads(line) for line in seen.read_text().splitlines()]
@@ -128,5 +128,5 @@ def test_a_sweep_is_an_array_of_jobs(tmp_path: Path, task: int) -> None:
         return
     done, (run,) = submit(tmp_path, "env=tau2", RUNS="runs.txt", SLURM_ARRAY_TASK_ID=str(task))
     assert done.returncode == 0, done.stderr
-    own = [["method=grpo", "seed=0"], ["method=trace", "run_dir=a b"]][task]
-    assert run["words"] == ["-m", "trace_bench", "env=tau2", *own]
+    words = [["method=grpo", "seed=0"], ["method=trace", "run_dir=a b"]][task]
+    assert run["words"] == ["-m", "trace_bench", "env=tau2", *words]

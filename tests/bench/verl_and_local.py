@@ -37,23 +37,23 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/verl_and_local"))
     parser.add_argument("--out", type=Path, default=Path("results/verl"))
     parser.add_argument("--redraw", action="store_true", help="the figure from the curves in --out")
-    given = parser.parse_args()
-    kept = given.out / "verl_and_local.json"
-    if given.redraw:
-        figure(read_json(kept), given.budget, given.out / "verl_and_local")
+    chosen = parser.parse_args()
+    kept = chosen.out / "verl_and_local.json"
+    if chosen.redraw:
+        figure(read_json(kept), chosen.budget, chosen.out / "verl_and_local")
         return
     folders = {
-        (name, seed): run(given.runs / f"{name}-{seed}", name, seed, given.budget)
-        for seed in given.seeds
+        (name, seed): run(chosen.runs / f"{name}-{seed}", name, seed, chosen.budget)
+        for seed in chosen.seeds
         for name in TRAINERS
     }
-    given.out.mkdir(parents=True, exist_ok=True)
-    text = table(folders, given.seeds, given.budget)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    text = table(folders, chosen.seeds, chosen.budget)
     print(text)
-    (given.out / "verl_and_local.md").write_text(text)
+    (chosen.out / "verl_and_local.md").write_text(text)
     curves = {f"{n}-{s}": curve(f) for (n, s), f in folders.items()}
     kept.write_text(json.dumps(curves, indent=1) + "\n")
-    figure(curves, given.budget, given.out / "verl_and_local")
+    figure(curves, chosen.budget, chosen.out / "verl_and_local")
 
 
 def run(folder: Path, name: str, seed: int, budget: int) -> Path:
@@ -101,8 +101,8 @@ def table(folders: dict[tuple[str, int], Path], seeds: list[int], budget: int) -
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+    points = list(values)
+    return sum(points) / len(points)
 
 
 def _late(values: list[float]) -> float:
@@ -113,10 +113,10 @@ def figure(curves: dict[str, list[dict[str, Any]]], budget: int, path: Path) -> 
     """Mean and range over seeds of the training reward, a line a trainer."""
     drawn, ((axes,),) = figures.panels(1, 1, (5.4, 3.6))
     for name, colour, dashes in (("local", "#0072B2", "-"), ("verl", "#D55E00", "--")):
-        own = [c for key, c in curves.items() if key.rpartition("-")[0] == name]
-        least = min(len(c) for c in own)
-        values = np.array([running([m["reward"] for m in c[:least]]) for c in own])
-        x = [m["spent"] for m in own[0][:least]]
+        each = [c for key, c in curves.items() if key.rpartition("-")[0] == name]
+        least = min(len(c) for c in each)
+        values = np.array([running([m["reward"] for m in c[:least]]) for c in each])
+        x = [m["spent"] for m in each[0][:least]]
         axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
         axes.plot(x, values.mean(0), color=colour, linestyle=dashes, label=f"trainer {name}")
     axes.set_xlabel("rollouts")
@@ -124,7 +124,7 @@ def figure(curves: dict[str, list[dict[str, Any]]], budget: int, path: Path) -> 
     axes.set_ylim(0, 1.05)
     axes.legend(loc="lower right")
     caption = (
-        f"GRPO on the embedded phone world, {budget} rollouts. Lines are means over {len(own)} "
+        f"GRPO on the embedded phone world, {budget} rollouts. Lines are means over {len(each)} "
         "seeds of running means over 8 iterations; bands are the range over seeds."
     )
     figures.finish(drawn, "The same training by two trainers", caption, path)

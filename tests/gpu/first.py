@@ -100,12 +100,12 @@ def memory(model: str, folder: Path) -> str:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         work()
-        found = torch.cuda.max_memory_allocated() - before
+        most = torch.cuda.max_memory_allocated() - before
     else:
-        found = peak(work)
+        most = peak(work)
     wanted = needed(shape, LINEAR, length)
-    text = f"{length} tokens: {found / 1e6:.1f} MB, forecast {wanted / 1e6:.1f} MB"
-    assert abs(wanted / found - 1) < WITHIN, text
+    text = f"{length} tokens: {most / 1e6:.1f} MB, forecast {wanted / 1e6:.1f} MB"
+    assert abs(wanted / most - 1) < WITHIN, text
     return text
 
 
@@ -119,14 +119,14 @@ def adapters(model: str, folder: Path) -> str:
 def graphs(model: str, folder: Path) -> str:
     _needs_gpu("CUDA graphs")
     two = pair(_with_vllm(folder), model)
-    found = []
+    turns = []
     for more in (("--enforce-eager",), ()):
         how = (*SHARE, *more)
         with serve(model, folder / "vllm.log", name="served", cpu=False, more=how) as url:
-            found.append(_first_logprobs(url, two))
-    moved = max(abs(a - b) for a, b in zip(*found, strict=True))
+            turns.append(_first_logprobs(url, two))
+    moved = max(abs(a - b) for a, b in zip(*turns, strict=True))
     assert moved < SAME, f"a log-probability moves by {moved:.3f}"
-    return f"{len(found[0])} answers of base and adapters: a log-probability moves by {moved:.4f}"
+    return f"{len(turns[0])} answers of base and adapters: a log-probability moves by {moved:.4f}"
 
 
 def sleep(model: str, folder: Path) -> str:
@@ -192,9 +192,9 @@ def _with_vllm(folder: Path) -> Path:
 def _first_logprobs(url: str, two: Sequence[AdapterRef]) -> list[float]:
     policy = OpenAIPolicy(Endpoint((url,)), "served", capacity=64, extra=None)
     policy.load(AgentSpec("served", adapters=tuple(two)))
-    found = [first(reply) for reply in ask(policy, [None, *(a.name for a in two)] * 8)[0]]
+    turns = [first(reply) for reply in ask(policy, [None, *(a.name for a in two)] * 8)[0]]
     policy.close()
-    return found
+    return turns
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -202,15 +202,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS))
     parser.add_argument("--model", default=str(MODEL_FOLDER))
-    given = parser.parse_args(arguments)
-    found = torch.cuda.get_device_name() if GPU else "no GPU: the CPU as far as that goes"
-    print(f"{found}; torch {torch.__version__}", flush=True)
+    chosen = parser.parse_args(arguments)
+    device = torch.cuda.get_device_name() if GPU else "no GPU: the CPU as far as that goes"
+    print(f"{device}; torch {torch.__version__}", flush=True)
     failed = 0
-    for name in given.only:
+    for name in chosen.only:
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as place:
             try:
-                mark, text = "shown", CHECKS[name](given.model, Path(place))
+                mark, text = "shown", CHECKS[name](chosen.model, Path(place))
             except Skip as why:
                 mark, text = "skipped", str(why)
             except Exception as error:  # the other checks are made all the same

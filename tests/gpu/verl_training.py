@@ -79,8 +79,8 @@ def main() -> None:
     ]
     print(" ".join(command), flush=True)
     subprocess.run(command, check=True)
-    found = [x for p in sorted(run.rglob("metrics-*.jsonl")) for x in read_lines(p)]
-    steps = [x["data"] for x in found if "timing_s/step" in x["data"]][WARM:]
+    lines = [x for p in sorted(run.rglob("metrics-*.jsonl")) for x in read_lines(p)]
+    steps = [x["data"] for x in lines if "timing_s/step" in x["data"]][WARM:]
     print(f"medians of {len(steps)} iterations of 256 episodes:")
     for key in SHOWN:
         values = [float(s[key]) for s in steps if key in s]

@@ -51,13 +51,15 @@ def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def differences(model: Path, found: Sequence[Trajectory], adapter: AdapterRef | None) -> np.ndarray:
+def differences(
+    model: Path, episodes: Sequence[Trajectory], adapter: AdapterRef | None
+) -> np.ndarray:
     """Of the sampler's log-probabilities to the trainer's, token by token."""
     learner = Learner(str(model), RECIPE.target_modules, RECIPE.rank, RECIPE.alpha)
     restart(learner.layers, 0)
     if adapter is not None:
         begin_with(learner.layers, adapter, RECIPE)
-    gone = stretches(*found)
+    gone = stretches(*episodes)
     with torch.no_grad():
         ours = learner.logprobs(build(gone)).numpy()
     return np.abs(ours - np.concatenate([each.logprobs for each in gone]))
@@ -75,16 +77,16 @@ def test_adapters_of_its_attention_act_as_they_were_trained(
     agent = AgentSpec("tiny", adapters=tuple(refs))
     tasks = [task for task in AskingSuite().tasks("train") for _ in range(3)]
     route = [None, *(ref.name for ref in refs)] * 8
-    found = play(policy, AskingSuite(1), agent, tasks, range(24), route=route, max_tokens=24)
+    episodes = play(policy, AskingSuite(1), agent, tasks, range(24), route=route, max_tokens=24)
     policy.close()
-    assert all(map(exact, found)) and not any(t.failure for t in found)
+    assert all(map(exact, episodes)) and not any(t.failure for t in episodes)
     for acting in (None, *refs):
         name = None if acting is None else acting.name
-        own = [t for t in found if {turn.adapter for turn in t.turns} == {name}]
-        assert len(own) == 8
-        apart = differences(model, own, acting)
+        by_adapter = [t for t in episodes if {turn.adapter for turn in t.turns} == {name}]
+        assert len(by_adapter) == 8
+        apart = differences(model, by_adapter, acting)
         assert apart.mean() < 1e-5 and apart.max() < 1e-4
-        other = differences(model, own, refs[0] if acting is None else None)
+        other = differences(model, by_adapter, refs[0] if acting is None else None)
         assert other.mean() > 1e-2, "adapter and base model are the same"
 
 
@@ -96,12 +98,12 @@ def test_thoughts_are_dropped_or_kept_and_every_stretch_is_exact(
     run = RunContext(model=str(model), served_model="tiny", batch=8, thoughts=thoughts)
     policy = served(OpenAISettings((url,), parse="tokens"), run)
     tasks = AskingSuite().tasks("train")
-    found = play(policy, AskingSuite(), AgentSpec("tiny"), tasks, range(8), max_tokens=24)
+    episodes = play(policy, AskingSuite(), AgentSpec("tiny"), tasks, range(8), max_tokens=24)
     rewritten = policy.usage()["rewritten"]
     policy.close()
-    assert all(map(exact, found)) and not any(t.failure for t in found)
-    assert all(len(t.turns) == 3 and t.turns[0].thoughts for t in found)
+    assert all(map(exact, episodes)) and not any(t.failure for t in episodes)
+    assert all(len(t.turns) == 3 and t.turns[0].thoughts for t in episodes)
     assert rewritten == (8 if thoughts == "own" else 0)
-    assert len(stretches(*found)) == (24 if thoughts == "own" else 8)
-    apart = differences(model, found, None)
+    assert len(stretches(*episodes)) == (24 if thoughts == "own" else 8)
+    apart = differences(model, episodes, None)
     assert apart.mean() < 1e-5 and apart.max() < 1e-4

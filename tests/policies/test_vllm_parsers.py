@@ -50,8 +50,8 @@ def by_vllm(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
         env=env,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    messages: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return messages
 
 
 def test_vllm_reads_what_we_read(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_vllm_reads_what_we_read(tmp_path: Path) -> None:
             written = {"role": "assistant", "content": "", "tool_calls": [call]}
             ids = chat.turn([{"role": "user", "content": "Go."}], [WANTED], written)
             text = tokenizer.decode(ids).removesuffix(tokenizer.eos_token)
-            given = {"parser": parser, "tokenizer": str(tmp_path / name), "tools": [WANTED]}
-            asked.append({**given, "text": text})
+            question = {"parser": parser, "tokenizer": str(tmp_path / name), "tools": [WANTED]}
+            asked.append({**question, "text": text})
             ours.append(chat.parse(ids, 0, [WANTED]))
     other: dict[str, set[str]] = {}
     for theirs, mine, what in zip(by_vllm(asked), ours, asked, strict=True):

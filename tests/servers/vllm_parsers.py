@@ -22,10 +22,10 @@ def parsed(asked: dict[str, Any]) -> dict[str, Any]:
     text = asked["text"]
     ids = tokenizer.encode(text, add_special_tokens=False)
     _, content, calls = kind(tokenizer, request.tools).parse(text, request, True, ids)
-    made = [{"function": {"name": c.name, "arguments": c.arguments}} for c in calls or []]
-    return {"content": content, "tool_calls": made}
+    written = [{"function": {"name": c.name, "arguments": c.arguments}} for c in calls or []]
+    return {"content": content, "tool_calls": written}
 
 
 if __name__ == "__main__":
-    found = [parsed(asked) for asked in json.load(sys.stdin)]
-    print(json.dumps(found))
+    messages = [parsed(asked) for asked in json.load(sys.stdin)]
+    print(json.dumps(messages))

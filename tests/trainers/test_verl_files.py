@@ -75,8 +75,8 @@ def test_the_latest_start_says_what_a_step_was(tmp_path: Path) -> None:
         (tmp_path / f"metrics-{start:03d}.jsonl").write_text(json.dumps(line) + "\n")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("4")
-    found = steps.of(1)
-    assert found is not None and found["actor/pg_loss"] == 0.25
+    data = steps.of(1)
+    assert data is not None and data["actor/pg_loss"] == 0.25
     assert (steps.starts(), steps.saved()) == (2, 4)
 
 
@@ -163,9 +163,9 @@ def test_a_checkpoint_as_an_adapter(tmp_path: Path, model: Path) -> None:
     export(tmp_path, tmp_path / "out", lora, str(model))
     loaded, _ = load_model(model)
     shapes = backend_of(loaded, 2, 64).shapes
-    found = read_adapter(AdapterRef("x", str(tmp_path / "out")), shapes)
-    assert found.weights.keys() == layers.keys()
-    for name, (a, b) in found.weights.items():
+    adapter = read_adapter(AdapterRef("x", str(tmp_path / "out")), shapes)
+    assert adapter.weights.keys() == layers.keys()
+    for name, (a, b) in adapter.weights.items():
         assert torch.equal(a, layers[name].a) and torch.equal(b, torch.full_like(b, 2.0))
     (actor / "model_world_size_1_rank_0.pt").rename(actor / "model_world_size_2_rank_0.pt")
     with pytest.raises(UserError, match=r"the shards of ranks \[0\], of \[2\] ranks"):

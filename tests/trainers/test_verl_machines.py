@@ -21,11 +21,11 @@ def test_what_a_machine_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     with serve(lambda path, body: models("m")) as server:
         assert missing(["THERE"], [server.url], [str(tmp_path)]) == []
         gone = server.url
-    found = missing(["THERE", "GONE"], [gone], [str(tmp_path), str(tmp_path / "no")])
-    assert found[0] == "the environment variable GONE is not set"
-    assert found[1].startswith(f"the server {gone} does not answer (")
-    assert found[2] == f"it does not see the folder {tmp_path / 'no'}"
-    assert len(found) == 3 and "sk-planted" not in str(found)
+    lacking = missing(["THERE", "GONE"], [gone], [str(tmp_path), str(tmp_path / "no")])
+    assert lacking[0] == "the environment variable GONE is not set"
+    assert lacking[1].startswith(f"the server {gone} does not answer (")
+    assert lacking[2] == f"it does not see the folder {tmp_path / 'no'}"
+    assert len(lacking) == 3 and "sk-planted" not in str(lacking)
 
 
 def test_machines_that_join_late_are_waited_for() -> None:
@@ -55,7 +55,7 @@ def test_other_machines_have_the_hubs_settings_but_no_key(
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.example")
     monkeypatch.setenv("HF_TOKEN", "hf-planted")
     monkeypatch.setenv("MY_KEY", "sk-planted")
-    given = environment(job(), tmp_path)
-    assert given["HF_ENDPOINT"] == "https://hub.example" and "planted" not in str(given)
+    variables = environment(job(), tmp_path)
+    assert variables["HF_ENDPOINT"] == "https://hub.example" and "planted" not in str(variables)
     model = jobs.base(jobs.settings())  # in a folder: nothing is read from a hub
     assert "HF_ENDPOINT" not in environment(jobs.spec(agent=model), tmp_path)

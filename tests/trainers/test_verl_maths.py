@@ -91,8 +91,8 @@ def test_losses_and_their_gradients() -> None:
             assert float(ours.clipped) == pytest.approx(
                 float(metrics["actor/pg_clipfrac"]), abs=1e-6
             )
-            given = (old, new, advantages, mask, mode, how, drawn)
-            close(in_rows(recipe, *given)[0], theirs_of(*given)[0])
+            arguments = (old, new, advantages, mask, mode, how, drawn)
+            close(in_rows(recipe, *arguments)[0], theirs_of(*arguments)[0])
         for aggregate, mode in (*MODES.items(), ("constant", "seq-mean-token-sum-norm")):
             weights = token_weights(lengths, aggregate, 37 if aggregate == "constant" else None)
             theirs = core.agg_loss(new, mask, mode, loss_scale_factor=37)

@@ -68,11 +68,11 @@ def test_a_job_takes_what_the_run_has(tmp_path: Path) -> None:
     lab = jobs.make_lab(tmp_path, chosen)
     tasks = list(lab.suite.tasks("train"))[:6]
     trainer: Any = lab.trainer
-    made = trainer.spec(jobs.job("grpo", chosen, tasks), lab)
+    job = trainer.spec(jobs.job("grpo", chosen, tasks), lab)
     lab.close()
-    assert (made.iterations, made.groups, made.seed) == (3, 4, chosen.seed)
-    assert made.context == 1024 and made.settings["trainer"]["name"] == "verl"
-    assert made.course(tasks).begin()[0] in tasks
+    assert (job.iterations, job.groups, job.seed) == (3, 4, chosen.seed)
+    assert job.context == 1024 and job.settings["trainer"]["name"] == "verl"
+    assert job.course(tasks).begin()[0] in tasks
 
 
 def of(*more: str) -> dict[str, Any]:
@@ -111,11 +111,11 @@ def test_settings_in_hydras_notation(tmp_path: Path) -> None:
     s = spec(agent=AgentSpec("a'b"), trainer=balanced)
     s.write(odd)
     assert read_spec(odd) == s
-    given = overrides(s, odd)
-    assert given[-1] == "trainer.balance_batch=false"
-    assert "actor_rollout_ref.model.path='a\\'b'" in given
-    assert "actor_rollout_ref.rollout.n=8" in given and "data.train_batch_size=4" in given
-    assert "trainer.total_training_steps=3" in given
+    lines = overrides(s, odd)
+    assert lines[-1] == "trainer.balance_batch=false"
+    assert "actor_rollout_ref.model.path='a\\'b'" in lines
+    assert "actor_rollout_ref.rollout.n=8" in lines and "data.train_batch_size=4" in lines
+    assert "trainer.total_training_steps=3" in lines
     s = replace(s, trainer=VerlSettings(gpus=8, tensor_parallel=2))
     on_gpu = overrides(s, odd)
     assert "actor_rollout_ref.rollout.name='vllm'" in on_gpu
@@ -204,9 +204,9 @@ def test_a_role_at_each_machines_own_address(
     agent = AgentSpec(str(save_model(tmp_path / "model")))
 
     def of_nodes(nnodes: int, url: str) -> JobSpec:
-        own = to_json(jobs.settings("llm.user.by=endpoint", f"llm.shared.base_url=[{url}]"))
-        made = spec(agent=agent, trainer=VerlSettings(device="cpu", nnodes=nnodes))
-        return replace(made, settings=own)
+        chosen = to_json(jobs.settings("llm.user.by=endpoint", f"llm.shared.base_url=[{url}]"))
+        job = spec(agent=agent, trainer=VerlSettings(device="cpu", nnodes=nnodes))
+        return replace(job, settings=chosen)
 
     preflight(of_nodes(1, address), whole=False)
     preflight(of_nodes(2, "http://10.0.0.7:8000/v1"), whole=False)

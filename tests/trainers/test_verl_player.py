@@ -77,16 +77,16 @@ def test_a_later_episode_joins_and_none_is_played_twice(
     model, folder = save_model(tmp_path / "model"), tmp_path / "job"
     (folder / "episodes").mkdir(parents=True)
     agent, facts = AgentSpec(str(model)), jobs.facts(chosen)
-    given: dict[str, Any] = {"agent": agent, "settings": facts.settings, "suites": MAKER}
-    spec = jobs.spec(**given)
+    changes: dict[str, Any] = {"agent": agent, "settings": facts.settings, "suites": MAKER}
+    spec = jobs.spec(**changes)
     spec.write(folder)
     tasks = jobs.suite_of(chosen).tasks("train")
     server = TokenServer(model, None, 0)
 
     def player() -> EpisodePlayer:
-        made = EpisodePlayer(folder)
-        made.connect(SimpleNamespace(generate=server.generate), server.tokenizer, "own", {})
-        return made
+        worker = EpisodePlayer(folder)
+        worker.connect(SimpleNamespace(generate=server.generate), server.tokenizer, "own", {})
+        return worker
 
     async def play(wait: bool) -> list[Trajectory]:
         worker, loop = player(), asyncio.get_running_loop()
@@ -98,11 +98,11 @@ def test_a_later_episode_joins_and_none_is_played_twice(
                 await asyncio.sleep(0.5)  # the first one runs
         return list(await asyncio.gather(*(ask.answer for ask in asked)))
 
-    found = asyncio.run_coroutine_threadsafe(play(True), server.loop).result(120)
-    assert [t.task for t in found] == [t.id for t in tasks] and not any(t.failure for t in found)
+    played = asyncio.run_coroutine_threadsafe(play(True), server.loop).result(120)
+    assert [t.task for t in played] == [t.id for t in tasks] and not any(t.failure for t in played)
     (path,) = (folder / "episodes").glob("*.jsonl")
     lines = read_lines(path, Stored)
     assert sorted(x.index for x in lines) == [0, 1, 2, 3] and lines[0].index != 0
     turns = server.count
-    assert asyncio.run_coroutine_threadsafe(play(False), server.loop).result(120) == found
+    assert asyncio.run_coroutine_threadsafe(play(False), server.loop).result(120) == played
     assert server.count == turns

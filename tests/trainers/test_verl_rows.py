@@ -33,8 +33,8 @@ def test_the_rows_of_an_episode_are_in_order() -> None:
 
 def test_values_are_dealt_out_in_that_order() -> None:
     values = torch.tensor([[1.0, 2, 3, 4], [5, 6, 0, 0], [7, 8, 9, 10], [0, 0, 0, 0]])
-    found = dealt(values, MASK, members(KEYS))
-    assert found.tolist() == [
+    at_places = dealt(values, MASK, members(KEYS))
+    assert at_places.tolist() == [
         [0, 2, 3, 0],
         [5, 0, 6, 0],
         [1, 0, 0, 0],
@@ -57,23 +57,23 @@ def test_a_mean_over_rows_becomes_one_over_episodes(aggregate: str) -> None:
     lengths = MASK.sum(-1)
     factor = weights(MASK, every, aggregate, 4)
     if aggregate == "token":
-        found = (loss * factor * MASK).sum() / MASK.sum()
+        total = (loss * factor * MASK).sum() / MASK.sum()
     else:
-        found = ((loss * factor * MASK).sum(-1) / lengths.clamp(min=1)).sum() / len(MASK)
+        total = ((loss * factor * MASK).sum(-1) / lengths.clamp(min=1)).sum() / len(MASK)
     whole = [torch.cat([loss[row][MASK[row].bool()] for row in rows]) for rows in every]
     sizes = torch.tensor([len(each) for each in whole])
     wanted = (token_weights(sizes, aggregate) * torch.cat(whole)).sum()
-    assert float(found) == pytest.approx(float(wanted) * (3 / 4 if aggregate != "token" else 1))
+    assert float(total) == pytest.approx(float(wanted) * (3 / 4 if aggregate != "token" else 1))
 
 
 def test_a_baseline_counts_episodes_and_not_rows() -> None:
     every = members(KEYS)
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0])
     group = torch.tensor([0, 1, 0, 2])
-    made = group_advantages(rewards, group).values
-    found = dealt(made[:, None] * joined(MASK, every), MASK, every)
-    assert set(found[[0, 2, 5]][MASK[[0, 2, 5]].bool()].tolist()) == {float(made[0])}
-    assert float(made[0]) == pytest.approx(-float(made[2])), "of two episodes, not of four rows"
+    values = group_advantages(rewards, group).values
+    at_places = dealt(values[:, None] * joined(MASK, every), MASK, every)
+    assert set(at_places[[0, 2, 5]][MASK[[0, 2, 5]].bool()].tolist()) == {float(values[0])}
+    assert float(values[0]) == pytest.approx(-float(values[2])), "of two episodes, not of four rows"
 
 
 def test_a_divergence_by_rows_is_refused_before_the_run(tmp_path: object) -> None:

@@ -51,10 +51,10 @@ def test_what_verl_starts_from_computes_the_same(
     lora = {"rank": rank, "alpha": settings.alpha, "target_modules": LINEAR}
     write_adapter(tmp_path / "start", layers, lora, str(model))
     shapes = {name: (x.b.shape[0], x.a.shape[1]) for name, x in layers.items()}
-    made = read_adapter(AdapterRef("start", str(tmp_path / "start")), shapes).weights
+    weights = read_adapter(AdapterRef("start", str(tmp_path / "start")), shapes).weights
     for name, (a, b) in read_adapter(start, shapes).weights.items():
-        torch.testing.assert_close(made[name][1] @ made[name][0], b @ a)
-        assert made[name][0].shape[0] == rank and bool(made[name][0].any(1).all())
+        torch.testing.assert_close(weights[name][1] @ weights[name][0], b @ a)
+        assert weights[name][0].shape[0] == rank and bool(weights[name][0].any(1).all())
 
 
 def test_what_does_not_fit_is_refused(model: Path, begun: AgentSpec) -> None:

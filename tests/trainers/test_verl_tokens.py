@@ -90,9 +90,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AgentSpec]:
 @pytest.fixture
 def server(world: tuple[Path, AgentSpec]) -> Iterator[TokenServer]:
     model, agent = world
-    made = TokenServer(model, agent.adapters[0], 2)
-    yield made
-    made.loop.call_soon_threadsafe(made.loop.stop)
+    started = TokenServer(model, agent.adapters[0], 2)
+    yield started
+    started.loop.call_soon_threadsafe(started.loop.stop)
 
 
 def played(policy: Any, agent: AgentSpec, temperature: float = 1.0) -> list[Trajectory]:
@@ -138,10 +138,10 @@ def test_a_server_that_refuses_fails_the_episodes(
     world: tuple[Path, AgentSpec], server: TokenServer
 ) -> None:
     server.broken = ValueError("too long")
-    found = played(server.policy(), world[1])
-    assert {str(t.failure) for t in found} == {str(found[0].failure)}
-    assert found[0].failure is not None and "too long" in found[0].failure.error
-    assert found[0].failure.boundary == "policy" and found[0].score is None
+    episodes = played(server.policy(), world[1])
+    assert {str(t.failure) for t in episodes} == {str(episodes[0].failure)}
+    assert episodes[0].failure is not None and "too long" in episodes[0].failure.error
+    assert episodes[0].failure.boundary == "policy" and episodes[0].score is None
 
 
 def test_a_server_that_breaks_down_is_no_episode(
@@ -154,8 +154,8 @@ def test_a_server_that_breaks_down_is_no_episode(
 
 def test_a_server_that_never_answers(world: tuple[Path, AgentSpec], server: TokenServer) -> None:
     server.delay = 30.0
-    found = played(server.policy(deadline=0.2), world[1])
-    assert all(t.failure and "no answer within 0.2 s" in t.failure.error for t in found)
+    episodes = played(server.policy(deadline=0.2), world[1])
+    assert all(t.failure and "no answer within 0.2 s" in t.failure.error for t in episodes)
 
 
 def test_a_users_answer_does_not_wait_for_another_episodes_turn(
@@ -214,13 +214,13 @@ def test_an_episode_that_is_asked_for_later_does_not_wait_for_those_that_run(
         order.append(place)
         suite.ended.set()
 
-    found = Player(policy, Suites(suite), max_tokens=24).play(first, ended, more)
-    assert order == [1, 0] and [t.task for t in found] == [toy_task(n).id for n in range(2)]
-    assert [t.seed for t in found] == [0, 1] and not any(t.failure for t in found)
+    episodes = Player(policy, Suites(suite), max_tokens=24).play(first, ended, more)
+    assert order == [1, 0] and [t.task for t in episodes] == [toy_task(n).id for n in range(2)]
+    assert [t.seed for t in episodes] == [0, 1] and not any(t.failure for t in episodes)
 
 
 def test_a_full_context_ends_the_episode(
     world: tuple[Path, AgentSpec], server: TokenServer
 ) -> None:
-    found = played(server.policy(context=40), world[1])
-    assert {t.stop for t in found} == {"context_limit"}
+    episodes = played(server.policy(context=40), world[1])
+    assert {t.stop for t in episodes} == {"context_limit"}

@@ -133,13 +133,13 @@ def test_a_mixture_of_experts_that_thinks(paths: None, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(model)
     tokenizer.chat_template = OPENED
     tokenizer.save_pretrained(model)
-    given = ["env=custom", "env.factory=thinking:AskingSuite", "model=hf", f"model.path={model}"]
-    given += ["policy.context=512", "policy.max_turns=6", "policy.max_tokens=24", "budget=64"]
-    given += ["trainer.groups=8", "trainer.epochs=1", "trainer.gpus=2", "trainer.restarts=0"]
-    given += ["trainer.algorithm=gigpo", "trainer.algorithm.truncate=2"]
-    given += ["trainer.target_modules=[q_proj,k_proj,v_proj,o_proj]"]
-    given += ['trainer.verl=["actor_rollout_ref.model.use_fused_kernels=true"]']
-    chosen = jobs.settings(*given)
+    words = ["env=custom", "env.factory=thinking:AskingSuite", "model=hf", f"model.path={model}"]
+    words += ["policy.context=512", "policy.max_turns=6", "policy.max_tokens=24", "budget=64"]
+    words += ["trainer.groups=8", "trainer.epochs=1", "trainer.gpus=2", "trainer.restarts=0"]
+    words += ["trainer.algorithm=gigpo", "trainer.algorithm.truncate=2"]
+    words += ["trainer.target_modules=[q_proj,k_proj,v_proj,o_proj]"]
+    words += ['trainer.verl=["actor_rollout_ref.model.use_fused_kernels=true"]']
+    chosen = jobs.settings(*words)
     lab = jobs.make_lab(tmp_path / "run", chosen)
     job = jobs.job("thinks", chosen, AskingSuite().tasks("train"))
     agent = lab.trainer.train(job, lab)

@@ -31,12 +31,12 @@ def test_the_adapter_travels_to_vllm(tmp_path: Path) -> None:
     """Two iterations: the second one's rollouts are made by vLLM with the adapter that the first
     one trained, and their log-probabilities are the trainer's."""
     assert PYTHON is not None
-    given = ",".join(f'"{line}"' for line in STOCK)
+    lines = ",".join(f'"{line}"' for line in STOCK)
     command = [PYTHON, "-m", "trace_bench", *jobs.CPU, "budget=64", "evaluation.limit=4"]
     command += ["checkpoints=[]", "trainer.restarts=0", f"run_dir={tmp_path / 'run'}"]
     env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
     done = subprocess.run(
-        [*command, f"trainer.verl=[{given}]"], capture_output=True, text=True, check=False, env=env
+        [*command, f"trainer.verl=[{lines}]"], capture_output=True, text=True, check=False, env=env
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert jobs.once_each(tmp_path / "run") == {f"train/grpo/iter{i:04d}": 32 for i in range(2)}

@@ -127,10 +127,10 @@ def local_steps(
         course.begin()
         optimizer.param_groups[0]["lr"] = course.rate()
         course.spent += len(played)
-        made = credit(played, earned(played, job, settings), job, settings)
-        made = replace(made, trained=made.trained | True)
+        advantages = credit(played, earned(played, job, settings), job, settings)
+        advantages = replace(advantages, trained=advantages.trained | True)
         rows = [stretches(trajectory) for trajectory in played]
-        steps.append(update(learner, optimizer, rows, made, settings, 0))
+        steps.append(update(learner, optimizer, rows, advantages, settings, 0))
     return steps, learner.layers
 
 
