@@ -81,12 +81,15 @@ def context(run: RunContext) -> int:
 
 def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     """Claims the folder of an adapter's versions. Raises UserError if it is another job's."""
-    own = {"settings": spec.trainer.trained(), "tasks": [t.id for t in job.tasks]}
-    data = {**to_json(spec), **own}
-    for key in ("trainer", "suites", "job_seed"):
+    data = to_json(spec) | {
+        "settings": spec.trainer.trained(),
+        "tasks": [task.id for task in job.tasks],
+        "model": Path(spec.agent.model).name,  # folders may move
+        "agent": job.agent.version,
+    }
+    for key in ("trainer", "suites"):
         del data[key]
-    data |= {"model": Path(spec.agent.model).name, "agent": job.agent.version}  # folders may move
-    digest, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
+    digest, path = fingerprint(data), folder / "job"
     if path.exists() and read_bytes(path) != digest.encode():
         raise UserError(
             f"{path} belongs to a training job with other settings, tasks or seed. Change the "
@@ -133,11 +136,11 @@ def table(path: Path, tasks: Sequence[Task]) -> None:
 def export(checkpoint: Path, target: Path, lora: Mapping[str, Any], model: str) -> None:
     """Writes the adapter of `<checkpoint>/actor` to the folder `target`. `lora`: rank, alpha and
     target_modules. Raises UserError when a rank's file is missing."""
-    found: dict[str, dict[str, Tensor]] = {}
+    matrices: dict[str, dict[str, Tensor]] = {}
     for name, tensor in whole(checkpoint / "actor").items():
         if (match := _NAME.match(name)) is not None:
-            found.setdefault(match[1], {})[match[2]] = tensor
-    layers = {name: Pair(parts["A"], parts["B"]) for name, parts in found.items()}
+            matrices.setdefault(match[1], {})[match[2]] = tensor
+    layers = {name: Pair(parts["A"], parts["B"]) for name, parts in matrices.items()}
     if not layers:
         raise UserError(f"{checkpoint} holds no adapter. Remove it, and run the command again.")
     write_adapter(target, layers, lora, model)
