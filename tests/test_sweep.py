@@ -24,6 +24,7 @@ from trace_bench.settings.compose import compose_all
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.sweep import SweepRun, main, members, read_sweep, sweep
 
+TIER = "model"  # it starts processes that import torch
 ROOT = conf_dir().parent
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 
@@ -99,6 +100,7 @@ def test_finished_runs_are_skipped(
     assert "2 runs: 2 finished, 0 to run" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_forked_run_equals_a_fresh_one_to_the_byte(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +148,7 @@ def test_runs_with_other_numbers_of_threads_are_no_forks_of_one_process(
     assert "policy.threads is [1, 2] here" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_starts_nothing_more(place: Path) -> None:
     """Ctrl-C as a terminal sends it: to the sweep and to what it runs."""
     path = write(place, parameters={

@@ -3,7 +3,7 @@ mark them by hand.
 
 A test in a lane of its own (slow, docker, verl, ...) has no tier. All others of a file are *model*
 if the file imports torch, however far away, or what makes a run, whose parts are found by their
-names; else *fast*. A file, or a test, says otherwise by a mark.
+names; else *fast*. A file says otherwise by `TIER = "model"`, a test by a mark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IMPORT = re.compile(
     r"|import (?P<modules>[\w., ]+))",
     re.MULTILINE,
 )
-_FILE_MARK = re.compile(r"^pytestmark = .*\bmark\.(fast|model)\b", re.MULTILINE)
+_SAID = re.compile(r'^TIER = "(fast|model)"$', re.MULTILINE)
 
 LANES = (
     "slow",
@@ -40,10 +40,10 @@ LANES = (
 
 @cache
 def of(path: Path) -> str:
-    """ "fast" or "model": the tier of a file's tests that have no mark of their own."""
+    """Fast or model: the tier of a file's tests that have no mark of their own."""
     text = path.read_text(encoding="utf-8")
-    if mark := _FILE_MARK.search(text):
-        return mark[1]
+    if said := _SAID.search(text):
+        return said[1]
     return "model" if needs_torch(text) else "fast"
 
 
@@ -102,7 +102,7 @@ class NoTorch:
         self, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> ModuleSpec | None:
         if name == "torch":
-            raise AssertionError("a fast test imports torch: give it the mark `model`")
+            raise AssertionError('a fast test imports torch: give its file TIER = "model"')
         return None
 
     @classmethod
