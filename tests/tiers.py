@@ -22,7 +22,7 @@ _IMPORT = re.compile(
     r"|import (?P<modules>[\w., ]+))",
     re.MULTILINE,
 )
-_SAID = re.compile(r'^TIER = "(fast|model)"$', re.MULTILINE)
+_SAID = re.compile(r'^TIER = "(fast|model)"', re.MULTILINE)
 
 LANES = (
     "slow",

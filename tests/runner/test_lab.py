@@ -61,7 +61,7 @@ def make(
         trainer=None,  # type: ignore[arg-type]
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
         progress=progress,
-        known=known,
+        earlier=known,
         max_lost=max_lost,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,11 +11,12 @@ from typing import Any
 import pytest
 
 from trace_bench.core.chat import read_call
-from trace_bench.core.protocols import make_env, perform
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.methods.sft import others, with_own_tools
+from trace_bench.tiny import MadeSettings, World
 from trace_bench.tiny.__main__ import main
 from trace_bench.tiny.played import demonstrations
+from trace_bench.tiny.tasks import Tasks
 from trace_bench.tiny.written import varied
 
 DESK = Path(__file__).parents[2] / "examples" / "desk.py"
@@ -79,15 +79,12 @@ def test_two_tools_never_get_one_name() -> None:
 
 
 def test_every_second_task_is_the_suites_own() -> None:
-    arguments = ["demonstrate", "env=toolsandbox", "count=30", "synthetic=true", "out=made.jsonl"]
-    assert main(arguments) == 0
-    tools = [sorted(t["function"]["name"] for t in talk["tools"]) for talk in talks("made.jsonl")]
-    phone = set[str]()
-    with closing(make_env(suite := EmbeddedSuite())) as env:
-        for task in suite.tasks("train"):
-            phone |= {tool["function"]["name"] for tool in perform(env, task, ())[0].tools}
-    elsewhere = [n for n, names in enumerate(tools) if not phone & set(names)]
-    assert elsewhere and all(n % 2 for n in elsewhere)
+    suite = EmbeddedSuite()
+    train = suite.tasks("train")
+    asked = MadeSettings(split="train", demonstrations=30, synthetic=True)
+    shown = [demonstration.task for demonstration, _ in Tasks(World(suite), asked).in_turn("n")]
+    ids = {task.id for task in train}
+    assert {task in ids for task in shown} == {True, False}
 
 
 @pytest.mark.parametrize(
