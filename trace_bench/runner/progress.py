@@ -29,13 +29,12 @@ ENOUGH = 8  # episodes that have a pace
 class Stage:
     """What `Clock` measures as `name`, with its phases in a dry run. `episodes`: at most, without
     what the budget does not pay for. `method`: a method acts, so that its pace is another than an
-    evaluation's; `trains`: it also takes optimizer steps."""
+    evaluation's."""
 
     name: str
     phases: tuple[Phase, ...]
     episodes: int
     method: bool = False
-    trains: bool = False
 
 
 def stages_of(
@@ -52,7 +51,7 @@ def stages_of(
         return Stage(name, (Phase(title, count, most),), count, **kind)
 
     out = [stage(BASE, each, BASE, most=False)]
-    out.append(Stage(METHOD, phases, rollouts + curve, method=True, trains=plan.trains))
+    out.append(Stage(METHOD, phases, rollouts + curve, method=True))
     if plan.learns or plan.adapters:
         out.append(stage("final evaluation", each, "final evaluation", most=False))
     if plan.adapters > 1 and evaluation.routing:
@@ -61,39 +60,31 @@ def stages_of(
         out.append(stage("evaluation of routing", routing, "routing on the dev split"))
     for one in plan.yardsticks if evaluation.yardsticks else ():
         title, count = f"{one.title}, a yardstick", budget + each
-        out.append(stage(one.title, count, title, method=True, trains=plan.trains))
+        out.append(stage(one.title, count, title, method=True))
     return tuple(out)
 
 
 class Ahead:
     """The stage that goes on, what is left of it, and those after it."""
 
-    def __init__(self, stages: Sequence[Stage] = ()) -> None:
+    def __init__(self, stages: Sequence[Stage]) -> None:
         self._stages, self._at = stages, -1
         self.begin("", {}, 0.0)
 
     def begin(self, name: str, seconds: Mapping[str, float], now: float) -> None:
         """The stage `name` begins at the time `now`; `seconds`: what stages took so far. Its
-        `episodes` and whether it has `stepped` are counted from here."""
+        `episodes` are counted from here."""
         names = [stage.name for stage in self._stages]
         self._at = names.index(name) if name in names else self._at
         self.now, self._started, self._seconds = name, now, dict(seconds)
-        self.episodes, self.stepped = 0, False
+        self.episodes = 0
 
     def later(self) -> list[Stage]:
-        return [s for s in self._stages[self._at + 1 :] if s.episodes or s.trains]
-
-    @property
-    def least(self) -> bool:
-        """Whether `left` lacks the time of optimizer steps, of which none has shown its pace."""
-        due, ended = self._stages[max(self._at, 0) :], self._seconds.keys() - {self.now}
-        measured = any(s.trains and s.name in ended for s in self._stages)
-        return any(s.trains for s in due) and not (
-            measured or (self.stepped and self.episodes >= ENOUGH)
-        )
+        return [stage for stage in self._stages[self._at + 1 :] if stage.episodes]
 
     def left(self, now: float, phase: float | None = None) -> float | None:
-        """Seconds, None without a pace so far; never less than what is known of the `phase`."""
+        """Seconds, None without a pace so far; never less than what is known of the `phase`.
+        Optimizer steps are in it once a method has a pace."""
         if not self._stages or self._pace(self._stages[0], now) is None:
             return None
         rest = sum(s.episodes * (self._pace(s, now) or 0.0) for s in self.later())
@@ -127,7 +118,7 @@ class Progress:
 
     def __post_init__(self) -> None:
         self._ahead = Ahead(self.stages)
-        self._told: bool | None = None  # what is to come, and (True) how long it takes
+        self._told = False
         self.spent = 0
         self._rewards: deque[float] = deque(maxlen=RECENT)
         self._begin("starting", 0)
@@ -151,26 +142,19 @@ class Progress:
         self._tell()
 
     def _tell(self) -> None:
-        """Says what is to come, and again when it is known how long that takes."""
+        """Says once what is to come, as soon as it is known how long that takes."""
         left, later = self._ahead.left(self.clock()), self._ahead.later()
-        timed = left is not None
-        if not later or (self._told is not None and timed <= self._told):
+        if self._told or left is None or not later:
             return
-        self._told = timed
+        self._told = True
         names = ", ".join(f"{s.name} (at most {s.episodes} episodes)" for s in later)
-        how_long = "how long it takes is said once a quarter of this is played"
-        if left is not None:
-            how_long = self._how_long(duration(left), until(left))
-            if self._ahead.least:
-                how_long += ", and longer by the steps of training, whose pace is not known yet"
-        self.log(f"still to come after the {self._ahead.now}: {names}; {how_long}")
+        self.log(f"still to come after the {self._ahead.now}: {names}; {_how_long(left)}")
 
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
         """Sets the current step of the phase; the time left is still that of the whole phase, or
         with a `total` that of this step, of which so much is `done`."""
         if name != self._step or total != self._steps.total:
             self._steps = _Count(self.clock(), total, done, enough=2)
-        self._ahead.stepped = self._ahead.stepped or done > 0
         self._step, self._steps.done = name, done
         self._show()
 
@@ -180,7 +164,7 @@ class Progress:
         self.spent += charged
         if self._total or charged:
             self._episodes.done += 1
-        if self._told is False and self._episodes.done * 4 >= self._total > 0:
+        if self._episodes.done * 4 >= self._total > 0:
             self._tell()
         if reward is not None:
             self._rewards.append(reward)
@@ -219,12 +203,8 @@ class Progress:
         then = ", ".join(stage.name for stage in self._ahead.later())
         figures = "the time left is not known yet"
         if left is not None:
-            figures = f"in all {self._how_long(f'{duration(left)} left', until(left))}"
+            figures = f"in all {_how_long(left)}"
         return _fitting(f"then {then}" if then else "then the result", figures, columns)
-
-    def _how_long(self, time_left: str, end: str) -> str:
-        word = "at least" if self._ahead.least else "about"
-        return f"{word} {time_left}, until {word} {end}"
 
     @property
     def _counted(self) -> _Count:
@@ -301,6 +281,10 @@ def until(seconds: float) -> str:
     """The time of day in so many seconds, with the weekday from 12 hours on."""
     form = "%H:%M" if seconds < 12 * 3600 else "%A %H:%M"
     return time.strftime(form, time.localtime(time.time() + seconds))
+
+
+def _how_long(left: float) -> str:
+    return f"about {duration(left)} left, until about {until(left)}"
 
 
 def bar(share: float) -> str:
