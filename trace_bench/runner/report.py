@@ -93,8 +93,8 @@ def closing(summary: Summary, columns: int = WIDE) -> str:
         lines.append(_beginning(beginning, summary.spent))
     if (without := summary.without_known_bad) is not None:
         bad = many(len(without.tasks or ()), "task")
-        figures = _agents(summary, without)
-        lines.append(f"without the {bad} whose scoring is known to be wrong: {figures}")
+        agents = _agents(summary, without)
+        lines.append(f"without the {bad} whose scoring is known to be wrong: {agents}")
     for world, figures in summary.worlds.items():
         lines.append(f"{world}: {_agents(summary, figures)} ({figures.score.n} tasks)")
     if about := facts(summary.suite_data, summary.models):
