@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from phone_world import wifi_task
 
-from trace_bench.core.protocols import Env, HasReference, Solves
+from trace_bench.core.protocols import Env, HasReference, Solves, Synthesizes
 from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs.check import Report, check
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
@@ -119,14 +119,34 @@ class Lost(Solving):
 
 def test_a_program_that_solves_is_tried() -> None:
     line = "its solution solves it from anywhere"
-    assert line not in {found.name for found in run().lines}
-    assert line in {found.name for found in run(Solving).lines} and run(Solving).ok
-    assert [found.name for found in run(Lost).lines if found.faults] == [line]
+    assert line not in {checked.name for checked in run().lines}
+    assert line in {checked.name for checked in run(Solving).lines} and run(Solving).ok
+    assert [checked.name for checked in run(Lost).lines if checked.faults] == [line]
+
+
+class Wordy(ToolSandboxEnv):
+    """Scores in words."""
+
+    def score(self) -> Score:
+        return Score("full", True)  # type: ignore[arg-type]
+
+
+class Beside(ToolSandboxEnv):
+    """Tells how many of its kind have begun an episode."""
+
+    begun = 0
+
+    def reset(self, task: Task) -> Step:
+        Beside.begun += 1
+        step = super().reset(task)
+        note: Message = {"role": "user", "content": str(Beside.begun)}
+        return replace(step, messages=(*step.messages, note))
 
 
 @pytest.mark.parametrize(
     ("env", "broken"),
     [
+        (Beside, "the same task and actions give the same bytes"),
         (Remembers, "the same task and actions give the same bytes"),
         (Raises, "bad tool calls are answered with an error message"),
         (Generous, "the reference earns the full score"),
@@ -138,6 +158,40 @@ def test_faults_are_found_and_named(env: type[Env], broken: str) -> None:
     assert not report.ok
     assert broken in [line.name for line in report.lines if line.faults]
     assert "test/wifi" in str(report)
+
+
+def test_a_score_that_is_no_number_is_named() -> None:
+    report = run(Wordy)
+    [fault] = next(line.faults for line in report.lines if line.name.startswith("the reference"))
+    assert fault == "test/wifi: Broken: similarity is 'full'; allowed: a number from 0 to 1"
+
+
+class Generating(OneTask, Synthesizes):
+    """`makes`: what `synthetic` does."""
+
+    def __init__(self, makes: Callable[[int], Task]) -> None:
+        super().__init__()
+        self.makes = makes
+
+    def capabilities(self) -> Sequence[str]:
+        return ["disambiguates"]
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        return self.makes(seed)
+
+
+@pytest.mark.parametrize(
+    ("makes", "fault"),
+    [
+        (lambda seed: wifi_task(), None),
+        (lambda seed: [][seed], "IndexError: list index out of range"),
+        (lambda seed: replace(wifi_task(), seed=next(_COUNTER)), "Broken: two tasks for a seed"),
+    ],
+)
+def test_a_generator_is_tried(makes: Any, fault: str | None) -> None:
+    line = check(Generating(makes), [wifi_task()]).lines[-1]
+    wanted = [] if fault is None else [f"synthetic('disambiguates', 0): {fault}"]
+    assert (line.passed, line.faults) == (int(fault is None), wanted)
 
 
 def test_a_reference_that_falls_short_is_found() -> None:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import http.server
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from trace_bench.core.chat import make_call, text_message
 from trace_bench.core.errors import EpisodeError
-from trace_bench.envs.outside import answer_of, plain_name, tool_of
-from trace_bench.envs.outside.web import LONGEST, Web
+from trace_bench.core.types import Step, Task
+from trace_bench.envs.openenv import LONGEST, Server, _shown
+from trace_bench.envs.outside import (
+    Answer,
+    Outside,
+    OutsideEnv,
+    answer_of,
+    plain_name,
+    result_of,
+    tool_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +50,100 @@ def test_what_lies_is_a_failure_of_the_environment(send: Callable[[], Any], says
 def test_what_is_fine_passes() -> None:
     answer = answer_of({"a": 1}, True, False)
     assert (answer.text, answer.reward, answer.over) == ('{"a": 1}', 1.0, False)
-    made = tool_of("put", None, {})["function"]
-    assert made["parameters"] == {"type": "object", "properties": {}, "required": []}
+    tool = tool_of("put", None, {})["function"]
+    assert tool["parameters"] == {"type": "object", "properties": {}, "required": []}
     assert plain_name("A shop/of 1", "x") == "A-shop-of-1" and plain_name("../", "x") == "x"
+
+
+TEXT = {"type": "text", "text": "seen"}
+FILE = {"type": "resource", "resource": {"uri": "file:///a", "text": "its text"}}
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"content": [TEXT, FILE, {"type": "image", "data": "x"}]}, "seen\nits text\n[image]"),
+        ({"content": [TEXT], "structured_content": {"result": "seen"}}, "seen"),
+        ({"content": [{"type": "text", "text": ""}], "structuredContent": {"result": ""}}, ""),
+        ({"content": [], "structured_content": {"a": [1]}}, '{"a": [1]}'),
+        ({"content": [TEXT], "is_error": True}, "Error: seen"),
+        ({"content": []}, ""),
+    ],
+)
+def test_a_tools_answer_is_shown_whole(result: Any, text: str) -> None:
+    assert answer_of(result_of(result)).text == text
+    assert answer_of(_shown({"tool_name": "look", "result": result})).text == text
+
+
+@pytest.mark.parametrize(
+    ("observation", "text"),
+    [
+        ({"text": "Guess.", "metadata": {"task": "7"}}, "Guess."),
+        ({"text": "", "metadata": {"message": "Buy."}}, "Buy."),
+        ({"text": "Guess.", "left": 3, "metadata": {"task": "7"}}, '{"text": "Guess.", "left": 3}'),
+        ({"left": 3}, '{"left": 3}'),
+        ({}, ""),
+        ({"tool_name": "look", "result": "seen"}, "seen"),
+        ({"error": {"message": "no"}}, "Error: no"),
+    ],
+)
+def test_an_observation_with_one_text_is_that_text(observation: Any, text: str) -> None:
+    assert answer_of(_shown(observation)).text == text
+
+
+class Echo(OutsideEnv):
+    """A world whose one tool has the schema."""
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__(Outside())
+        self.schema = schema
+
+    def begin(self, task: Task) -> Any:
+        return Answer("Act."), [tool_of("act", "", self.schema)]
+
+    def call(self, name: str, arguments: Any) -> Answer:
+        return Answer("acted")
+
+    def act(self, **arguments: Any) -> str:
+        self.reset(Task("t", "e", "s", 0))
+        answered: Step = self.step(make_call("act", **arguments))
+        return str(answered.messages[0]["content"])
+
+
+A = {"properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "object"},
+        {"additionalProperties": {"type": "string"}},
+        {**A, "additionalProperties": True},
+        {**A, "patternProperties": {"^b": {}}},
+        {**A, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    ],
+)
+def test_arguments_that_a_schema_leaves_open_reach_the_world(schema: Any) -> None:
+    assert Echo(schema).act(b="x") == "acted"
+
+
+@pytest.mark.parametrize("schema", [A, {**A, "additionalProperties": False}])
+def test_arguments_that_it_does_not_know_are_an_error_for_the_agent(schema: Any) -> None:
+    assert Echo(schema).act(b="x") == "ValueError: unknown argument 'b'; allowed: a"
+    needed = {**schema, "required": ["a"]}
+    assert "the argument a is missing" in Echo(needed).act()
+
+
+def test_an_episode_that_is_over_at_its_start_is_the_environments() -> None:
+    class Over(Echo):
+        def begin(self, task: Task) -> Any:
+            return Answer("Act.", None, True), [tool_of("act", "", {})]
+
+    with pytest.raises(EpisodeError, match="over at its start"):
+        Over({}).reset(Task("t", "e", "s", 0))
+    with pytest.raises(EpisodeError, match="reset first"):
+        Over({}).step(text_message("Done."))
 
 
 class Bad(http.server.BaseHTTPRequestHandler):
@@ -55,38 +157,31 @@ class Bad(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         bodies = {"/huge": b'"' + b"x" * LONGEST.size + b'"', "/nan": b"[NaN]", "/text": b"hello"}
         self.wfile.write(bodies.get(self.path, b"{}"))
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.end_headers()
-        bodies = {"/cut": b"event: chunk\ndata: 1\n\n", "/error": b"event: error\ndata: no\n\n"}
-        good = b"event: task_id\ndata: me\n\nevent: chunk\ndata: [1\n\nevent: end\ndata: ]\n\n"
-        self.wfile.write(bodies.get(self.path, good))
+        while self.path == "/drip":
+            self.wfile.write(b" ")
+            time.sleep(0.05)
 
     def log_message(self, *_: Any) -> None:
         return
 
 
-@pytest.fixture
-def web() -> Iterator[Web]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bad)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield Web(f"http://127.0.0.1:{server.server_port}", 10.0)
-    server.shutdown()
-    server.server_close()
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    bad = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bad)
+    bad.handle_error = lambda *_: None  # type: ignore[method-assign]
+    threading.Thread(target=bad.serve_forever, daemon=True).start()
+    yield Server(f"http://127.0.0.1:{bad.server_port}", 1.0)
+    bad.shutdown()
+    bad.server_close()
 
 
 @pytest.mark.parametrize("path", ["/away", "/huge", "/nan", "/text"])
-def test_an_answer_that_cannot_be_used_is_a_failure(web: Web, path: str) -> None:
+def test_an_answer_that_cannot_be_used_is_a_failure(server: Server, path: str) -> None:
     with pytest.raises(EpisodeError, match=path):
-        web.ask(path)
+        server.ask(path)
 
 
-def test_routes_that_are_not_there_and_streams(web: Web) -> None:
-    assert web.ask("/none") is None and web.ask("/fine") == {}
-    streamed = web.stream("/fine", {}, {})
-    assert streamed == ("me", [1])
-    for path, says in (("/cut", "ended in the middle"), ("/error", "/error: no")):
-        with pytest.raises(EpisodeError, match=says):
-            web.stream(path, {}, {})
+def test_a_route_that_is_not_there_is_none_and_a_body_without_end_is_late(server: Server) -> None:
+    assert server.ask("/none") is None and server.ask("/fine") == {}
+    with pytest.raises(EpisodeError, match="/drip: no answer within 1 s"):
+        server.ask("/drip")

@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 PROGRAM = """
 import json, sys
 from trace_bench.core.errors import UserError
-from trace_bench.envs.verifiers.suite import VerifiersSettings, VerifiersSuite
+from trace_bench.envs.verifiers import VerifiersSettings, VerifiersSuite
 said = {}
 for name, options in json.loads(sys.argv[1]).items():
     try:

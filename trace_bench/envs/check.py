@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from trace_bench.core.chat import call_json, make_call
+from trace_bench.core.chat import call_json, make_call, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Env,
@@ -17,15 +22,20 @@ from trace_bench.core.protocols import (
     HasReference,
     Solves,
     Suite,
+    Synthesizes,
+    abilities,
     make_env,
+    members,
     perform,
     performed,
+    required,
+    written,
 )
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Step, StopReason, Task, to_json
-from trace_bench.envs import members
 
 _MAX_STEPS = 200  # longer episodes count as endless
+_ALIKE = 0.85  # difflib's ratio; `referense` and `reference` have 0.89
 
 
 class Broken(Exception):
@@ -68,27 +78,20 @@ class Report:
 
 def check(suite: Suite, tasks: Sequence[Task]) -> Report:
     """Runs every check on every task. Raises UserError if there are no tasks."""
-    lines, parts = list(_lines(suite, tasks, False)), _parts(suite)
-    odd = [fault for part, kind in parts for fault in members.faults(part, kind)]
-    lines.insert(0, Checked("members of the classes are what their names say", len(parts), odd))
+    parts = _parts(suite)
+    classes = Checked("members of the classes are what their names say", len(parts))
+    classes.faults = [fault for part, kind in parts for fault in _misshapen(part, kind)]
+    lines = [classes, *_lines(suite, tasks, False)]
+    if isinstance(suite, Synthesizes):
+        lines.append(_generates(suite))
     best = _mean(suite, tasks, suite.reference) if isinstance(suite, HasReference) else None
-    remarks = [note for part, kind in parts for note in members.notes(part, kind)]
-    return Report(lines, best, _mean(suite, tasks, idle_actions), remarks)
+    notes = [note for part, kind in parts for note in _unused(part, kind)]
+    return Report(lines, best, _mean(suite, tasks, idle_actions), notes)
 
 
-def repeats(suite: Suite, tasks: Sequence[Task]) -> dict[str, str]:
-    """What of an environment repeats itself, measured with these tasks: each promise by its name,
-    with the first fault, "" if it is kept."""
-    lines = list(_run(suite, tasks, True, _REPEATS))
-    return {line.name: "; ".join(line.faults) for line in lines}
-
-
-def _parts(suite: Suite) -> list[tuple[object, type]]:
-    """The suite and, if it can be made, an environment, with what they are."""
-    try:
-        return [(suite, Suite), (make_env(suite), Env)]
-    except Exception:  # reported by every check that makes one
-        return [(suite, Suite)]
+def repeats(suite: Suite, tasks: Sequence[Task]) -> Checked:
+    """Whether episodes repeat themselves, measured with these tasks up to the first fault."""
+    return next(_run(suite, tasks, True, [REPEATS]))
 
 
 def first_fault(suite: Suite, tasks: Sequence[Task]) -> str | None:
@@ -100,27 +103,30 @@ def first_fault(suite: Suite, tasks: Sequence[Task]) -> str | None:
     return None
 
 
+# -- episodes --------------------------------------------------------------------------------------
+
+Check = tuple[str, Callable[[Suite, Task], None]]
+
+
 def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Checked]:
     """One check after the other; with `stop` a check ends at its first fault."""
     if not tasks:
         raise UserError("no tasks to check; change the setting `limit` or `split`")
-    known, marked = isinstance(suite, HasReference), isinstance(suite, HasMilestones)
-    solving = any(isinstance(part, Solves) for part, _ in _parts(suite))
     checks: list[Check] = [
         ("a task is found again by its id and survives JSON", _task_round_trip),
         ("reset gives messages and valid tool schemas", _reset),
-        *([("the reference earns the full score", _reference)] if known else []),
-        *([("its solution solves it from anywhere", _solution)] if solving else []),
-        *_REPEATS,
-        ("bad tool calls are answered with an error message", _bad_calls),
-        ("an idle agent's episode ends with a score", _idle),
-        *([("its score has the task's milestones, unmet", _milestones)] if marked else []),
-        ("close may be called twice", _close),
     ]
+    if isinstance(suite, HasReference):
+        checks.append(("the reference earns the full score", _reference))
+    if any(isinstance(part, Solves) for part, _ in _parts(suite)):
+        checks.append(("its solution solves it from anywhere", _solution))
+    checks.append(REPEATS)
+    checks.append(("bad tool calls are answered with an error message", _bad_calls))
+    checks.append(("an idle agent's episode ends with a score", _idle))
+    if isinstance(suite, HasMilestones):
+        checks.append(("its score has the task's milestones, unmet", _milestones))
+    checks.append(("close may be called twice", _close))
     yield from _run(suite, tasks, stop, checks)
-
-
-Check = tuple[str, Callable[[Suite, Task], None]]
 
 
 def _run(
@@ -139,29 +145,38 @@ def _run(
         yield line
 
 
+def _parts(suite: Suite) -> list[tuple[object, type]]:
+    """The suite and, if it can be made, an environment, with what they are."""
+    try:
+        return [(suite, Suite), (make_env(suite), Env)]
+    except Exception:  # reported by every check that makes one
+        return [(suite, Suite)]
+
+
 def typical_actions(suite: Suite, task: Task) -> Sequence[Message]:
     """The reference trajectory; without one, every tool once without arguments, then a text."""
     if isinstance(suite, HasReference):
         return suite.reference(task)
     names = [tool["function"]["name"] for tool in performed(suite, task)[0].tools]
-    return [*map(make_call, names), {"role": "assistant", "content": "That is done."}]
+    return [*map(make_call, names), text_message("That is done.")]
 
 
 def idle_actions(task: Task) -> list[Message]:
     """Empty messages, enough to end the episode."""
-    return [{"role": "assistant", "content": ""}] * _MAX_STEPS
+    return [text_message("")] * _MAX_STEPS
 
 
 def _mean(
     suite: Suite, tasks: Sequence[Task], actions: Callable[[Task], Sequence[Message]]
 ) -> float:
+    """The mean score; an episode that a check reports as faulty counts as 0."""
     total = 0.0
     for task in tasks:
         try:
-            last = performed(suite, task, actions(task))[-1]
-        except Exception:  # already reported by a check; here the episode counts as 0
+            score = performed(suite, task, actions(task))[-1].score
+            total += score.similarity if score is not None else 0.0
+        except Exception:
             continue
-        total += last.score.similarity if last.score else 0.0
     return total / len(tasks)
 
 
@@ -174,31 +189,31 @@ def _bytes(steps: Sequence[Step]) -> str:
     return json.dumps(to_json(steps), allow_nan=False)
 
 
-def _check_messages(step: Step) -> None:
+def _check_step(step: Step) -> None:
+    if step.score is not None:
+        value, success = step.score.similarity, step.score.success
+        number = type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1
+        _require(number, f"similarity is {value!r}; allowed: a number from 0 to 1")
+        _require(isinstance(success, bool), f"success is {success!r}; allowed: True or False")
+        _require(isinstance(step.stop, StopReason), f"stop {step.stop!r}")
     json.dumps(to_json(step), allow_nan=False)
     for message in step.messages:
         _require(message.get("role") in ("system", "user", "tool"), f"role of {message}")
-        _require(isinstance(message.get("content"), str), f"content of {message}")
-        if message["role"] == "tool":
-            _require(isinstance(message.get("tool_call_id"), str), f"tool_call_id of {message}")
-            _require(isinstance(message.get("name"), str), f"name of {message}")
+        needed = ("content", "tool_call_id", "name") if message["role"] == "tool" else ("content",)
+        for key in needed:
+            _require(isinstance(message.get(key), str), f"{key} of {message}")
     _require(step.done == (step.stop is not None), "done and stop disagree")
     _require(step.done == (step.score is not None), "done and score disagree")
-    if step.score is not None:
-        _require(0.0 <= step.score.similarity <= 1.0, f"similarity {step.score.similarity}")
-        _require(isinstance(step.score.success, bool), "success is no boolean")
-        _require(isinstance(step.stop, StopReason), f"stop {step.stop!r}")
 
 
 def _task_round_trip(suite: Suite, task: Task) -> None:
-    again = suite.task(task.id)
-    _require(to_json(again) == to_json(task), "suite.task gives another task")
+    _require(to_json(suite.task(task.id)) == to_json(task), "suite.task gives another task")
     _require(json.loads(json.dumps(to_json(task))) == to_json(task), "task data is not plain JSON")
 
 
 def _reset(suite: Suite, task: Task) -> None:
     [step] = performed(suite, task)
-    _check_messages(step)
+    _check_step(step)
     _require(not step.done, "done at reset")
     roles = [message["role"] for message in step.messages]
     _require(bool(roles) and roles[-1] == "user", f"opening roles {roles}")
@@ -208,13 +223,13 @@ def _reset(suite: Suite, task: Task) -> None:
 
 def _check_schema(tool: dict[str, Any]) -> str:
     function = tool["function"]
+    name: str = function["name"]
     parameters = function["parameters"]
     _require(tool["type"] == "function", "type of a tool")
-    _require(parameters["type"] == "object", f"parameters of {function['name']}")
+    _require(parameters["type"] == "object", f"parameters of {name}")
     missing = set(parameters.get("required", ())) - set(parameters["properties"])
     _require(not missing, f"required but not described: {sorted(missing)}")
-    _require(isinstance(function.get("description"), str), f"description of {function['name']}")
-    name: str = function["name"]
+    _require(isinstance(function.get("description"), str), f"description of {name}")
     return name
 
 
@@ -222,10 +237,10 @@ def _reference(suite: Suite, task: Task) -> None:
     assert isinstance(suite, HasReference)
     steps = performed(suite, task, suite.reference(task))
     for step in steps:
-        _check_messages(step)
-    last = steps[-1]
-    _require(last.done, "the episode goes on after the reference")
-    _require(last.score is not None and last.score.success, f"score {to_json(last.score)}")
+        _check_step(step)
+    score = steps[-1].score
+    _require(steps[-1].done, "the episode goes on after the reference")
+    _require(score is not None and score.success, f"score {to_json(score)}")
 
 
 def _solution(suite: Suite, task: Task) -> None:
@@ -243,40 +258,26 @@ def _solution(suite: Suite, task: Task) -> None:
         _require(solved or not actions, f"score {to_json(last.score)}")
 
 
-def _same_bytes(suite: Suite, task: Task) -> None:
+def _repeats(suite: Suite, task: Task) -> None:
+    """The same episode again, in an environment of its own, after an episode that was left and
+    after one that ended, and beside an idle one."""
     actions = typical_actions(suite, task)
     first = _bytes(performed(suite, task, actions))
     _require(first == _bytes(performed(suite, task, actions)), "two environments differ")
-
-
-def _reset_discards(suite: Suite, task: Task) -> None:
-    actions = typical_actions(suite, task)
-    fresh = _bytes(performed(suite, task, actions))
-    env = make_env(suite)
-    perform(env, task, actions[:-1])  # left in the middle
-    _require(fresh == _bytes(perform(env, task, actions)), "after an unfinished episode")
-    _require(fresh == _bytes(perform(env, task, actions)), "after a finished episode")
-
-
-def _independent(suite: Suite, task: Task) -> None:
-    """Compares an episode beside another, idle one with the same episode alone."""
-    actions = typical_actions(suite, task)
-    alone = _bytes(performed(suite, task, actions))
     env, other = make_env(suite), make_env(suite)
-    steps, others = [env.reset(task)], [other.reset(task)]
+    perform(env, task, actions[:-1])
+    _require(first == _bytes(perform(env, task, actions)), "after an unfinished episode")
+    _require(first == _bytes(perform(env, task, actions)), "after a finished episode")
+    steps, idle = [env.reset(task)], other.reset(task)
     for action in actions:
-        if not others[-1].done:
-            others.append(other.step({"role": "assistant", "content": "?"}))
+        if not idle.done:
+            idle = other.step(text_message("?"))
         if not steps[-1].done:
             steps.append(env.step(action))
-    _require(alone == _bytes(steps), "an episode changes with another one beside it")
+    _require(first == _bytes(steps), "an episode changes with another one beside it")
 
 
-_REPEATS: tuple[Check, ...] = (
-    ("the same task and actions give the same bytes", _same_bytes),
-    ("reset discards the earlier episode", _reset_discards),
-    ("environments do not touch each other", _independent),
-)
+REPEATS: Check = ("the same task and actions give the same bytes", _repeats)
 
 
 def _bad_calls(suite: Suite, task: Task) -> None:
@@ -289,28 +290,24 @@ def _bad_calls(suite: Suite, task: Task) -> None:
     calls = [call_json(f"bad_{i}", *call) for i, call in enumerate(bad)]
     calls.append({"id": f"bad_{len(bad)}", "type": "function"})
     for call in calls:
+        sent = json.dumps(call)
         try:
             step = env.step({"role": "assistant", "content": "", "tool_calls": [call]})
         except Exception as error:
-            raise Broken(f"{described(error)}, after the call {json.dumps(call)}") from error
-        _check_messages(step)
+            raise Broken(f"{described(error)}, after the call {sent}") from error
+        _check_step(step)
         _require(len(step.messages) == 1, f"{len(step.messages)} answers to {call}")
         answer = step.messages[0]
         _require(answer["role"] == "tool" and answer["tool_call_id"] == call["id"], f"{answer}")
-        _require(
-            _is_error(answer["content"]), f"no error in {answer['content']!r} to {json.dumps(call)}"
-        )
-
-
-def _is_error(answer: str) -> bool:
-    """Whether a tool's answer has the form "...Error: ..." or "Error while ...: ..."."""
-    return re.search(r"Error(?: [\w ]+)?: ", answer) is not None
+        # "...Error: ..." or "Error while ...: ..."
+        is_error = re.search(r"Error(?: [\w ]+)?: ", answer["content"]) is not None
+        _require(is_error, f"no error in {answer['content']!r} to {sent}")
 
 
 def _idle(suite: Suite, task: Task) -> None:
-    steps = performed(suite, task, idle_actions(task))
-    _require(steps[-1].done, f"no end after {_MAX_STEPS} steps")
-    _check_messages(steps[-1])
+    last = performed(suite, task, idle_actions(task))[-1]
+    _require(last.done, f"no end after {_MAX_STEPS} steps")
+    _check_step(last)
 
 
 def _milestones(suite: Suite, task: Task) -> None:
@@ -319,13 +316,109 @@ def _milestones(suite: Suite, task: Task) -> None:
     _require(bool(listed), "milestones() names none")
     _require(not any(m.hit or m.similarity for m in listed), f"milestones() has met ones: {listed}")
     score = performed(suite, task, idle_actions(task))[-1].score
-    found = [] if score is None else [(m.name, m.tells) for m in score.milestones]
+    scored = [] if score is None else [(m.name, m.tells) for m in score.milestones]
     wanted = [(m.name, m.tells) for m in listed]
-    _require(found == wanted, f"milestones() gives {wanted}, the score has {found}")
+    _require(scored == wanted, f"milestones() gives {wanted}, the score has {scored}")
 
 
 def _close(suite: Suite, task: Task) -> None:
-    env = make_env(suite)
-    env.reset(task)
-    env.close()
-    env.close()
+    with closing(make_env(suite)) as env:
+        env.reset(task)
+        env.close()
+
+
+def _generates(suite: Synthesizes) -> Checked:
+    """Whether each capability has training tasks that can be begun."""
+    line = Checked("capabilities() and synthetic() give tasks, the same for a seed")
+    name = "capabilities()"
+    try:
+        for capability in suite.capabilities():
+            name = f"synthetic({capability!r}, 0)"
+            task = suite.synthetic(capability, 0)
+            _require(
+                to_json(task) == to_json(suite.synthetic(capability, 0)), "two tasks for a seed"
+            )
+            _task_round_trip(suite, task)
+            _reset(suite, task)
+            line.passed += 1
+    except Exception as error:
+        line.faults.append(f"{name}: {type(error).__name__}: {error}")
+    return line
+
+
+# -- what the members of a person's class are to the pipeline --------------------------------------
+
+
+def _misshapen(part: object, kind: type) -> list[str]:
+    """Members of a class that inherits `kind` which cannot be what they should be, or look like a
+    misspelt one."""
+    part = written(part)
+    if not isinstance(part, kind):
+        return []
+    cls, theirs, declaring = type(part).__name__, _members(type(part)), _declaring(kind)
+    faults = []
+    for name in dict.fromkeys([*theirs, *vars(part)]):
+        home = declaring.get(name)
+        if home is not None and isinstance(part, home):
+            if why := _fault(getattr(part, name, None), home, name):
+                faults.append(f"{cls}.{name} {why}")
+        elif home is None and name in theirs:
+            for like in get_close_matches(name, declaring.keys() - theirs, 1, _ALIKE):
+                home = declaring[like]
+                if callable(theirs[name]) is callable(vars(home).get(like)):
+                    faults.append(
+                        f"{cls}.{name} looks like `{like}` of trace_bench.{home.__name__}; give "
+                        "it another name if it is not"
+                    )
+    return faults
+
+
+def _unused(part: object, kind: type) -> list[str]:
+    """Members that are named like those of a class which this one does not inherit."""
+    part = written(part)
+    declaring, needed = _declaring(kind), required(kind)
+    return [
+        f"{type(part).__name__}.{name} is not used: its class does not inherit "
+        f"trace_bench.{declaring[name].__name__}"
+        for name in _members(type(part))
+        if name in declaring and not isinstance(part, declaring[name]) and name not in needed
+    ]
+
+
+def _members(cls: type) -> dict[str, Any]:
+    """The public members that are not the protocols'."""
+    theirs = [c for c in reversed(cls.__mro__) if c is not object]
+    theirs = [c for c in theirs if not c.__module__.startswith("trace_bench.core.protocols")]
+    return {n: v for c in theirs for n, v in vars(c).items() if not n.startswith("_")}
+
+
+def _declaring(kind: type) -> dict[str, type]:
+    """What declares each member of a kind and of its abilities."""
+    return {name: home for home in (*abilities(kind), kind) for name in members(home)}
+
+
+def _fault(value: object, home: type, name: str) -> str | None:
+    """Why a member is not what `home` declares; None if it is."""
+    declared = getattr(home, name, None)
+    if not callable(declared):
+        hint = get_type_hints(home)[name]
+        return None if _fits(value, hint) else f"is {value!r:.80}; {home.__name__} wants {hint}"
+    wanted = list(inspect.signature(declared).parameters)[1:]
+    call = f"{home.__name__} wants {name}({', '.join(wanted)})"
+    if not callable(value):
+        return f"is no method; {call}"
+    try:
+        inspect.signature(value).bind(*wanted)
+    except TypeError:
+        return f"takes other arguments; {call}"
+    except ValueError:  # built in: it does not say
+        pass
+    return None
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if hint is NoneType:
+        return value is None
+    return hint is Any or isinstance(value, get_origin(hint) or hint)

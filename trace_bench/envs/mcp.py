@@ -7,12 +7,14 @@ person's functions, and whether a server begins each session alike is measured, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.checked import PLACE
-from trace_bench.core.errors import UserError, attempt
+from trace_bench.core.errors import EpisodeError, UserError, attempt
 from trace_bench.core.factory import load
 from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.text import described
@@ -21,18 +23,20 @@ from trace_bench.envs import package_folder
 from trace_bench.envs.outside import (
     MOST_TOOLS,
     Answer,
+    Loop,
     Outside,
     OutsideEnv,
     OutsideSuite,
     answer_of,
     asked,
+    cause_of,
     digest,
     plain_name,
     refuse,
+    result_of,
     reward_of,
     tool_of,
 )
-from trace_bench.envs.outside.loop import Held, Loop
 
 VERSION = "2.3.0"
 DATA = Limits(2**24)
@@ -55,75 +59,100 @@ class McpSettings(Outside):
     episode: '[python,server.py]'."""
 
 
-class McpServer:
-    """Sessions with the server of the settings."""
+class Session:
+    """A session with the server, entered and left in one task, as network libraries need it."""
 
-    def __init__(self, settings: McpSettings) -> None:
-        self._settings, self._loop = settings, Loop()
-
-    def open(self) -> Held[Any]:
+    def __init__(self, settings: McpSettings, loop: Loop) -> None:
         from mcp import Client, StdioServerParameters
 
-        where: Any = self._settings.url
-        if self._settings.command:
-            program, *arguments = self._settings.command
+        self._loop, self._deadline, self._leave = loop, settings.deadline, asyncio.Event()
+        where: Any = settings.url
+        if settings.command:
+            program, *arguments = settings.command
             where = StdioServerParameters(command=program, args=arguments)
-        client = Client(where, mode="legacy", cache=None)
-        return self._loop.hold(client, self._settings.deadline)
+        entered: Future[Any] = Future()
+        live = self._live(Client(where, mode="legacy", cache=None), entered)
+        task = asyncio.run_coroutine_threadsafe(live, loop.events)
+        try:
+            self.client = self._run(asyncio.wrap_future(entered, loop=loop.events))
+        except EpisodeError:
+            task.cancel()
+            raise
 
-    def tools(self, held: Held[Any]) -> list[Tool]:
-        found: list[Tool] = []
+    async def _live(self, client: Any, entered: Future[Any]) -> None:
+        try:
+            async with client as value:
+                entered.set_result(value)
+                await self._leave.wait()
+        except BaseException as error:
+            if not entered.done():
+                entered.set_exception(cause_of(error))
+
+    def _run(self, work: Awaitable[Any]) -> Any:
+        return self._loop.run(work, self._deadline)
+
+    def tools(self) -> list[Tool]:
+        return self._run(self._all_tools())
+
+    async def _all_tools(self) -> list[Tool]:
+        """Of all pages. Raises EpisodeError for a list that has no end."""
+        tools: list[Tool] = []
+        cursors: set[str | None] = {None}
         cursor = None
         while True:
-            page = self._loop.run(held.value.list_tools(cursor=cursor), self._settings.deadline)
-            found += [tool_of(one.name, one.description, one.input_schema) for one in page.tools]
-            if len(found) > MOST_TOOLS:
+            page = await self.client.list_tools(cursor=cursor)
+            tools += [tool_of(one.name, one.description, one.input_schema) for one in page.tools]
+            if len(tools) > MOST_TOOLS:
                 refuse(f"the server has more than {MOST_TOOLS} tools")
             if (cursor := page.next_cursor) is None:
-                return found
+                return tools
+            if cursor in cursors:
+                refuse("the server's list of tools has no end: it names a page again")
+            cursors.add(cursor)
 
-    def call(self, held: Held[Any], name: str, arguments: Mapping[str, Any]) -> Answer:
-        """Its texts, one below the other; of what is no text, the kind."""
-        work = held.value.call_tool(name, dict(arguments))
-        result = self._loop.run(work, self._settings.deadline)
-        parts = [p.text if p.type == "text" else f"[{p.type}]" for p in result.content]
-        text = answer_of("\n".join(parts)).text
-        return Answer(f"Error: {text}" if result.is_error else text)
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+        result = self._run(self.client.call_tool(name, dict(arguments)))
+        return answer_of(result_of(result.model_dump(mode="json")))
+
+    def close(self) -> None:
+        """Leaves it, beside everything else."""
+        self._loop.events.call_soon_threadsafe(self._leave.set)
 
 
 class McpEnv(OutsideEnv):
     """A session; the scorer's number is the reward that comes at the end."""
 
-    def __init__(
-        self, settings: McpSettings, server: McpServer, scorer: Callable[..., Any], tools: str
-    ) -> None:
-        super().__init__(settings)
-        self._server, self._scorer, self._known = server, scorer, tools
-        self._held: Any = None  # from `begin` to `close`
+    _session: Session | None = None  # from `begin` to `close`
 
-    def begin(self, task: Task) -> tuple[str, Sequence[Tool]]:
-        self._task, self._held = task, self._server.open()
-        tools = self._server.tools(self._held)
-        if digest(tools) != self._known:
+    def __init__(self, suite: McpSuite) -> None:
+        super().__init__(suite.settings)
+        self._suite = suite
+
+    def begin(self, task: Task) -> tuple[Answer, Sequence[Tool]]:
+        self._task, self._session = task, self._suite.open()
+        tools = self._session.tools()
+        if digest(tools) != self._suite.tools:
             refuse("the server's tools have changed since the suite was made")
-        return str(task.data["ask"]), tools
+        return Answer(str(task.data["ask"])), tools
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
-        return self._server.call(self._held, name, arguments)
+        assert self._session is not None
+        return self._session.call(name, arguments)
 
     def ended(self) -> float | None:
         def call(name: str, arguments: Mapping[str, Any]) -> str:
             return self.call(name, arguments).text
 
-        found = attempt(lambda: self._scorer(dict(self._task.data), list(self.said), call))
-        if isinstance(found, BaseException):
-            refuse(f"the scorer failed: {described(found)}")
-        return reward_of(found)
+        task, talk = dict(self._task.data), list(self.talk)
+        reward = attempt(lambda: self._suite.scorer(task, talk, call))
+        if isinstance(reward, BaseException):
+            refuse(f"the scorer failed: {described(reward)}")
+        return reward_of(reward)
 
     def close(self) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
 
 class McpSuite(OutsideSuite):
@@ -136,39 +165,43 @@ class McpSuite(OutsideSuite):
         if bool(settings.url) == bool(settings.command):
             raise UserError("env=mcp needs one of `env.url` and `env.command`.")
         super().__init__(settings)
-        self._server = McpServer(settings)
-        self._scorer = load(settings.scorer, "env.scorer").target
+        self.settings, self._loop = settings, Loop()
+        self.scorer = load(settings.scorer, "env.scorer").target
         where = "env.url" if settings.url else "env.command"
-        held = asked("the MCP server", self._server.open, where)
-        self._tools = digest(asked("its tools", lambda: self._server.tools(held), where))
-        self.variant = plain_name(held.value.server_info.name, "server")
-        self._version = plain_name(held.value.server_info.version, "unknown")
-        held.close()
-        self._given = _tasks(settings.tasks)
-        self.sizes = {split: len(tasks) for split, tasks in self._given.items()}
+        session = asked("the MCP server", self.open, where)
+        self.tools = digest(asked("its tools", session.tools, where))
+        about = session.client.server_info
+        self.variant = plain_name(about.name, "server")
+        self._version = plain_name(about.version, "unknown")
+        session.close()
+        self._tasks = _tasks(settings.tasks)
+        self.sizes = {split: len(tasks) for split, tasks in self._tasks.items()}
+
+    def open(self) -> Session:
+        return Session(self.settings, self._loop)
 
     def facts(self) -> dict[str, Any]:
-        return {"data": f"{self.variant} {self._version}, tools {self._tools}"}
+        return {"data": f"{self.variant} {self._version}, tools {self.tools}"}
 
     def data_of(self, split: str, number: int) -> Mapping[str, Any]:
-        return self._given[split][number]
+        return self._tasks[split][number]
 
     def make(self) -> McpEnv:
-        return McpEnv(self._settings, self._server, self._scorer, self._tools)
+        return McpEnv(self)
 
 
 def _tasks(text: str) -> dict[str, list[dict[str, Any]]]:
-    found = attempt(load(text, "env.tasks").target)
-    if isinstance(found, BaseException):
-        raise UserError(f"env.tasks={text} raised {described(found)}. Change `env.tasks`.")
-    fault = fault_of([found], DATA)
-    if fault or not isinstance(found, dict) or not found:
+    splits = attempt(load(text, "env.tasks").target)
+    if isinstance(splits, BaseException):
+        raise UserError(f"env.tasks={text} raised {described(splits)}. Change `env.tasks`.")
+    fault = fault_of([splits], DATA)
+    if fault or not isinstance(splits, dict) or not splits:
         raise UserError(f"env.tasks={text} gives no splits ({fault or 'a dict is needed'}).")
-    for split, tasks in found.items():
+    for split, tasks in splits.items():
         if not isinstance(tasks, list) or not all(
             isinstance(task, dict) and isinstance(task.get("ask"), str) for task in tasks
         ):
             raise UserError(
                 f'env.tasks={text}: the split {split} must be a list of {{"ask": "...", ...}}.'
             )
-    return found
+    return splits

@@ -10,13 +10,18 @@ without a reset, where a connection was lost in the middle of an episode.
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import quote, urlsplit
 
+from trace_bench.core.decode import shown
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Unreadable, read
+from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool
 from trace_bench.envs.outside import (
@@ -30,13 +35,14 @@ from trace_bench.envs.outside import (
     digest,
     plain_name,
     refuse,
-    reward_of,
+    result_of,
     tool_of,
 )
-from trace_bench.envs.outside.web import LONGEST, TaskApi, place
 
 SEEDS = {"train": (0, 512), "dev": (1_000_000, 128), "test": (2_000_000, 256)}
 """First seed and number of the tasks of a server without a Task API."""
+MOST_TASKS = 100_000
+LONGEST = Limits(4 * 2**20)
 _BASE = {"metadata", "type"}  # of every action, and not the agent's affair
 
 
@@ -50,17 +56,95 @@ class OpenEnvSettings(Outside):
     """A text before what the reset shows, for a world that does not say what is to be done."""
 
 
+class Server:
+    """The server of `env.url`, by plain HTTP: no redirect, no proxy. Raises UserError for what is
+    no address."""
+
+    name = ""  # of its environment
+
+    def __init__(self, url: str, deadline: float) -> None:
+        self._parts, self.deadline = urlsplit(url.rstrip("/")), deadline
+        if self._parts.scheme not in ("http", "https") or not self._parts.hostname:
+            raise UserError(f"env.url={url!r} is no http:// or https:// address.")
+        self.url = url.rstrip("/")
+
+    def ask(self, path: str, data: Mapping[str, Any] | None = None) -> Any:
+        """What a route answers; None for one that the server has not. Raises EpisodeError, also
+        when the whole answer is not there within the deadline."""
+        kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
+        connection = kind(self._parts.netloc, timeout=self.deadline)
+        late = threading.Event()
+        try:
+            connection.connect()
+            alarm = threading.Timer(self.deadline, _cut, (connection.sock, late))
+            alarm.start()
+            try:
+                value = self._answer(connection, path, data)
+            finally:
+                alarm.cancel()
+            if late.is_set():
+                raise TimeoutError
+            return value
+        except (OSError, HTTPException, ValueError) as error:
+            if late.is_set() or isinstance(error, TimeoutError):
+                refuse(f"{path}: no answer within {self.deadline:g} s (env.deadline)")
+            refuse(f"{path}: {described(error)}")
+        finally:
+            connection.close()
+
+    def _answer(self, connection: HTTPConnection, path: str, data: Any) -> Any:
+        body = None if data is None else json.dumps(data)
+        headers = {"Content-Type": "application/json"}
+        method = "GET" if data is None else "POST"
+        connection.request(method, self._parts.path + path, body, headers)
+        answer = connection.getresponse()
+        if answer.status in (404, 405, 501):
+            return None
+        if answer.status != 200:
+            refuse(f"{path} answered with status {answer.status}")
+        return read(answer.read(LONGEST.size + 1), LONGEST)
+
+    def splits(self) -> dict[str, int]:
+        """How many tasks each split has; none without a Task API. Raises EpisodeError."""
+        listed = self.ask(f"/{quote(self.name)}/splits")
+        sizes = {}
+        for one in listed if isinstance(listed, list) else ():
+            split = one.get("name") if isinstance(one, dict) else one
+            if not isinstance(split, str) or plain_name(split, "") != split:
+                refuse(f"a split is called {shown(split)}; allowed: letters, digits, _, . and -")
+            counted = self.ask(f"/{quote(self.name)}/num_tasks", {"split": split})
+            size = counted.get("num_tasks") if isinstance(counted, dict) else None
+            if type(size) is not int or not 0 <= size <= MOST_TASKS:
+                refuse(f"the split {split} has {shown(size)} tasks; allowed: 0 to {MOST_TASKS}")
+            sizes[split] = size
+        return sizes
+
+    def digests(self, split: str, stop: int, start: int = 0) -> list[str]:
+        """Of each task's description, so that a change is noticed; none where it shows none."""
+        where = {"split": split, "start": start, "stop": stop}
+        answer = self.ask(f"/{quote(self.name)}/task_range", where)
+        specs = answer.get("tasks") if isinstance(answer, dict) else None
+        if not isinstance(specs, list) or len(specs) != stop - start:
+            return []
+        return [digest(spec) for spec in specs]
+
+
+def _cut(sock: socket.socket, late: threading.Event) -> None:
+    """Ends an answer that has taken too long: whoever reads it reads its end."""
+    late.set()
+    sock.shutdown(socket.SHUT_RDWR)
+
+
 class Session:
     """A WebSocket, and with it an environment of one's own."""
 
-    def __init__(self, url: str, deadline: float) -> None:
+    def __init__(self, server: Server) -> None:
         from websockets.sync.client import connect
 
-        self._deadline = deadline
+        self._deadline = server.deadline
+        options: dict[str, Any] = {"max_size": LONGEST.size, "proxy": None, "compression": None}
         try:
-            self._socket = connect(
-                url, open_timeout=deadline, max_size=LONGEST.size, proxy=None, compression=None
-            )
+            self._socket = connect(f"ws{server.url[4:]}/ws", open_timeout=self._deadline, **options)
         except Exception as error:
             refuse(f"no session: {described(error)}")
 
@@ -76,12 +160,12 @@ class Session:
             refuse(f"the server's answer cannot be used: {error}")
         except Exception as error:
             refuse(f"the session is lost: {described(error)}")
-        found = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(found, dict):
+        content = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(content, dict):
             refuse(f"the server answered {answer!r:.100}; allowed: an object with `data`")
         if answer.get("type") == "error":
-            return {"error": found.get("code"), "message": str(found.get("message"))[:2000]}
-        return found
+            return {"error": content.get("code"), "message": str(content.get("message"))[:2000]}
+        return content
 
     def close(self) -> None:
         self._socket.close()
@@ -90,31 +174,35 @@ class Session:
 class OpenEnvEnv(OutsideEnv):
     """A session for each episode. `action`: the schema of an environment's own action."""
 
-    def __init__(self, settings: OpenEnvSettings, server: TaskApi, action: Any) -> None:
+    _session: Session | None = None  # from `begin` to `close`
+
+    def __init__(self, settings: OpenEnvSettings, server: Server, action: Any) -> None:
         super().__init__(settings)
         self._server, self._action = server, action
-        self._session: Any = None  # from `begin` to `close`
 
-    def begin(self, task: Task) -> tuple[str, Sequence[Tool]]:
+    def begin(self, task: Task) -> tuple[Answer, Sequence[Tool]]:
         data = dict(task.data)
-        if "split" in data:
-            self._server.same(data["split"], data["index"], data.pop("spec", None))
-        self._session = Session(f"ws{self._server.url[4:]}/ws", self._settings.deadline)
-        start = self._said(self._session.send("reset", data))
-        if start.over:
-            refuse("the episode is over at its start")
-        if start.reward is not None:
-            self._rewards.append(start.reward)
-        return "\n".join(filter(None, (self._settings.ask, start.text))) or "Begin.", self._found()
+        if (spec := data.pop("spec", None)) is not None:
+            split, index = data["split"], data["index"]
+            if self._server.digests(split, index + 1, index) != [spec]:
+                refuse(f"the server's task {index} of {split} has changed")
+        self._session = Session(self._server)
+        start = self._read(self._session.send("reset", data))
+        text = "\n".join(filter(None, (self._settings.ask, start.text))) or "Begin."
+        return Answer(text, start.reward, start.over), self._list_tools()
 
-    def _found(self) -> list[Tool]:
+    def _list_tools(self) -> list[Tool]:
         """MCP tools; without them one for the action of the environment's own."""
-        listed = self._session.send("step", {"type": "list_tools"})
-        seen = listed.get("observation")
-        tools = seen.get("tools") if isinstance(seen, dict) else None
+        listed = self._send({"type": "list_tools"})
+        observation = listed.get("observation")
+        tools = observation.get("tools") if isinstance(observation, dict) else None
         self._mcp = isinstance(tools, list) and "error" not in listed
         if not self._mcp:
-            return [tool_of("step", "Act in the environment.", _own(self._action))]
+            schema = dict(self._action) if isinstance(self._action, dict) else {}
+            properties = schema.get("properties")
+            arguments = properties.items() if isinstance(properties, dict) else ()
+            schema["properties"] = {name: kind for name, kind in arguments if name not in _BASE}
+            return [tool_of("step", "Act in the environment.", schema)]
         if not tools or len(tools) > MOST_TOOLS or not all(isinstance(t, dict) for t in tools):
             refuse(f"the server lists {len(tools or ())} tools; allowed: 1 to {MOST_TOOLS}")
         return [
@@ -125,17 +213,22 @@ class OpenEnvEnv(OutsideEnv):
         ]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
-        called = {"type": "call_tool", "tool_name": name, "arguments": arguments}
-        return self._said(self._session.send("step", called if self._mcp else arguments))
+        mcp = {"type": "call_tool", "tool_name": name, "arguments": arguments}
+        return self._read(self._send(mcp if self._mcp else arguments))
 
-    def _said(self, answer: dict[str, Any]) -> Answer:
+    def _send(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._session is not None
+        return self._session.send("step", action)
+
+    def _read(self, answer: dict[str, Any]) -> Answer:
         if answer.get("error") == "VALIDATION_ERROR":  # of the action, as the agent made it
             return Answer(f"ValueError: {answer['message']}")
         if "error" in answer:
             refuse(f"the server answered {answer['error']}: {answer['message']}")
-        if not isinstance(seen := answer.get("observation"), dict):
-            refuse(f"the observation is {seen!r:.100}; allowed: an object")
-        return answer_of(_text(seen), reward_of(answer.get("reward")), answer.get("done"))
+        observation = answer.get("observation")
+        if not isinstance(observation, dict):
+            refuse(f"the observation is {observation!r:.100}; allowed: an object")
+        return answer_of(_shown(observation), answer.get("reward"), answer.get("done"))
 
     def close(self) -> None:
         if self._session is not None:
@@ -143,31 +236,20 @@ class OpenEnvEnv(OutsideEnv):
             self._session = None
 
 
-def _own(schema: Any) -> dict[str, Any]:
-    """The arguments of an environment's own action, without what every action has."""
-    found = dict(schema) if isinstance(schema, dict) else {}
-    known = found.get("properties")
-    own = known.items() if isinstance(known, dict) else ()
-    return {**found, "properties": {key: kind for key, kind in own if key not in _BASE}}
-
-
-def _text(seen: dict[str, Any]) -> Any:
+def _shown(observation: dict[str, Any]) -> Any:
     """What the agent reads of an observation: a tool's result or its error; of another one what is
-    in it, without a name where it is a single text."""
-    if isinstance(error := seen.get("error"), dict):
+    in it, as a text where that is all. What it says about itself (`metadata`) is read only where
+    there is nothing else."""
+    if isinstance(error := observation.get("error"), dict):
         return f"Error: {error.get('message')}"
-    result = seen.get("result")
-    if "tool_name" in seen and isinstance(result, dict) and isinstance(result.get("content"), list):
-        parts = [
-            p.get("text") or f"[{p.get('type')}]" for p in result["content"] if dict is type(p)
-        ]
-        return ("Error: " if result.get("is_error") else "") + "\n".join(map(str, parts))
-    if "tool_name" in seen:
-        return result
-    left = {key: value for key, value in seen.items() if value not in (None, "", [], {})}
-    left = left if len(left) != 1 or "metadata" not in left else left["metadata"]
-    one = next(iter(left.values())) if isinstance(left, dict) and len(left) == 1 else None
-    return one if isinstance(one, str) else left or ""
+    result = observation.get("result")
+    if "tool_name" in observation:
+        return result_of(result) if isinstance(result, dict) and "content" in result else result
+    content = {k: v for k, v in observation.items() if v not in (None, "", [], {})}
+    about = content.pop("metadata", {})
+    content = content or (about if isinstance(about, dict) else {"metadata": about})
+    [first, *others] = content.values() or [""]
+    return content if others or not isinstance(first, str) else first
 
 
 class OpenEnvSuite(OutsideSuite):
@@ -179,7 +261,7 @@ class OpenEnvSuite(OutsideSuite):
         if find_spec("websockets") is None:
             raise UserError("env=openenv needs the package websockets. Change `env.python`.")
         super().__init__(settings)
-        self._server = TaskApi(settings.url, settings.deadline)
+        self._server = Server(settings.url, settings.deadline)
         asked("the OpenEnv server", self._describe, "env.url")
 
     def _describe(self) -> None:
@@ -191,10 +273,10 @@ class OpenEnvSuite(OutsideSuite):
         first = names[0] if isinstance(names, list) and names else self._about.get("name")
         server.name = first if isinstance(first, str) else "env"
         self.variant = plain_name(server.name, "env")
-        found = server.splits()
-        self._seeds = {} if found else SEEDS
-        self.sizes = found or {split: number for split, (_, number) in SEEDS.items()}
-        self._specs = {split: server.digests(split, number) for split, number in found.items()}
+        sizes = server.splits()
+        self._seeds = {} if sizes else SEEDS
+        self.sizes = sizes or {split: number for split, (_, number) in SEEDS.items()}
+        self._specs = {split: server.digests(split, number) for split, number in sizes.items()}
 
     def facts(self) -> dict[str, Any]:
         version = plain_name(self._about.get("version"), "unknown")
@@ -207,7 +289,9 @@ class OpenEnvSuite(OutsideSuite):
         """What the reset is given: a place in a split, or a seed."""
         if split in self._seeds:
             return {"seed": self._seeds[split][0] + number}
-        return {"seed": number, **place(self._specs, split, number)}
+        specs = self._specs[split]
+        spec = {"spec": specs[number]} if specs else {}
+        return {"seed": number, "split": split, "index": number, **spec}
 
     def make(self) -> OpenEnvEnv:
         return OpenEnvEnv(self._settings, self._server, self._action)

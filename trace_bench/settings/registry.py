@@ -42,7 +42,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "babyai": "trace_bench.envs.babyai:BabyAISuite",
         "mcp": "trace_bench.envs.mcp:McpSuite",
         "openenv": "trace_bench.envs.openenv:OpenEnvSuite",
-        "verifiers": "trace_bench.envs.verifiers.suite:VerifiersSuite",
+        "verifiers": "trace_bench.envs.verifiers:VerifiersSuite",
         "textarena": "trace_bench.envs.textarena:TextArenaSuite",
         **dict.fromkeys(
             ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),

@@ -3,17 +3,18 @@
 The agent's calls are passed on one by one. An episode ends when the world says so, after `steps`
 calls, and with a message without a call, since no user answers in between. What a world sends is
 checked here before it is used: what is no JSON or too large, a reward that is no number, a tool
-without a schema are failures of the environment, never of the agent. Runs in a worker with the
-standard's own packages, so it needs nothing but the standard library.
+without a schema are failures of the environment, never of the agent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
+import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -23,6 +24,7 @@ from trace_bench.core.decode import MESSAGES, shown
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.limits import fault_of, fits
 from trace_bench.core.protocols import Env
+from trace_bench.core.text import described
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs import SplitsByNumber
 from trace_bench.envs.check import repeats
@@ -31,6 +33,8 @@ T = TypeVar("T")
 SUCCESS = 1.0 - 1e-6
 MOST_TOOLS = 500  # of a world
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# Keywords by which a schema allows arguments beside those in `properties`.
+_OPEN = {"patternProperties", "oneOf", "anyOf", "allOf", "$ref", "if", "unevaluatedProperties"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,46 +73,49 @@ class OutsideEnv(Env):
         self._tools: dict[str, Tool] | None = None
 
     @abstractmethod
-    def begin(self, task: Task) -> tuple[str | Sequence[Message], Sequence[Tool]]:
-        """The task's text, or its messages, and the tools."""
+    def begin(self, task: Task) -> tuple[Answer | Sequence[Message], Sequence[Tool]]:
+        """The task as the world tells it, or its messages, and the tools."""
 
     @abstractmethod
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer: ...
 
     def stopped(self) -> bool:
-        """Whether the world ends the episode after the answers to a message, in `said`."""
+        """Whether the world ends the episode after the answers to a message, in `talk`."""
         return False
 
     def ended(self) -> float | None:
-        """The reward that comes at the end, of the conversation in `said`, if one does."""
+        """The reward that comes at the end, of the conversation in `talk`, if one does."""
         return None
 
     def reset(self, task: Task) -> Step:
         self.close()
         self._rewards, self._calls, self._over = list[float](), 0, False
-        asked, tools = self.begin(task)
+        opening, tools = self.begin(task)
         self._tools = {tool["function"]["name"]: tool for tool in tools}
         if len(self._tools) < len(tools):
             refuse("the world has two tools of one name")
-        opening = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        self.said: list[Message] = list(opening)
+        if isinstance(opening, Answer):
+            self._take(opening)
+            opening = [{"role": "user", "content": opening.text}]
+        if self._over:
+            refuse("the episode is over at its start")
+        self.talk: list[Message] = list(opening)
         return Step(tuple(opening), tools=tuple(tools))
 
     def step(self, action: Message) -> Step:
         if self._tools is None or self._over:
             refuse("step without a running episode; reset first")
-        self.said.append(action)
         calls = action.get("tool_calls") or ()
-        answers = []
+        self.talk.append(action)
         for call in calls:
-            answers.append(answer_call(call, self._answer(call)))
-            self.said.append(answers[-1])
+            self.talk.append(answer_call(call, self._answer(call, self._tools)))
+        answers = tuple(self.talk[len(self.talk) - len(calls) :])
         self._over = self._over or (bool(calls) and self.stopped())
         if calls and not self._over and self._calls < self._settings.steps:
-            return Step(tuple(answers))
+            return Step(answers)
         stop = StopReason.DONE if self._over or not calls else StopReason.TURN_LIMIT
         self._over = True
-        return Step(tuple(answers), done=True, score=self.score(), stop=stop)
+        return Step(answers, done=True, score=self.score(), stop=stop)
 
     def score(self) -> Score:
         """What the rewards so far amount to, and the one that comes at the end."""
@@ -120,16 +127,16 @@ class OutsideEnv(Env):
         share = earned / self._settings.full
         if share > 1 / SUCCESS:
             refuse(f"the reward is {earned:g}, more than env.full={self._settings.full:g}")
-        found = {"rewards": len(rewards), "earned": earned}
-        return Score(min(1.0, max(0.0, share)), share >= SUCCESS, found)
+        details = {"rewards": len(rewards), "earned": earned}
+        return Score(min(1.0, max(0.0, share)), share >= SUCCESS, details)
 
-    def _answer(self, call: Any) -> str:
+    def _answer(self, call: Any, tools: Mapping[str, Tool]) -> str:
         self._calls += 1  # also one that cannot be read
         try:
             name, arguments = read_call(call)
             if self._over or self._calls > self._settings.steps:
                 raise ValueError("the episode is over")
-            _allow(name, arguments, self._tools or {})
+            _allow(name, arguments, tools)
         except ValueError as error:
             return f"ValueError: {error}"
         try:
@@ -138,23 +145,28 @@ class OutsideEnv(Env):
             self.close()  # no later call may reach a world that is in another state
             self._tools = None
             raise
+        self._take(answer)
+        return answer.text
+
+    def _take(self, answer: Answer) -> None:
         self._over = answer.over
         self._rewards += [] if answer.reward is None else [answer.reward]
-        return answer.text
 
 
 def _allow(name: str, arguments: Mapping[str, Any], tools: Mapping[str, Tool]) -> None:
-    """Raises ValueError for a call that no tool takes; the world judges the arguments' types."""
+    """Raises ValueError for a call that no tool takes; the world judges the arguments' values."""
     if name not in tools:
         raise ValueError(f"unknown tool {name[:64]!r}; allowed: {', '.join(tools)}")
     schema = tools[name]["function"]["parameters"]
-    allowed = f"allowed: {', '.join(schema['properties']) or 'none'}"
-    for one in [] if schema.get("additionalProperties") else arguments:
-        if one not in schema["properties"]:
-            raise ValueError(f"unknown argument {one[:64]!r}; {allowed}")
-    for one in schema["required"]:
-        if one not in arguments:
-            raise ValueError(f"the argument {one} is missing; {allowed}")
+    properties = schema["properties"]
+    allowed = f"allowed: {', '.join(properties) or 'none'}"
+    others = schema.get("additionalProperties", not properties or bool(_OPEN & schema.keys()))
+    for argument in arguments if others is False else ():
+        if argument not in properties:
+            raise ValueError(f"unknown argument {argument[:64]!r}; {allowed}")
+    for argument in schema["required"]:
+        if argument not in arguments:
+            raise ValueError(f"the argument {argument} is missing; {allowed}")
 
 
 class OutsideSuite(SplitsByNumber):
@@ -168,13 +180,53 @@ class OutsideSuite(SplitsByNumber):
         """What every table reports of the world."""
 
     def about(self) -> dict[str, Any]:
-        """Those facts, and what the standard does not promise, as it was measured: for each promise
-        "yes", or the first fault."""
+        """Those facts, and whether the same actions give the same bytes, as it was measured: "yes",
+        or the first fault."""
         tasks = [task for split in self.splits() for task in self.tasks(split)]
-        tasks = tasks[: self._settings.measured]
-        found = repeats(self, tasks) if tasks else {}
-        measured = {name: fault or "yes" for name, fault in found.items()}
+        measured = {}
+        if tasks := tasks[: self._settings.measured]:
+            line = repeats(self, tasks)
+            measured = {line.name: "; ".join(line.faults) or "yes"}
         return {**self.facts(), "reward": self._settings.reward, **measured}
+
+
+class Loop:
+    """An event loop in a thread of its own: asynchronous libraries for environments that are not,
+    with connections that live between calls."""
+
+    def __init__(self) -> None:
+        self.events = asyncio.new_event_loop()
+        threading.Thread(target=self.events.run_forever, daemon=True).start()
+
+    def run(self, work: Awaitable[T], deadline: float) -> T:
+        """The result. Raises EpisodeError past the deadline and for any error of the work."""
+
+        async def awaited() -> T:
+            return await work
+
+        running = asyncio.run_coroutine_threadsafe(awaited(), self.events)
+        try:
+            return running.result(deadline)
+        except TimeoutError:
+            running.cancel()
+            refuse(f"no answer within {deadline:g} s (env.deadline)")
+        except EpisodeError:
+            raise
+        except Exception as error:
+            refuse(described(cause_of(error)))
+
+    def alive(self) -> bool:
+        """Whether it still runs what it is given: work that blocks its thread cannot be ended."""
+        answered = threading.Event()
+        self.events.call_soon_threadsafe(answered.set)
+        return answered.wait(1.0)
+
+
+def cause_of(error: BaseException) -> Exception:
+    """The error itself, of groups in groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, Exception) else ConnectionError("it was given up")
 
 
 # -- what a world sends, checked where it arrives ------------------------------------------------
@@ -204,21 +256,38 @@ def reward_of(reward: Any) -> float | None:
     return float(reward)
 
 
+def result_of(result: Mapping[str, Any]) -> Any:
+    """What an MCP tool answered: its texts, also those of embedded resources, one below the other,
+    and of what is no text the kind; without any content, the structured content."""
+    parts, texts = result.get("content") or [], []
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        refuse(f"a tool's answer is {shown(parts)}; allowed: a list of objects")
+    for part in parts:
+        holder = part["resource"] if isinstance(part.get("resource"), dict) else part
+        text = holder.get("text")
+        texts.append(text if isinstance(text, str) else f"[{part.get('type')}]")
+    structured = result.get("structured_content", result.get("structuredContent"))
+    if not parts and structured is not None:
+        return structured
+    failed = result.get("is_error", result.get("isError"))
+    return ("Error: " if failed else "") + "\n".join(texts)
+
+
 def tool_of(name: Any, description: Any, schema: Any) -> Tool:
     """A tool from outside, checked. Raises EpisodeError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         refuse(f"a tool is called {shown(name)}; allowed: up to 64 letters, digits, _, . and -")
     if fault := fault_of([description, schema], MESSAGES):
         refuse(f"the tool {name} cannot be used: {fault}")
-    given = dict(schema) if isinstance(schema, dict) else {"type": shown(schema)}
-    kind = given.setdefault("type", "object")
-    properties = given.setdefault("properties", {})
+    arguments = dict(schema) if isinstance(schema, dict) else {"type": shown(schema)}
+    kind = arguments.setdefault("type", "object")
+    properties = arguments.setdefault("properties", {})
     if kind != "object" or not isinstance(properties, dict):
         refuse(f"the arguments of the tool {name} are of type {kind}; allowed: an object")
-    needed = given.setdefault("required", [])
+    needed = arguments.setdefault("required", [])
     if not isinstance(needed, list) or any(one not in properties for one in needed):
         refuse(f"the tool {name} requires {shown(needed)}, which it does not describe")
-    return tool_json(name, description if isinstance(description, str) else "", given)
+    return tool_json(name, description if isinstance(description, str) else "", arguments)
 
 
 def digest(value: Any) -> str:
@@ -228,8 +297,8 @@ def digest(value: Any) -> str:
 
 def plain_name(text: Any, otherwise: str) -> str:
     """A world's name of itself, as a part of a suite's name."""
-    found = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:60] if type(text) is str else ""
-    return found or otherwise
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:60] if type(text) is str else ""
+    return plain or otherwise
 
 
 def asked(what: str, ask: Callable[[], T], setting: str) -> T:
