@@ -157,14 +157,6 @@ def test_without_a_compiler_nothing_begins(tmp_path: Path, monkeypatch: pytest.M
         preflight._compiler(VerlSettings())
 
 
-def test_sequences_are_shared_with_flash_attention_only() -> None:
-    with pytest.raises(UserError, match="sequence_parallel=2 needs packed sequences"):
-        preflight._shape(VerlSettings(gpus=2, sequence_parallel=2))
-    preflight._shape(VerlSettings(gpus=2, sequence_parallel=2, flash_attention=True))
-    with pytest.raises(UserError, match="sequence_parallel=3 does not divide 2 GPUs"):
-        preflight._shape(VerlSettings(gpus=2, sequence_parallel=3, flash_attention=True))
-
-
 @pytest.mark.parametrize(
     ("mean", "limit", "stops"),
     [(0.09, 0.0, False), (0.11, 0.0, True), (0.49, 0.05, False), (0.51, 0.05, True),

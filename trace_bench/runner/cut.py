@@ -23,7 +23,7 @@ from trace_bench.trainers.settings import Recipe
 MOST: Mapping[str, Mapping[str, float]] = {  # what these settings are at most
     "trainer": {
         "group_size": 4, "groups": 2, "epochs": 1, "minibatches": 1, "resample": 1,
-        "gpus": 2, "nnodes": 1, "tensor_parallel": 1, "sequence_parallel": 1, "workers": 1,
+        "gpus": 2, "nnodes": 1, "tensor_parallel": 1, "workers": 1,
         "save_every": 1, "restarts": 1, "serving": 0.0, "batch_tokens": 16384,
     },
     "method": {

@@ -145,8 +145,6 @@ class VerlSettings(Recipe):
     flash_attention: bool = False
     """On GPUs: packed sequences by flash-attn, which compiles for an hour where no wheel fits; else
     padded, by torch."""
-    sequence_parallel: int = field(default=1, metadata=number(1))
-    """GPUs that share one sequence (Ulysses, arXiv 2309.14509); needs flash_attention."""
     verl: tuple[str, ...] = ()
     """More of verl's settings, in Hydra's notation:
     trainer.verl='["trainer.balance_batch=false"]'."""

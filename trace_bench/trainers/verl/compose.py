@@ -251,7 +251,6 @@ def _on_gpu(s: VerlSettings) -> dict[str, Any]:
         ),
         "actor_rollout_ref.model.enable_gradient_checkpointing": True,
         "actor_rollout_ref.model.use_fused_kernels": True,
-        f"{engine}.ulysses_sequence_parallel_size": s.sequence_parallel,
         f"{engine}.model_dtype": "fp32",
         f"{engine}.param_offload": s.offload,
         f"{engine}.optimizer_offload": s.offload,

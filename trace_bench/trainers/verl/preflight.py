@@ -113,17 +113,11 @@ def _shape(settings: VerlSettings) -> None:
             f"shared evenly by trainer.minibatches={s.minibatches} optimizer steps and {ranks} "
             "processes (trainer.gpus x trainer.nnodes). Change one of them."
         )
-    if s.sequence_parallel > 1 and not (s.flash_attention and s.device == "cuda"):
+    if ranks % s.tensor_parallel:
         raise UserError(
-            f"trainer.sequence_parallel={s.sequence_parallel} needs packed sequences: "
-            "trainer.flash_attention=true with trainer.device=cuda. Set one or the other."
+            f"trainer.tensor_parallel={s.tensor_parallel} does not divide {ranks} GPUs "
+            "(trainer.gpus x trainer.nnodes). Change one of them."
         )
-    for name in ("sequence_parallel", "tensor_parallel"):
-        if ranks % (size := getattr(s, name)):
-            raise UserError(
-                f"trainer.{name}={size} does not divide {ranks} GPUs (trainer.gpus x "
-                "trainer.nnodes). Change one of them."
-            )
 
 
 def _divergence(spec: JobSpec) -> None:
