@@ -38,7 +38,7 @@ COMMANDS = {
     "check",
     "new",
     "rehearse",
-}  # python -m trace_bench.NAME, single files
+}  # python -m trace_bench.NAME
 OTHER_THINGS = {  # of the same name as a part
     ("runner/report", "base"),  # the row of the base agent
     ("results/records", "base"),  # and its key in a record

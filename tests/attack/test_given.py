@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from forks import forked
-from servers.scripted import Answer, serve
 from toy import ToySuite
 
 from trace_bench.__main__ import main
@@ -23,6 +22,7 @@ from trace_bench.core.store import write_json
 from trace_bench.core.text import without_password
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls
 from trace_bench.models.convert import convert
+from trace_bench.rehearse.scripted import Answer, serve
 from trace_bench.trackers.jsonl import Metrics, Silent
 
 SECRET = "hunter2"

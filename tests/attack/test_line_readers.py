@@ -45,7 +45,7 @@ from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
 from trace_bench.trainers.verl.spec import Arrivals, StepFiles
 
-quick = settings(max_examples=60, deadline=None, derandomize=True)
+quick = settings(max_examples=25, deadline=None, derandomize=True)
 
 NAMES = "call index purpose task seed adapter agent version trial score stop error tokens attempt"
 NAMES += " turns malformed trajectory role digest text cut status retract prompt_tokens"

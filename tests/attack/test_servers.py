@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from playing import play
-from servers.scripted import Answer, chat, models, serve
 from toy import ToySuite
 
 from trace_bench.core.errors import EpisodeError
@@ -24,6 +23,7 @@ from trace_bench.llm.client import Client, Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.policies.endpoints import OpenAISettings, served
 from trace_bench.policies.openai import OpenAIPolicy
+from trace_bench.rehearse.scripted import Answer, chat, models, serve
 from trace_bench.settings.schema import RoleSettings
 
 BODY = {"model": "m", "messages": []}

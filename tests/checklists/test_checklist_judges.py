@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.scripted import Answer, Server, chat, serve
 
 from trace_bench.checklists.items import REPLY, Checklist, Item
 from trace_bench.checklists.judges import (
@@ -39,6 +38,7 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Message
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
+from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.settings.schema import RoleSettings
 
 USER: Message = {"role": "user", "content": "Turn wifi on and text Ann."}

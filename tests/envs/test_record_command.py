@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from recordings import PHONE, follow, recorded, suite, write
-from servers.scripted import Answer, chat, serve
 
 from trace_bench.__main__ import main as run_main
 from trace_bench.checklists.items import read_checklists
 from trace_bench.core.store import read_json, read_lines
 from trace_bench.record.__main__ import main
 from trace_bench.record.dialogues import Folder, held_out, scenario_of
+from trace_bench.rehearse.scripted import Answer, chat, serve
 
 Said = pytest.CaptureFixture[str]
 COMMAND = ("suite", "env=toolsandbox", "split=train", "turns=2", "evaluation.split=dev")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from recordings import PHONE, follow, recorded, suite, write
-from servers.scripted import Answer, Server, chat, serve
 
 from trace_bench.__main__ import main
 from trace_bench.checklists.talk import ToolCall
@@ -22,6 +21,7 @@ from trace_bench.envs.recorded.data import read_record
 from trace_bench.envs.recorded.tools import Behind, Rates, altered, fault_of, read_result
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
+from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.sandbox.choose import Processes, suite_in
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.pool import Pool

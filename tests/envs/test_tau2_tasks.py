@@ -17,7 +17,6 @@ pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
 from playing import play
 from sandboxes import chosen, in_process, in_sandbox
-from servers.scripted import Answer, chat, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
@@ -27,6 +26,7 @@ from trace_bench.envs.tau2.score import assertions
 from trace_bench.envs.tau2.suite import Tau2Settings, Tau2Suite
 from trace_bench.envs.tau2.world import AGENT
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
+from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.runner.pipeline import run
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.compose import compose

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers.scripted import Answer, Script, chat, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_extra, check_urls, read_key
+from trace_bench.rehearse.scripted import Answer, Script, chat, serve
 
 KEY = "sk-planted-1234567890"
 BODY = {"model": "m", "messages": []}

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.scripted import Answer, Server, chat, serve
 
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.types import Message
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.llm.structured import Unusable, read_block, read_json
+from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.runner import build
 from trace_bench.settings.schema import RoleSettings
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from named import method
 from recordings import recorded, write_apart
-from servers.scripted import Answer, chat, serve
 from trace_lab import ScriptedTrainer
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import AssignsAdvantages, HasChecklist, PlannedRun, RunContext
+from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.results.compare import cells
 from trace_bench.results.details import checklists
 from trace_bench.results.places import find

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.scripted import Answer, Server, chat, serve
 from writer import BAD, FOUND, GOOD, Writer, block
 
 from trace_bench.core.errors import UserError
+from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from playing import FunctionPolicy, play
-from servers.scripted import serve
 from test_written import load
 from toy import ToyEnv, ToySuite
 from trace_lab import BASE, MemoryLab
@@ -46,6 +45,7 @@ from trace_bench.methods.trace.settings import Budget, SynthesisSettings, TraceS
 from trace_bench.methods.trace.tasks import Generated
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
+from trace_bench.rehearse.scripted import serve
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress

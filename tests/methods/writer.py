@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from servers.scripted import Answer, chat
+from trace_bench.rehearse.scripted import Answer, chat
 
 GOOD = (Path(__file__).parent / "written" / "good.txt").read_text()
 FOUND = ("restores_service", "sends_messages", "talks_politely", "reads_carefully")

@@ -11,7 +11,6 @@ import pytest
 from models import byte_tokenizer
 from playing import play
 from sandboxes import in_process as suite
-from servers.scripted import Answer, chat, models, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnReply, TurnRequest
@@ -19,6 +18,7 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.openai import OpenAIPolicy
+from trace_bench.rehearse.scripted import Answer, chat, models, serve
 
 HELLO = ({"role": "system", "content": "S."}, {"role": "user", "content": "Hello."})
 TOOL = {

@@ -13,7 +13,6 @@ import pytest
 import torch
 from playing import play
 from safetensors.torch import save_file
-from servers.scripted import Answer, chat, models, serve
 from toy import ToyEnv, ToySuite
 
 from trace_bench.core.errors import UserError
@@ -22,6 +21,7 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Task
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies import openai
 from trace_bench.policies.openai import OpenAIPolicy
+from trace_bench.rehearse.scripted import Answer, chat, models, serve
 
 HELLO = ({"role": "user", "content": "Hello."},)
 

@@ -14,7 +14,6 @@ from playing import play
 from sandboxes import in_process as suite
 from servers.agent import serving
 from servers.lora import lora_server
-from servers.scripted import Answer, Script, models, serve
 from thinking import AskingSuite
 
 from trace_bench.core.errors import UserError
@@ -27,6 +26,7 @@ from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router
+from trace_bench.rehearse.scripted import Answer, Script, models, serve
 from trace_bench.serve.engine import LocalEngine
 from trace_bench.serve.forward import Forward
 from trace_bench.serve.local import Local, States

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.scripted import Answer, Server, chat, models, serve
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
@@ -15,6 +14,7 @@ from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.store import read_json, read_lines
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.openai import OpenAIPolicy
+from trace_bench.rehearse.scripted import Answer, Server, chat, models, serve
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 FIRST = TurnRequest(-1, ({"role": "user", "content": "Hello."},), (TOOL,), max_tokens=33)

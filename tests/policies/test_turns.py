@@ -12,7 +12,6 @@ from models import save_adapter, save_model
 from peft import PeftModel
 from playing import play
 from sandboxes import in_process as suite
-from servers.scripted import Answer, chat, models, serve
 from transformers import AutoModelForCausalLM
 
 from trace_bench.core.errors import UserError
@@ -22,6 +21,7 @@ from trace_bench.llm.client import Endpoint
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router, shown
+from trace_bench.rehearse.scripted import Answer, chat, models, serve
 from trace_bench.show import render
 from trace_bench.tiny import MODEL_FOLDER
 

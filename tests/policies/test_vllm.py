@@ -16,7 +16,6 @@ import torch
 from playing import play
 from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
-from servers.vllm import VARIABLE, serve
 
 from trace_bench.core.beginning import adapter_hash
 from trace_bench.core.decode import convert
@@ -30,6 +29,7 @@ from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import served_name
+from trace_bench.rehearse.vllm import VARIABLE, serve
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 from trace_bench.tiny import MODEL_FOLDER

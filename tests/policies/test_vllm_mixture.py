@@ -12,7 +12,6 @@ import pytest
 import torch
 from models import save_adapter, save_mixture
 from playing import play
-from servers.vllm import VARIABLE, serve
 from thinking import OPENED, AskingSuite
 
 from trace_bench.core.protocols import RunContext
@@ -20,6 +19,7 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.endpoints import OpenAISettings, served
 from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.talk import Thoughts
+from trace_bench.rehearse.vllm import VARIABLE, serve
 from trace_bench.trainers.adapters import begin_with, restart
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.record import exact

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from models import byte_tokenizer
-from servers.vllm import VARIABLE
 from test_call_formats import ARGUMENTS, STOCK, WANTED, template
 
 from trace_bench.core.chat import call_json
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.talk import read_message
+from trace_bench.rehearse.vllm import VARIABLE
 
 pytestmark = [
     pytest.mark.vllm,

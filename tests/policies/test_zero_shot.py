@@ -11,7 +11,6 @@ import torch
 from playing import play
 from safetensors.torch import save_file
 from sandboxes import in_process as suite
-from servers.scripted import Answer, chat, models, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, Message
@@ -20,6 +19,7 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.scripted import IdlePolicy
+from trace_bench.rehearse.scripted import Answer, chat, models, serve
 from trace_bench.tiny import MODEL_FOLDER
 
 ADAPTERS = (AdapterRef("wifi@1", "w"), AdapterRef("mail@1", "m"))

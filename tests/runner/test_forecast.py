@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from servers.scripted import models, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
+from trace_bench.rehearse.scripted import models, serve
 from trace_bench.runner.build import run_context
 from trace_bench.runner.forecast import describe
 from trace_bench.runner.pipeline import run

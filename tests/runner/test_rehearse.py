@@ -11,10 +11,10 @@ from recordings import recorded, write_apart
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Check, Score, Task, Turn
-from trace_bench.llm.stand_in import answer
 from trace_bench.models.miniature import make
 from trace_bench.play.suites import Suites
-from trace_bench.rehearse import main
+from trace_bench.rehearse.__main__ import main
+from trace_bench.rehearse.roles import answer
 from trace_bench.results.runs import read_run
 from trace_bench.runner.cut import small
 from trace_bench.settings.choices import conf_dir
@@ -134,7 +134,9 @@ def test_an_experiment_is_rehearsed(
         more[name] = [f"env.folder={write_apart(tmp_path / 'recordings', recorded(6))}"]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     kept = []
-    monkeypatch.setattr("trace_bench.rehearse.shutil.rmtree", lambda path, **_: kept.append(path))
+    monkeypatch.setattr(
+        "trace_bench.rehearse.__main__.shutil.rmtree", lambda path, **_: kept.append(path)
+    )
     with ahead(0 if name == "smoke" else 2) as children:
 
         def start(folder: Path) -> Ahead:
@@ -142,7 +144,7 @@ def test_an_experiment_is_rehearsed(
             return children.pop().begin("trace_bench.rehearse", folder / "log.txt", *words)
 
         if children:
-            monkeypatch.setattr("trace_bench.rehearse._start", start)
+            monkeypatch.setattr("trace_bench.rehearse.__main__._start", start)
         code = main([f"experiment={name}", *more.get(name, ())])
     said = capfd.readouterr().out
     assert code == 0 and "FAILED" not in said, said

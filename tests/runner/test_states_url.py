@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from servers.agent import serving
 from servers.lora import lora_server
-from servers.scripted import models, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.rehearse.scripted import models, serve
 from trace_bench.runner.forecast import describe
 from trace_bench.runner.pipeline import run
 from trace_bench.serve.engine import LocalEngine

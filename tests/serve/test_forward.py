@@ -15,12 +15,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from servers.agent import Served, routed_agent, serving
-from servers.scripted import Answer, Server, chat, models, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.served import served_name
+from trace_bench.rehearse.scripted import Answer, Server, chat, models, serve
 from trace_bench.serve.forward import Forward
 
 
@@ -88,7 +88,8 @@ def ask(served: Served, text: str = "send a message", **fields: Any) -> httpx.Re
 def test_each_conversation_goes_to_its_adapter(tmp_path: Path) -> None:
     with both(tmp_path) as (served, behind, _, there):
         first = len(behind.bodies())
-        answer = ask(served, seed=3, tools=[{"type": "function", "function": {"name": "f"}}]).json()
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        answer = ask(served, seed=3, stop="x", tools=tools).json()
         assert answer["model"] == "agent" and answer["choices"][0]["message"]["content"] == "Hm."
         talk = [{"role": "user", "content": "remind me"}, answer["choices"][0]["message"],
                 {"role": "user", "content": "send a message"}]  # fmt: skip
@@ -101,7 +102,7 @@ def test_each_conversation_goes_to_its_adapter(tmp_path: Path) -> None:
         assert [body["model"] for body in asked] == [a, b, "m", "m", b]
         guided = {"role": "system", "content": "Guidance: Be brief."}
         assert [body["messages"][0] == guided for body in asked] == [True, True, True, False, True]
-        assert (asked[0]["seed"], asked[0]["max_tokens"]) == (3, 16)
+        assert [asked[0][k] for k in ("seed", "max_tokens", "stop")] == [3, 16, ["x"]]
         assert asked[0]["tools"][0]["function"]["name"] == "f" and "tools" not in asked[2]
         assert any("adapter a@0001, 10 + 2 tokens" in line for line in served.lines)
 
@@ -117,21 +118,6 @@ def test_a_restarted_server_is_given_its_adapters_again(tmp_path: Path, stream: 
         assert ask(served, model="b@0001").status_code == 200
         script.fault = Answer({"error": {"message": "gone"}}, 404)
         assert "gone" in ask(served).json()["error"]["message"]
-
-
-def test_the_shape_of_an_answer_is_asked_for_there_as_it_is_here(tmp_path: Path) -> None:
-    """Schemas that this process does not know are for the server behind to judge."""
-    named = {"name": "x", "strict": True, "schema": {"not": {}, "type": "object"}}
-    wanted = {"type": "json_schema", "json_schema": named}
-    tool = {"type": "function", "function": {"name": "f"}}
-    with both(tmp_path) as (served, behind, script, _):
-        assert ask(served, response_format=wanted, tools=[tool]).status_code == 200
-        assert behind.bodies()[-1]["response_format"] == wanted
-        assert ask(served, response_format={"type": "text"}).status_code == 200
-        assert "response_format" not in behind.bodies()[-1]
-        script.fault = Answer({"error": {"message": "this grammar is not supported"}}, 400)
-        answer = ask(served, response_format=wanted)
-        assert answer.status_code == 400 and "this grammar" in answer.json()["error"]["message"]
 
 
 def test_a_stream_goes_through_under_the_clients_name(tmp_path: Path) -> None:

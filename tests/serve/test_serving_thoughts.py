@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 from servers.agent import serving
-from servers.scripted import serve
 from test_forward import Behind
 from thinking import OPENED, SWITCH, save_thinker
 
@@ -16,7 +15,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import AGENT, CONFIG
 from trace_bench.core.store import write_json, write_text
 from trace_bench.core.types import AgentSpec
-from trace_bench.serve.__main__ import _forward, _local, _parser, thinking_of
+from trace_bench.rehearse.scripted import serve
+from trace_bench.serve.__main__ import _parser, forward, local, thinking_of
 from trace_bench.serve.request import ServeSettings
 
 TEMPLATE = OPENED.replace("assistant\n<think>\n", "assistant\n" + SWITCH + "{% if " + (
@@ -36,18 +36,18 @@ def run_in(folder: Path, **policy: Any) -> Path:
 def prompts(run: Path, say: str) -> tuple[int, int]:
     """The tokens that a conversation's first and second prompt have there."""
     agent = AgentSpec(str(run.parent / "model"))
-    answerer, _ = _local(_parser().parse_args([str(run)]), agent, ServeSettings(), None)
+    answerer = local(_parser().parse_args([str(run)]), agent, ServeSettings(), None)
     body: dict[str, Any] = {"model": "agent", "max_tokens": 24, "temperature": 1, "seed": 1}
     with serving(answerer, agent) as served:
-        found, messages = [], ONE
+        counts, messages = [], ONE
         for _ in range(2):
             answer = httpx.post(
                 f"{served.url}/v1/chat/completions", json={**body, "messages": messages}, timeout=60
             ).json()
-            found.append(answer["usage"]["prompt_tokens"])
+            counts.append(answer["usage"]["prompt_tokens"])
             said = {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}
             messages = [*messages, said, {"role": "user", "content": say}]
-    return found[0], found[1]
+    return counts[0], counts[1]
 
 
 def test_this_process_thinks_as_the_run_did(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_the_server_behind_is_told_whether_to_think(tmp_path: Path) -> None:
     with serve(Behind()) as behind:
         for settings, wanted in (({}, None), ({"thinking": False}, {"enable_thinking": False})):
             run = run_in(tmp_path / "run", **settings)
-            given = _parser().parse_args([str(run), "--backend", behind.url])
-            answerer, _ = _forward(given, AgentSpec("m"), ServeSettings(), None)
+            options = _parser().parse_args([str(run), "--backend", behind.url])
+            answerer = forward(options, AgentSpec("m"), ServeSettings(), None)
             with serving(answerer, AgentSpec("m")) as served:
                 body = {"model": "agent", "messages": ONE}
                 httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=30)

@@ -18,7 +18,7 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import models_of
 from trace_bench.serve.app import Answerer, App, config
 from trace_bench.serve.engine import LocalEngine
-from trace_bench.serve.local import Local, States
+from trace_bench.serve.local import Local
 from trace_bench.serve.request import ServeSettings
 
 
@@ -35,12 +35,11 @@ def serving(
     agent: AgentSpec,
     settings: ServeSettings | None = None,
     key: str | None = None,
-    states: States | None = None,
 ) -> Iterator[Served]:
     """Serves until the end of the block, on a free port of this machine."""
     settings = settings or ServeSettings()
     served = Served("", backend)
-    app = App(backend, models_of(agent, settings.name), settings, key, served.lines.append, states)
+    app = App(backend, models_of(agent, settings.name), settings, key, served.lines.append)
     listening = socket.create_server(("127.0.0.1", 0), backlog=512)
     served.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     server = uvicorn.Server(config(app, replace(settings, grace=5)))

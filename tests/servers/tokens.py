@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servers.scripted import Answer, Script, models, serve
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
 from trace_bench.policies.loading import load_model
 from trace_bench.policies.local import backend_of
+from trace_bench.rehearse.scripted import Answer, Script, models, serve
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.scripted import Answer, chat, models, serve
 
 from trace_bench.__main__ import main
+from trace_bench.rehearse.scripted import Answer, chat, models, serve
 
 pytest.importorskip("wandb", reason="the tracker needs wandb, which is not installed")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import verl_job as jobs
-from servers.scripted import models, serve
 
+from trace_bench.rehearse.scripted import models, serve
 from trace_bench.trainers.verl.compose import environment
 from trace_bench.trainers.verl.nodes import asked, joined, missing
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trace_bench.rehearse import main
-from trace_bench.serve.stand_in import VLLM
+from trace_bench.rehearse.__main__ import main
+from trace_bench.rehearse.vllm import VARIABLE
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -24,4 +24,4 @@ def test_the_papers_road_with_verl(
     assert code == 0 and "FAILED" not in said, said
     assert "trainer=verl: " in said and "adapters loaded into the agent's server" in said
     assert "resumed; each is in the ledger once" in said
-    assert ("a real vLLM on the CPU served the agent" in said) == (VLLM in os.environ)
+    assert ("a real vLLM on the CPU served the agent" in said) == (VARIABLE in os.environ)

@@ -14,7 +14,6 @@ import base64
 import os
 import random
 import re
-import ssl
 import threading
 import zlib
 from collections.abc import AsyncIterable, Mapping
@@ -121,11 +120,10 @@ class Client:
         headers = {"Accept-Encoding": "gzip, deflate", "Content-Type": "application/json"}
         if self.endpoint.key:
             headers["Authorization"] = f"Bearer {self.endpoint.key}"
-        context = ssl.create_default_context()
         return aiohttp.ClientSession(
             headers=headers,
             auto_decompress=False,  # `decompressed` has a limit
-            connector=aiohttp.TCPConnector(limit=self.endpoint.concurrency, ssl=context),
+            connector=aiohttp.TCPConnector(limit=self.endpoint.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
         )

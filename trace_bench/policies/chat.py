@@ -108,10 +108,6 @@ class Chat:
         """The most characters that one token can stand for."""
         return max(map(len, self.tokenizer.get_vocab()))
 
-    def piece(self, token: int) -> str:
-        """The text of one token; U+FFFD for what is no character by itself."""
-        return str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False))
-
     def check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Raises UserError if the template leaves the tools out of the prompt."""
         if self.render(messages, tools) == self.render(messages):

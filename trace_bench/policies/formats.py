@@ -48,12 +48,9 @@ class Reply:
 
 
 class Format(ABC):
-    """How a model writes tool calls. `begin`: the text with which they begin. `around`: the texts
-    around the JSON of a call, with the key of its arguments, for a turn that is held to a call;
-    None where a call is no JSON."""
+    """How a model writes tool calls. `begin`: the text with which they begin."""
 
     begin: ClassVar[str]
-    around: ClassVar[tuple[tuple[str, ...], tuple[str, ...], str] | None] = None
 
     @abstractmethod
     def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
@@ -156,7 +153,6 @@ class Hermes(Format):
     `objects`: the template takes arguments as an object; else as the sampled text."""
 
     begin = "<tool_call>"
-    around = (("<tool_call>", "\n"), ("\n", CALL_END), "arguments")
 
     def __init__(self, objects: bool = False) -> None:
         self.objects = objects
@@ -252,7 +248,6 @@ class Llama(Format):
     {"name": "...", "parameters": {...}}."""
 
     begin = '{"name"'
-    around = ((), (), "parameters")
 
     def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
         body = text.strip().removeprefix(_MARK).strip()

@@ -6,9 +6,8 @@ import math
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import check_paths, read_adapter
-from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler, TokenGuide
+from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
 from trace_bench.policies.loading import DType, load_model
 from trace_bench.policies.talk import Talk, Thoughts
 
@@ -93,16 +92,11 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
                 self._backend.add(read_adapter(ref, self._backend.shapes))
                 self._adapters[name] = ref.path
 
-    def submit(
-        self,
-        requests: Sequence[TurnRequest],
-        guides: Mapping[int, TokenGuide] = MappingProxyType({}),
-    ) -> None:
-        """Queues turns. A prompt that does not fit the context gets a `context_full` reply.
-        `guides`: of the episodes whose turn is held to a schema."""
+    def submit(self, requests: Sequence[TurnRequest]) -> None:
+        """Queues turns. A prompt that does not fit the context gets a `context_full` reply."""
         for request in requests:
             try:
-                self._submit(request, guides.get(request.episode))
+                self._submit(request)
             except Exception as error:  # fails this episode only
                 text = f"{type(error).__name__}: {error}"
                 self._ready.append(TurnReply(request.episode, None, error=text))
@@ -123,7 +117,11 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
 
     def partial(self, episode: int) -> str:
         """The text of an open turn before its first tool call, stripped; it only grows."""
-        return self.chat.partial(self._engine.sampled(episode))
+        return self.chat.partial(self._engine.sampled(episode).ids)
+
+    def cut(self, episode: int) -> TurnReply:
+        """Ends an open turn where it is; the episode has to be released."""
+        return self._reply(self._engine.sampled(episode))
 
     def release(self, episode: int) -> None:
         self._engine.release(episode)
@@ -176,7 +174,7 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         for prompt, state in zip(together, out.float().cpu().numpy(), strict=True):
             self._states[prompt] = array("f", state.tobytes())
 
-    def _submit(self, request: TurnRequest, guide: TokenGuide | None) -> None:
+    def _submit(self, request: TurnRequest) -> None:
         talk, name = self._open.get(request.episode), request.adapter
         if name is not None and name not in self._adapters:
             raise unknown("adapter", name, self._adapters, "agent.adapters")
@@ -200,7 +198,6 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
                 talk.seed(request.seed),
                 request.temperature,
                 request.max_tokens,
-                guide,
                 kept,
             )
         )

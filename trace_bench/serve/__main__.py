@@ -3,8 +3,7 @@ trained: its prompt, its router and its adapters.
 
 RUN is the folder of a finished run, a folder with an agent.json, or such a file. Without --backend
 the model runs in this process. With it, the server of that address (vLLM with --enable-lora) runs
-the model, and this one picks the adapter of each conversation. With --states this process also
-shows the model's hidden states (`policy.states_url`); RUN may then be a model's folder.
+the model, and this one picks the adapter of each conversation.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from trace_bench.core.checked import build
 from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import AGENT, CONFIG
+from trace_bench.core.run_files import CONFIG
 from trace_bench.core.summary import read_settings
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.routing.merge import beside
@@ -34,10 +33,7 @@ from trace_bench.serve.request import Model, ServeSettings
 from trace_bench.settings.help import documented
 
 if TYPE_CHECKING:
-    from trace_bench.llm.client import Endpoint
-    from trace_bench.policies.endpoints import StateServers
     from trace_bench.serve.app import Answerer
-    from trace_bench.serve.local import States
 
 BASE = "base"
 OPTIONS = {
@@ -50,7 +46,6 @@ OPTIONS = {
     "policy.deadline": "--deadline",
     "policy.device": "--device",
     "policy.key_env": "--backend-key-env",
-    "policy.states_url": "--states-url",
     **{f"serve.{field.name}": f"--{field.name}" for field in fields(ServeSettings)},
 }
 """What a run's settings are called here, in the errors of parts that both have."""
@@ -80,13 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend-model", help="the base model's name there (the agent's own)")
     parser.add_argument("--backend-key-env", help="environment variable with the key for it")
     parser.add_argument(
-        "--states", action="store_true", help="show the base model's hidden states (/v1/embeddings)"
-    )
-    parser.add_argument(
-        "--states-url", help="with --backend: address of a server that shows them to the router"
-    )
-    parser.add_argument("--states-key-env", help="environment variable with the key for it")
-    parser.add_argument(
         "--deadline", type=float, default=300.0, help="seconds for an answer of it (%(default)s)"
     )
     about = documented(ServeSettings)
@@ -98,61 +86,51 @@ def _parser() -> argparse.ArgumentParser:
 
 @command()
 def main(arguments: Sequence[str]) -> int:
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
         import trace_bench.serve.app  # noqa: F401 (needs packages of its own)
     except ImportError as error:
         why = f"serving needs the package {error.name}: pip install '.[serve]'"
         raise UserError(why) from error
     try:
-        return _serve(given)
+        return _serve(options)
     except UserError as error:
         raise UserError(_SETTING.sub(_option, str(error))) from error
 
 
-def _option(found: re.Match[str]) -> str:
-    option = OPTIONS.get(found[1] or found[2])
-    return found[0] if option is None else option + " " * bool(found[2])
+def _option(setting: re.Match[str]) -> str:
+    option = OPTIONS.get(setting[1] or setting[2])
+    return setting[0] if option is None else option + " " * bool(setting[2])
 
 
-def _serve(given: argparse.Namespace) -> int:
+def _serve(options: argparse.Namespace) -> int:
     from trace_bench.llm.client import read_key
     from trace_bench.serve.app import Announced, App, config
 
-    own = {f.name: vars(given)[f.name] for f in fields(ServeSettings)}
-    settings = build(ServeSettings, own, "serve")
-    key = read_key(given.key_env, "--key-env")
-    _check_address(given.host, given.port, key)
-    whole_number("--threads", given.threads)
-    os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
-    _check_states(given)
-    agent = agent_at(given.run)
+    limits = {f.name: vars(options)[f.name] for f in fields(ServeSettings)}
+    settings = build(ServeSettings, limits, "serve")
+    key = read_key(options.key_env, "--key-env")
+    _check_address(options.host, options.port, key)
+    whole_number("--threads", options.threads)
+    os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
+    agent = read_beginning(options.run).agent
     models = models_of(agent, settings.name)
-    begin = _forward if given.backend else _local
-    with sums_of(agent, Path(given.run)) as sums:
-        answerer, states = begin(given, agent, settings, sums)
-        app = App(answerer, models, settings, key, _log, states)
-        how = config(app, settings, host=given.host, port=given.port)
+    begin = forward if options.backend else local
+    with sums_of(agent, Path(options.run)) as sums:
+        app = App(begin(options, agent, settings, sums), models, settings, key, _log)
+        how = config(app, settings, host=options.host, port=options.port)
         Announced(how, lambda at: _log(f"serving {', '.join(models)} at {at}/v1")).run()
     return 0
-
-
-def agent_at(run: str) -> AgentSpec:
-    """The agent of a run; of a model's folder, the base model alone."""
-    folder = Path(run)
-    if (folder / "config.json").is_file() and not (folder / AGENT).is_file():
-        return AgentSpec(model=run)
-    return read_beginning(run).agent
 
 
 def thinking_of(run: str) -> Thinking:
     """By the settings of the run; the defaults for what is no run."""
     place = Path(run)
     config = (place.parent if place.is_file() else place) / CONFIG
-    found = read_settings(config).get("policy") if config.is_file() else None
-    given = found if isinstance(found, dict) else {}
-    own = {f.name: given[f.name] for f in fields(Thinking) if f.name in given}
-    return build(Thinking, own, "policy")
+    policy = read_settings(config).get("policy") if config.is_file() else None
+    policy = policy if isinstance(policy, dict) else {}
+    names = {f.name for f in fields(Thinking)}
+    return build(Thinking, {k: v for k, v in policy.items() if k in names}, "policy")
 
 
 @contextmanager
@@ -163,8 +141,8 @@ def sums_of(agent: AgentSpec, run: Path) -> Iterator[Path | None]:
     if all(beside(a).resolve().is_relative_to(folder) for a in agent.adapters):
         yield None
     else:
-        with TemporaryDirectory(prefix="trace_bench_") as own:
-            yield Path(own)
+        with TemporaryDirectory(prefix="trace_bench_") as place:
+            yield Path(place)
 
 
 def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
@@ -175,77 +153,44 @@ def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
     return {name: Model(routed=True), **others}
 
 
-def _local(
-    given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
-) -> tuple[Answerer, States | None]:
+def local(
+    options: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
+) -> Answerer:
     from trace_bench.policies.local import LocalPolicy
     from trace_bench.serve.engine import LocalEngine
-    from trace_bench.serve.local import Local, States
+    from trace_bench.serve.local import Local
 
     policy = LocalPolicy(
-        given.model or agent.model,
-        batch=given.batch,
-        context=given.context,
-        threads=given.threads,
-        device=given.device,
-        **vars(thinking_of(given.run)),
+        options.model or agent.model,
+        batch=options.batch,
+        context=options.context,
+        threads=options.threads,
+        device=options.device,
+        **vars(thinking_of(options.run)),
     )
-    answerer = Local(LocalEngine(policy, agent, settings.tokens, sums))
-    return answerer, States(policy) if given.states else None
+    return Local(LocalEngine(policy, agent, settings.tokens, sums))
 
 
-def _forward(
-    given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
-) -> tuple[Answerer, None]:
+def forward(
+    options: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
+) -> Answerer:
     from trace_bench.llm.client import Endpoint, check_urls, read_key
     from trace_bench.serve.forward import Forward
 
     endpoint = Endpoint(
-        check_urls((given.backend,), "--backend"),
-        read_key(given.backend_key_env, "--backend-key-env"),
-        deadline=given.deadline,
+        check_urls((options.backend,), "--backend"),
+        read_key(options.backend_key_env, "--backend-key-env"),
+        deadline=options.deadline,
         retries=1,
         concurrency=settings.requests,
     )
-    name = given.backend_model or Path(agent.model).name
-    how = thinking_of(given.run)
+    name = options.backend_model or Path(agent.model).name
+    how = thinking_of(options.run)
     if how.thoughts == "keep":
         _log(
             "policy.thoughts=keep in the run: clients send no thoughts back, so none are kept here"
         )
-    states = _states(given, agent, endpoint, how.thinking)
-    return Forward(endpoint, name, agent, settings.tokens, sums, states, how.thinking), None
-
-
-def _states(
-    given: argparse.Namespace, agent: AgentSpec, like: Endpoint, thinking: bool | None
-) -> StateServers | None:
-    """What shows states to the router, if there is an address."""
-    if given.states_url is None:
-        return None
-    from trace_bench.policies.chat import Chat
-    from trace_bench.policies.endpoints import StateServers, states_at
-    from trace_bench.policies.loading import load_tokenizer
-
-    model = given.model or agent.model
-    name = given.backend_model or Path(agent.model).name
-    where = ("--states-url", "--states-key-env")
-    servers = states_at((given.states_url,), given.states_key_env, like, where)
-    chat = Chat(load_tokenizer(model), model, thinking)
-    return StateServers(servers, name, chat, model, given.context)
-
-
-def _check_states(given: argparse.Namespace) -> None:
-    if given.states and given.backend:
-        raise UserError(
-            "--states shows what the model in this process makes of prompts, and with --backend "
-            "there is none here. Leave one of them out."
-        )
-    if given.states_url and not given.backend:
-        raise UserError(
-            "--states-url is for --backend: without it the router reads the model in this process. "
-            "Leave --states-url out."
-        )
+    return Forward(endpoint, name, agent, settings.tokens, sums, how.thinking)
 
 
 def _check_address(host: str, port: int, key: str | None) -> None:

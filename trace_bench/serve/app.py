@@ -1,7 +1,7 @@
 """The HTTP side: keys, limits and responses. Requests are logged without their contents.
 
-A request takes its places, one for each answer, once it is there whole; a client that is slow with
-its head, its body or with reading is cut off after `ServeSettings.patience` seconds. Without a key,
+A request takes its place once it is there whole; a client that is slow with its head, its body or
+with reading is cut off after `ServeSettings.patience` seconds. Without a key,
 a web page in a browser of this machine must not reach the agent: `Host` must then name this
 machine, and a body must be JSON by its type, which a page of another site cannot send unasked.
 """
@@ -12,7 +12,7 @@ import asyncio
 import hmac
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -27,7 +27,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trace_bench.core.limits import Limits
 from trace_bench.serve.answer import event
-from trace_bench.serve.local import States
 from trace_bench.serve.request import ChatRequest, Model, Refused, ServeSettings, parse
 
 Log = Callable[[str], None]
@@ -57,22 +56,16 @@ class App:
         settings: ServeSettings,
         key: str | None,
         log: Log,
-        states: States | None = None,
     ) -> None:
         self._backend, self._models, self._settings = backend, models, settings
-        self._key, self._log, self._states = key, log, states
+        self._key, self._log = key, log
         self._open = 0  # requests for answers
         self._since = int(time.time())
         routes = [
             Route("/health", self._health),
             Route("/v1/models", self._listed),
-            Route(
-                "/v1/chat/completions", partial(self._logged, "chat", self._chat), methods=["POST"]
-            ),
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
         ]
-        if states is not None:
-            shown = partial(self._logged, "states", partial(self._shown, states))
-            routes.append(Route("/v1/embeddings", shown, methods=["POST"]))
         self.asgi = Starlette(
             routes=routes,
             lifespan=self._lifespan,
@@ -85,28 +78,25 @@ class App:
         await self._backend.close()
 
     async def _health(self, request: Request) -> Response:
-        found = {**self._backend.health(), "open": self._open}
-        return JSONResponse(found, 200 if found["status"] == "ok" else 503)
+        health = {**self._backend.health(), "open": self._open}
+        return JSONResponse(health, 200 if health["status"] == "ok" else 503)
 
     async def _listed(self, request: Request) -> Response:
         try:
             self._check_key(request)
         except Refused as error:
             return _refusal(error)
-        more = {} if self._states is None else {"max_model_len": self._states.context}
-        head = {"object": "model", "created": self._since, "owned_by": "trace_bench", **more}
+        head = {"object": "model", "created": self._since, "owned_by": "trace_bench"}
         named = [{"id": name, **head} for name in self._models]
         return JSONResponse({"object": "list", "data": named})
 
-    async def _logged(
-        self, what: str, answer: Callable[[Request, _Line], Awaitable[Response]], request: Request
-    ) -> Response:
+    async def _chat(self, request: Request) -> Response:
         """The answer, or the error in its place, with its line in the log."""
-        line = _Line(self._log, what)
+        line = _Line(self._log)
         status: int | None = 500
         try:
             self._check_key(request)
-            response = await answer(request, line)
+            response = await self._answer(request, line)
             status = None if isinstance(response, _Stream) else 200
             return response
         except Refused as error:
@@ -117,50 +107,34 @@ class App:
             return Response(status_code=GONE)
         finally:
             if status is not None:  # else the stream ends it
-                self._open -= line.places
-                line.ended(status)
+                self._over(line, status)
 
-    async def _chat(self, request: Request, line: _Line) -> Response:
+    def _over(self, line: _Line, status: int) -> None:
+        self._open -= line.placed
+        line.ended(status)
+
+    async def _answer(self, request: Request, line: _Line) -> Response:
         body = await self._body(request)
         line.ask = ask = parse(body, Limits(self._settings.body), self._settings.tokens)
-        self._take(ask.n, line)
+        if self._open >= (most := self._settings.requests):
+            raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
+        line.placed = True
+        self._open += 1
         if (model := self._models.get(ask.model)) is None:
             names = ", ".join(self._models)
             text = f"the model {ask.model[:80]!r} does not exist; there are: {names}"
             raise Refused(404, text, param="model", code="model_not_found")
-        if ask.stream:
-            return await self._streamed(request, ask, model, line)
-        return JSONResponse(await _unless_gone(request, self._backend.whole(ask, model, line.note)))
-
-    async def _streamed(
-        self, request: Request, ask: ChatRequest, model: Model, line: _Line
-    ) -> Response:
-        """A stream. What is refused before its first event is answered with an error's status."""
+        if not ask.stream:
+            answering = self._backend.whole(ask, model, line.note)
+            return JSONResponse(await _unless_gone(request, answering))
         events = self._backend.events(ask, model, line.note)
-        try:
+        try:  # what is refused before the first event is answered with an error's status
             first = await _unless_gone(request, anext(events))
         except BaseException:
             await events.aclose()
             raise
-
-        def over(status: int) -> None:
-            self._open -= ask.n
-            line.ended(status)
-
+        over = partial(self._over, line)
         return _Stream(first, events, over, self._settings.patience)
-
-    async def _shown(self, states: States, request: Request, line: _Line) -> Response:
-        body = await self._body(request)
-        self._take(1, line)
-        most = self._settings.body
-        return JSONResponse(await asyncio.to_thread(states.answer, body, most, self._models))
-
-    def _take(self, places: int, line: _Line) -> None:
-        """Takes the places of a request. Raises Refused where there are too few."""
-        if self._open + places > (most := self._settings.requests):
-            raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
-        line.places = places
-        self._open += places
 
     def _check_key(self, request: Request) -> None:
         """Raises Refused for a wrong key; where none is set, for a request to another host."""
@@ -168,8 +142,8 @@ class App:
             if request.url.hostname not in HERE:
                 raise Refused(403, "the header Host does not name this machine; serve with a key")
             return
-        given = request.headers.get("authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
+        sent = request.headers.get("authorization", "").encode()
+        if not hmac.compare_digest(sent, f"Bearer {self._key}".encode()):
             raise Refused(401, "the key is wrong or missing (Authorization: Bearer KEY)")
 
     async def _body(self, request: Request) -> bytes:
@@ -235,14 +209,14 @@ class _Stream(StreamingResponse):
 class _Line:
     """The log line of one request: status, duration, model, adapter, tokens; none of its text."""
 
-    def __init__(self, log: Log, what: str) -> None:
-        self._log, self._what, self._start = log, what, time.monotonic()
-        self.places = 0  # that the request has taken
+    def __init__(self, log: Log) -> None:
+        self._log, self._start = log, time.monotonic()
+        self.placed = False  # whether the request has taken a place
         self.ask: ChatRequest | None = None
         self.note: dict[str, Any] = {}
 
     def ended(self, status: int) -> None:
-        text = f"{self._what} {status} {time.monotonic() - self._start:.3f} s"
+        text = f"chat {status} {time.monotonic() - self._start:.3f} s"
         if self.ask is not None:
             text += f", model {self.ask.model[:80]!r}, {len(self.ask.messages)} messages"
         if "adapter" in self.note:

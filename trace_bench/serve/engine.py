@@ -22,7 +22,7 @@ from trace_bench.play.steps import with_guidance
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import MergedSums
 from trace_bench.policies.routing.router import make_router
-from trace_bench.serve.answer import Completion, Hold, answer_of
+from trace_bench.serve.answer import Completion, answer_of, before, sayable
 from trace_bench.serve.request import (
     ChatRequest,
     Model,
@@ -39,16 +39,14 @@ Event = str | Completion | Refused
 
 @dataclass(eq=False)
 class Ticket:
-    """One answer to a request, its choice number `index`. `deliver` is called in the engine's
-    thread, the last time with an answer or a refusal; with `stream`, before that with the growing
-    text. `unread`: why its conversation cannot be read from the beginning, if it cannot."""
+    """A request. `deliver` is called in the engine's thread, the last time with an answer or a
+    refusal; where the answer is streamed, before that with the growing text. `unread`: why its
+    conversation cannot be read from the beginning, if it cannot."""
 
     ask: ChatRequest
     model: Model
-    index: int
-    hold: Hold | None
     unread: Refused | None
-    deliver: Callable[[Ticket, Event], None]
+    deliver: Callable[[Event], None]
     episode: int = -1
     adapter: str | None = None
 
@@ -127,7 +125,7 @@ class LocalEngine:
     def _refuse(self, why: Refused) -> None:
         """Refuses all that was asked."""
         for ticket in (*self._waiting, *self._running.values()):
-            ticket.deliver(ticket, why)
+            ticket.deliver(why)
         self._waiting.clear()
         self._running.clear()
 
@@ -146,16 +144,16 @@ class LocalEngine:
         while self._waiting:
             ticket = self._waiting[0]
             key = key_before(ticket.ask)
-            known = self._idle.pop(key, None) if key is not None else None
-            if known is None and not self._place():
+            kept = self._idle.pop(key, None) if key is not None else None
+            if kept is None and not self._place():
                 return
             self._waiting.popleft()
             try:
-                self._begin(ticket, known)
+                self._begin(ticket, kept)
             except Exception as error:
-                if known is not None:
-                    self._release(known[0])
-                ticket.deliver(ticket, _refusal(error))
+                if kept is not None:
+                    self._release(kept[0])
+                ticket.deliver(_refusal(error))
 
     def _place(self) -> bool:
         """Whether there is a place for another conversation; the longest idle one makes way."""
@@ -167,9 +165,9 @@ class LocalEngine:
         self._release(episode)
         return True
 
-    def _begin(self, ticket: Ticket, known: tuple[int, str | None] | None) -> None:
+    def _begin(self, ticket: Ticket, kept: tuple[int, str | None] | None) -> None:
         ask = ticket.ask
-        if known is None:
+        if kept is None:
             if ticket.unread is not None:
                 raise ticket.unread
             messages = self.guided(ask, ticket.model)
@@ -177,14 +175,12 @@ class LocalEngine:
             ticket.episode, ticket.adapter = self._number, self._adapter(ask, ticket.model)
         else:
             messages = new_messages(ask)
-            ticket.episode, ticket.adapter = known
+            ticket.episode, ticket.adapter = kept
             if ticket.model.routed and isinstance(self._router, RoutesTurns):
                 ticket.adapter = self._adapter(ask, ticket.model)
         seed = ask.seed if ask.seed is not None else stable_seed("serve", ticket.episode)
-        seed = stable_seed("choice", seed, ticket.index) if ticket.index else seed
         how = (ticket.adapter, seed % 2**63, ask.temperature, ask.most or self._most)
-        request = TurnRequest(ticket.episode, messages, ask.tools, *how)
-        self.policy.submit([request], {} if ticket.hold is None else {ticket.episode: ticket.hold})
+        self.policy.submit([TurnRequest(ticket.episode, messages, ask.tools, *how)])
         self._running[ticket.episode] = ticket
 
     def guided(self, ask: ChatRequest, model: Model) -> tuple[Message, ...]:
@@ -197,26 +193,35 @@ class LocalEngine:
         return self._sums.name_of(choose(self._router, ask, self._agent.prompt))
 
     def _tell(self) -> None:
-        for episode, ticket in self._running.items():
-            if ticket.ask.stream:
-                ticket.deliver(ticket, self.policy.partial(episode))
+        """Streams the texts that grow, and ends those in which a stop has come up."""
+        for episode, ticket in [*self._running.items()]:
+            stops = ticket.ask.stops
+            if not (ticket.ask.stream or stops):
+                continue
+            text = self.policy.partial(episode)
+            if before(text, stops) != text:
+                self._finish(self.policy.cut(episode), keep=False)
+            elif ticket.ask.stream:
+                ticket.deliver(sayable(text, stops))
 
-    def _finish(self, reply: TurnReply) -> None:
-        ticket = self._running.pop(reply.episode)
-        lost = ticket.hold.error if ticket.hold is not None else ""
-        if reply.turn is None or lost:
+    def _finish(self, reply: TurnReply, keep: bool = True) -> None:
+        """`keep`: the conversation may go on from the tokens of this answer."""
+        ticket, turn = self._running.pop(reply.episode), reply.turn
+        if turn is None:
             self._release(reply.episode)
-            ticket.deliver(ticket, _beyond(lost) if lost else _failure(reply))
+            ticket.deliver(_failure(reply))
             return
-        turn = reply.turn
-        before = self._tokens.get(reply.episode, 0) if turn.kept is None else turn.kept
-        prompt = before + len(turn.prompt_ids)
-        self._tokens[reply.episode] = prompt + len(turn.token_ids)
-        key = key_after(ticket.ask, turn.reply)
-        if (old := self._idle.pop(key, None)) is not None:
-            self._release(old[0])
-        self._idle[key] = (reply.episode, ticket.adapter)
-        ticket.deliver(ticket, answer_of(turn, prompt, ticket.ask, self.policy.chat))
+        prompt = self._tokens.get(reply.episode, 0) if turn.kept is None else turn.kept
+        prompt += len(turn.prompt_ids)
+        if keep:
+            self._tokens[reply.episode] = prompt + len(turn.token_ids)
+            key = key_after(ticket.ask, turn.reply)
+            if (old := self._idle.pop(key, None)) is not None:
+                self._release(old[0])
+            self._idle[key] = (reply.episode, ticket.adapter)
+        else:
+            self._release(reply.episode)
+        ticket.deliver(answer_of(turn, prompt, ticket.ask.stops))
 
 
 def _failure(reply: TurnReply) -> Refused:
@@ -224,11 +229,6 @@ def _failure(reply: TurnReply) -> Refused:
         return full()
     text = f"the model cannot read this conversation: {reply.error}"
     return Refused(400, text, param="messages")
-
-
-def _beyond(why: str) -> Refused:
-    text = f"response_format: the answer could not be held to this schema: {why[:300]}"
-    return Refused(400, text, param="response_format")
 
 
 def full() -> Refused:

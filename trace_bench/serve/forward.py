@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import httpx
-from msgspec import to_builtins
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Unreadable, read
@@ -22,25 +20,21 @@ from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, Secret, decompressed
 from trace_bench.play.steps import with_guidance
-from trace_bench.policies.endpoints import StateServers, policy_at, template_options
-from trace_bench.policies.openai import CHAT
+from trace_bench.policies.endpoints import template_options
+from trace_bench.policies.openai import CHAT, OpenAIPolicy
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.serve.answer import DONE, event
 from trace_bench.serve.request import ChatRequest, Model, Refused, choose
 
 NAME = "model"  # the field of every answer that holds a name of the server behind
-PASSED = ("tools", "tool_choice", "response_format", "seed", "n", "top_p", "stop", "logprobs",
-          "top_logprobs")  # fmt: skip
-"""The fields that go on as they are, where they differ from what is meant without them."""
-_DEFAULTS = {f.name: f.default for f in fields(ChatRequest) if f.default is not MISSING}
 
 
 class Forward:
     """`app.Answerer`. Loads the agent's adapters into the server; raises UserError if it does
     not answer, does not have the model or does not use an adapter. `sums`: where sums of adapters
-    are written (see `merge`); `states`: what shows hidden states to a router that reads them;
-    `thinking`: whether the model is to think (None: as its template does)."""
+    are written (see `merge`); `thinking`: whether the model is to think (None: as its template
+    does)."""
 
     def __init__(
         self,
@@ -49,13 +43,12 @@ class Forward:
         agent: AgentSpec,
         most: int,
         sums: Path | None = None,
-        states: StateServers | None = None,
         thinking: bool | None = None,
     ) -> None:
         self._extra = template_options(thinking)
         self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
         how: dict[str, Any] = {"capacity": endpoint.concurrency, "extra": self._extra}
-        self._policy = policy_at(endpoint, model, states, **how)
+        self._policy = OpenAIPolicy(endpoint, model, **how)
         try:
             self._router: Router = make_router(agent, self._policy)
             self._policy.load(agent)
@@ -137,10 +130,8 @@ class Forward:
             "max_tokens": ask.most or self._most,
             **self._extra,
         }
-        for name in PASSED:
-            if (value := getattr(ask, name)) != _DEFAULTS[name]:
-                body[name] = to_builtins(value)
-        return body
+        passed = {"tools": ask.tools, "stop": ask.stops, "seed": ask.seed}
+        return body | {name: value for name, value in passed.items() if value not in (None, ())}
 
     async def _answer(self, body: dict[str, Any], adapter: str | None) -> httpx.Response:
         """The server's answer, not yet read. One that was restarted is given the adapter again."""
@@ -161,23 +152,20 @@ class Forward:
         """The object in an answer. Raises Refused with the server's words, never with the key."""
         try:
             data = await decompressed(answer.headers, answer.aiter_raw())
-            given = without_surrogates(read(data, BODY))
+            said = self._secret.clean_value(without_surrogates(read(data, BODY)))
         except Unreadable as error:
             raise _unusable(error) from error
-        said = self._secret.clean_value(given)
-        for before, after in zip(_choices(given), _choices(said), strict=True):
-            if before.get("message") != after.get("message"):
-                after["logprobs"] = None  # they hold its text in pieces
         status = answer.status_code
         if status == 200 and isinstance(said, dict):
             return said
-        found = said.get("error", said) if isinstance(said, dict) else said
-        message, code = found, None
-        if isinstance(found, dict):
-            message, code = found.get("message"), found.get("code")
-        own = status if status in (400, 413, 422, 429, 503) else 502
-        code = code if isinstance(code, str) else None
-        raise Refused(own, f"the server behind this one: {str(message)[:500]}", code=code)
+        error = said.get("error", said) if isinstance(said, dict) else said
+        fields = error if isinstance(error, dict) else {"message": error}
+        code = fields.get("code")
+        raise Refused(
+            status if status in (400, 413, 422, 429, 503) else 502,
+            f"the server behind this one: {str(fields.get('message'))[:500]}",
+            code=code if isinstance(code, str) else None,
+        )
 
     def _events(self, data: bytes, texts: _Texts) -> list[Any]:
         """The events to pass on for one of a stream, without the key. Refused if it is no JSON."""
@@ -213,10 +201,8 @@ class _Texts:
         event for each text that is let go because its choice has ended."""
         out = []
         for choice in _choices(said):
-            number, delta = choice.get("index"), choice.get("delta")
-            choice["delta"] = self._shown((number,), delta)
-            if choice["delta"] != delta and "logprobs" in choice:
-                choice["logprobs"] = None  # they hold the text in pieces
+            number = choice.get("index")
+            choice["delta"] = self._cleaned((number,), choice.get("delta"))
             if choice.get("finish_reason") is None:
                 continue
             for place in [p for p in self._held if p[0] == number]:
@@ -227,24 +213,24 @@ class _Texts:
                 out.append({**said, "choices": [one]})
         return [*out, said]
 
-    def _shown(self, place: tuple[Any, ...], value: Any) -> Any:
+    def _cleaned(self, place: tuple[Any, ...], value: Any) -> Any:
         if isinstance(value, dict):
             whole = ("role", "id", "type", "index")
-            return {k: v if k in whole else self._shown((*place, k), v) for k, v in value.items()}
+            return {k: v if k in whole else self._cleaned((*place, k), v) for k, v in value.items()}
         if isinstance(value, list):
             numbers = [v.get("index", i) if isinstance(v, dict) else i for i, v in enumerate(value)]
-            return [self._shown((*place, n), v) for n, v in zip(numbers, value, strict=True)]
+            return [self._cleaned((*place, n), v) for n, v in zip(numbers, value, strict=True)]
         if not isinstance(value, str):
             return value
-        shown, held = self._secret.split(self._held.pop(place, "") + value)
+        clean, held = self._secret.split(self._held.pop(place, "") + value)
         if held:
             self._held[place] = held
-        return shown
+        return clean
 
 
 def _choices(said: Any) -> list[dict[str, Any]]:
-    found = said.get("choices") if isinstance(said, dict) else None
-    return [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
+    choices = said.get("choices") if isinstance(said, dict) else None
+    return [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
 
 
 async def _lines(answer: httpx.Response, until: float) -> AsyncGenerator[bytes, None]:

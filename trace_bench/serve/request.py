@@ -25,8 +25,8 @@ from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import Message, Tool
 from trace_bench.play.steps import with_guidance
 
-SHAPES = Limits(2**18, depth=64, items=20_000)
-"""Of a request's tools, and of the schema of its answer."""
+TOOLS = Limits(2**18, depth=64, items=20_000)
+"""Of a request's tools."""
 _ARGUMENTS = Limits(2**20)
 Zero = Annotated[float, Meta(ge=0, le=0)]
 Text = Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -115,9 +115,8 @@ class _RequestTool:
 
 
 @dataclass(frozen=True)
-class ResponseFormat:
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
+class _Plain:
+    type: Literal["text"] = "text"
 
 
 @dataclass(frozen=True)
@@ -129,24 +128,23 @@ class _StreamOptions:
 class ChatRequest:
     """A checked request. `messages` are the whole conversation, `seed` is reduced to 64 bits, and
     `tools` are none where the choice of a tool is. Fields without effect here: what the client
-    notes for itself, and numbers with the only value that is honoured."""
+    notes for itself, and those with the only value that is honoured."""
 
     model: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
-    tool_choice: Literal["auto", "none", "required"] | _RequestTool = "auto"
+    tool_choice: Literal["auto", "none"] = "auto"
     temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    n: Annotated[int, Meta(ge=1, le=16)] = 1
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     stop: Text | Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
-    logprobs: bool = False
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
     seed: Annotated[int, Meta(ge=-(2**63) + 1, le=2**63 - 1)] | None = None
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
-    response_format: ResponseFormat = ResponseFormat("text")
+    top_p: Annotated[float, Meta(ge=1, le=1)] = 1.0
+    n: Annotated[int, Meta(ge=1, le=1)] = 1
+    logprobs: Literal[False] = False
+    response_format: _Plain = _Plain()
     presence_penalty: Zero = 0.0
     frequency_penalty: Zero = 0.0
     logit_bias: Annotated[dict[str, float], Meta(max_length=0)] = field(default_factory=dict)
@@ -165,22 +163,6 @@ class ChatRequest:
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else self.stop
 
-    @property
-    def schema(self) -> Mapping[str, Any] | None:
-        """The JSON schema of the answer; None for text."""
-        if self.response_format.type == "text":
-            return None
-        named = self.response_format.json_schema or {}
-        return named.get("schema", {"type": "object"})  # type: ignore[no-any-return]
-
-    @property
-    def callable(self) -> tuple[Tool, ...]:
-        """The tools of which the answer must be a call; empty if it need be none."""
-        if isinstance(self.tool_choice, str):
-            return self.tools if self.tool_choice == "required" else ()
-        name = self.tool_choice.function.name
-        return tuple(t for t in self.tools if t["function"]["name"] == name)
-
 
 def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
     """The request in a body. `most`: the most tokens of an answer. Raises Refused."""
@@ -194,9 +176,8 @@ def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
         ask = convert({k: v for k, v in data.items() if v is not None}, ChatRequest)
         shaped(ask.messages, _RequestMessage, "messages")
         shaped(ask.tools, _RequestTool, "tools")
-        for name, shape in (("tools", ask.tools), ("response_format", ask.schema)):
-            if shape and (fault := fault_of(shape, SHAPES)):
-                raise Unreadable(f"`{name}`: {fault}")
+        if ask.tools and (fault := fault_of(ask.tools, TOOLS)):
+            raise Unreadable(f"`tools`: {fault}")
     except Unreadable as error:
         field = re.match(r"`(\w+)", str(error))
         raise Refused(400, str(error), param=field[1] if field else None) from error
@@ -208,45 +189,36 @@ def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
 def _check(ask: ChatRequest, most: int) -> None:
     """Raises Refused for what each field alone does not show."""
     roles = [m["role"] for m in ask.messages]
-    form = ask.response_format
-    has_schema = form.json_schema is not None and isinstance(form.json_schema.get("schema"), dict)
-    forced = ask.tool_choice == "required" or not isinstance(ask.tool_choice, str)
-    wrong = {
-        "messages must be a list with at least one message": not roles,
-        "messages: the first message must be the system's or the user's":
-            roles[:1] in (["assistant"], ["tool"]),
-        "messages: the last message must not be the assistant's own": roles[-1:] == ["assistant"],
-        f"max_tokens is {ask.most}; allowed: 1 to {most}": (ask.most or 1) > most,
-        "response_format.json_schema must have a `schema`, an object":
-            form.type == "json_schema" and not has_schema,
-        f"response_format of type {form.type} has no json_schema":
-            form.type != "json_schema" and form.json_schema is not None,
-        "tool_choice asks for a call of a tool that is not in tools": forced and not ask.callable,
-        "top_logprobs needs logprobs": ask.top_logprobs > 0 and not ask.logprobs,
-    }  # fmt: skip
-    for text, true in wrong.items():
-        if true:
-            raise Refused(400, text, param=re.split(r"\W", text)[0])
+    if not roles:
+        raise Refused(400, "messages must have at least one message", param="messages")
+    if roles[0] in ("assistant", "tool"):
+        text = "messages: the first message must be the system's or the user's"
+        raise Refused(400, text, param="messages")
+    if roles[-1] == "assistant":
+        text = "messages: the last message must not be the assistant's own"
+        raise Refused(400, text, param="messages")
+    if (ask.most or 1) > most:
+        raise Refused(400, f"max_tokens is {ask.most}; allowed: 1 to {most}", param="max_tokens")
 
 
-def _plain(given: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+def _plain(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     """The messages as an episode has them: with a text, whole calls, and the names of tools."""
     names: dict[str, str] = {}  # id of a call -> the name of the tool
     out = []
-    for one in given:
+    for one in messages:
         content = one.get("content") or ""
         text = content if isinstance(content, str) else "".join(p["text"] for p in content)
         role = "system" if one["role"] == "developer" else one["role"]
         message: Message = {"role": role, "content": text}
         if role == "assistant" and one.get("tool_calls"):
-            made = [(call.get("id", ""), call["function"]) for call in one["tool_calls"]]
+            functions = [(call.get("id", ""), call["function"]) for call in one["tool_calls"]]
             message["tool_calls"] = [
-                call_json(identity, f["name"], f.get("arguments") or "{}") for identity, f in made
+                call_json(call, f["name"], f.get("arguments") or "{}") for call, f in functions
             ]
             names |= {c["id"]: c["function"]["name"] for c in message["tool_calls"]}
         if role == "tool":
-            message["tool_call_id"] = made_for = one.get("tool_call_id") or ""
-            message["name"] = one.get("name") or names.get(made_for, "")
+            message["tool_call_id"] = call = one.get("tool_call_id") or ""
+            message["name"] = one.get("name") or names.get(call, "")
         out.append(message)
     return tuple(out)
 
@@ -256,11 +228,13 @@ def _plain(given: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
 
 def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
     """The router's choice for the next turn, under the agent's prompt: from the conversation's
-    first messages, or from all of them if it chooses anew at every turn."""
-    if isinstance(router, RoutesTurns) and _answered(ask):
-        return router.next(with_guidance(ask.messages, prompt), ask.tools)
+    opening, which ends with the user's first message (an assistant may have greeted before), or
+    from all of it if it chooses anew at every turn."""
     roles = [m["role"] for m in ask.messages]
-    opening = roles.index("assistant") if "assistant" in roles else len(roles)
+    first = roles.index("user") if "user" in roles else 0
+    opening = roles.index("assistant", first) if "assistant" in roles[first:] else len(roles)
+    if isinstance(router, RoutesTurns) and opening < len(roles):
+        return router.next(with_guidance(ask.messages, prompt), ask.tools)
     return router.route(with_guidance(ask.messages[:opening], prompt), ask.tools)
 
 

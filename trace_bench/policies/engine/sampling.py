@@ -7,14 +7,9 @@ the inverse of the cumulative distribution.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import numpy as np
 import torch
 from torch import Tensor
-
-_ALL: Mapping[int, Tensor] = MappingProxyType({})
 
 
 def uniforms(seed: int, start: int, count: int) -> np.ndarray:
@@ -24,34 +19,12 @@ def uniforms(seed: int, start: int, count: int) -> np.ndarray:
     return ((philox.random_raw(count) >> np.uint64(40)) * np.float32(2.0**-24)).astype(np.float32)
 
 
-def sample(
-    logits: Tensor, temperatures: Tensor, draws: Tensor, allowed: Mapping[int, Tensor] = _ALL
-) -> tuple[Tensor, Tensor]:
+def sample(logits: Tensor, temperatures: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     """One token per row and its log-probability: logits [rows, vocab] (overwritten), temperatures
     and draws [rows] -> ids [rows], natural logs [rows].
 
     Temperature 0 takes the most likely token and reports its log-probability at temperature 1.
-    `allowed`: for the rows that may only take some tokens, which (bool [vocab]). Their
-    log-probabilities are still the model's own, among all tokens.
     """
-    if not allowed:
-        return _sample(logits, temperatures, draws)
-    rows = torch.tensor(list(allowed))
-    masks = torch.stack(list(allowed.values()))
-    whole = logits[rows]
-    logits[rows] = whole.masked_fill(~masks, -torch.inf)
-    best = logits[rows].argmax(-1)
-    ids, logprobs = _sample(logits, temperatures, draws)
-    # A draw at the very end of the distribution may be rounded to a token behind it.
-    inside = masks.gather(-1, ids[rows, None]).squeeze(-1)
-    ids[rows] = torch.where(inside, ids[rows], best)
-    heat = temperatures[rows]
-    own = (whole / torch.where(heat <= 0, 1.0, heat)[:, None]).log_softmax(-1)
-    logprobs[rows] = own.gather(-1, ids[rows, None]).squeeze(-1)
-    return ids, logprobs
-
-
-def _sample(logits: Tensor, temperatures: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     greedy = temperatures <= 0
     some_greedy = bool(greedy.any())
     if some_greedy and bool(greedy.all()):  # as in evaluation: no draw is needed

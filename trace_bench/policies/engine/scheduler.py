@@ -19,7 +19,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -34,19 +33,12 @@ _WORTH_WAITING = 16  # shared tokens that make a new row wait a step for another
 _WORTH_MOVING = 24  # a row is moved for a new one if it is longer by at least this many tokens
 
 
-class TokenGuide(Protocol):
-    """`allowed` (logits [vocab] -> bool [vocab]) is asked before each token, then `take`."""
-
-    def allowed(self, logits: torch.Tensor) -> torch.Tensor: ...
-    def take(self, token: int) -> None: ...
-
-
 @dataclass(frozen=True)
 class Order:
     """The next turn of an episode: new prompt tokens, then sampling until `stop` or the limit.
     `adapter` and `seed` are the same for all orders of an episode: one whose adapter changes is
     released, since its cache is the earlier adapter's, and submitted again with all of its tokens;
-    it draws the same numbers at the same places. `guide`: of this turn. `kept`: the prompt goes on
+    it draws the same numbers at the same places. `kept`: the prompt goes on
     from so many of the episode's tokens so far; None: from all."""
 
     episode: int
@@ -55,7 +47,6 @@ class Order:
     seed: int = 0
     temperature: float = 1.0
     max_tokens: int = 96
-    guide: TokenGuide | None = None
     kept: int | None = None
 
 
@@ -121,9 +112,10 @@ class Scheduler:
         """The adapters that live episodes use."""
         return {member.order.adapter for member in self._members.values()}
 
-    def sampled(self, episode: int) -> tuple[int, ...]:
-        """The ids of an episode's open turn so far."""
-        return tuple(self._members[episode].ids)
+    def sampled(self, episode: int) -> Sampled:
+        """An episode's open turn so far."""
+        member = self._members[episode]
+        return Sampled(episode, tuple(member.ids), tuple(member.logprobs), True)
 
     def fits(self, episode: int, new: int, kept: int | None = None) -> bool:
         """Whether `new` prompt tokens and one sampled token fit the episode's context."""
@@ -191,14 +183,10 @@ class Scheduler:
         members = [member for _, _, member in ready]
         draws = np.array([m.draws[len(m.ids)] for m in members])
         temperatures = torch.tensor([m.order.temperature for m in members])
-        guides = [m.order.guide for m in members]
-        allowed = {i: g.allowed(logits[i]) for i, g in enumerate(guides) if g is not None}
-        ids, logprobs = sample(logits, temperatures, torch.from_numpy(draws), allowed)
+        ids, logprobs = sample(logits, temperatures, torch.from_numpy(draws))
         for member, token, logprob in zip(members, ids.tolist(), logprobs.tolist(), strict=True):
             member.ids.append(token)
             member.logprobs.append(logprob)
-            if member.order.guide is not None:
-                member.order.guide.take(token)
         return self._advance([rows[i] for i in dict.fromkeys(picked)])
 
     def _forward(self, rows: list[_Row], counts: list[int]) -> torch.Tensor:

@@ -145,31 +145,33 @@ def _servers(
 ) -> Iterator[tuple[Mapping[str, int], Loaded | None, Sequence[str]]]:
     """Servers in the place of the agent's and the roles'. (questions by role; adapters that the
     agent's server has loaded so far, None without one; what was shown): all grow."""
-    from trace_bench.serve import stand_in
+    from trace_bench.rehearse import vllm
+    from trace_bench.rehearse.engine import Loading
+    from trace_bench.rehearse.roles import Players
+    from trace_bench.rehearse.scripted import serve
 
-    settings, players, what = cut.settings, stand_in.Players(), list[str]()
+    settings, players, what = cut.settings, Players(), list[str]()
     loaded: Loaded | None = None
     with ExitStack() as stack:
-        roles = stack.enter_context(stand_in.answering(players))
+        roles = stack.enter_context(serve(players)).address
         url, name = "", served_name(settings.model)
         if not parts_of(settings)["policy"].declared.at_servers:
             pass
-        elif stand_in.VLLM in os.environ:
-            how, log = [*stand_in.TURNS], folder / "vllm.log"
+        elif vllm.VARIABLE in os.environ:
+            more, log = list[str](), folder / "vllm.log"
             if (shape := shape_of(model)) is not None and shape.experts:
-                how += ["--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"]
+                more += ["--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"]
             context = settings.policy.context or 1024
-            server = stand_in.vllm(model, log, name=name, context=context, how=how)
-            url = stack.enter_context(server)
+            url = stack.enter_context(vllm.serve(model, log, name=name, context=context, more=more))
             what.append("a real vLLM on the CPU served the agent")
-            loaded = partial(stand_in.loaded_by, log)
+            loaded = partial(vllm.loaded_by, log)
         else:
-            engine = stand_in.Loading(model, name, settings.policy.batch, settings.policy.context)
+            engine = Loading(model, name, settings.policy.batch, settings.policy.context)
             stack.callback(engine.close)
-            url = f"{stack.enter_context(stand_in.answering(engine))}/v1"
+            url = stack.enter_context(serve(engine)).url
             loaded = engine.loaded.copy
             what.append("this project's server in vLLM's place served the agent")
-            cut.replaced.append(f"vLLM by this project's server ({stand_in.VLLM} names none)")
+            cut.replaced.append(f"vLLM by this project's server ({vllm.VARIABLE} names none)")
         cut.with_servers(url, roles)
         yield players.asked, loaded, what
 

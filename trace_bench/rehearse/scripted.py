@@ -1,4 +1,4 @@
-"""An OpenAI-compatible HTTP server whose answers a test writes, faults included."""
+"""An OpenAI-compatible HTTP server whose answers a script writes, faults included."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-from trace_bench.serve.stand_in import listening
 
 
 @dataclass
@@ -37,9 +35,15 @@ Script = Callable[[str, dict[str, Any]], Answer]
 
 @dataclass
 class Server:
-    url: str
-    requests: list[tuple[str, dict[str, Any]]]
-    headers: list[dict[str, str]]
+    """`requests`: (path, body) of each so far, with their `headers`."""
+
+    address: str = ""
+    requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"{self.address}/v1"
 
     def bodies(self, path: str = "/v1/chat/completions") -> list[dict[str, Any]]:
         return [body for where, body in self.requests if where == path]
@@ -60,7 +64,7 @@ def models(*names: str, owner: str = "scripted") -> Answer:
 @contextmanager
 def serve(script: Script) -> Iterator[Server]:
     """A server on a free port of this machine, until the end of the block."""
-    seen = Server("", [], [])
+    seen = Server()
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -114,9 +118,22 @@ def serve(script: Script) -> Iterator[Server]:
         def log_message(self, format: str, *args: Any) -> None:
             """Silence."""
 
-    with listening(Handler) as url:
-        seen.url = f"{url}/v1"
-        yield seen
+    class Threads(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that was killed, or a connection that was torn."""
+
+    with Threads(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        seen.address = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield seen
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def _parts(data: bytes, trickle: float) -> list[bytes]:

@@ -1,7 +1,7 @@
 """A script that answers as a model in any role would: in the form that is asked for, of no value.
 
-A rehearsal plays the roles with it. An answer follows from the question alone, so that a question
-that is asked again after a kill has the same answer."""
+A rehearsal plays the roles with it (`Players`). An answer follows from the question alone, so that
+a question that is asked again after a kill has the same answer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.types import Message
+from trace_bench.rehearse.scripted import Answer, chat
 
 STOP = "###STOP###"
 """With which simulated users end a conversation."""
@@ -31,11 +32,25 @@ def answer(role: str, body: Mapping[str, Any]) -> str:
         return _REPLIES[said] if said < len(_REPLIES) else f"Thank you. {STOP}"
     if (schema := form.get("schema")) is not None:
         digest = hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest()
-        shown = "\n".join(str(m.get("content") or "") for m in messages)
-        return json.dumps(_filled(schema, random.Random(digest), shown))
+        text = "\n".join(str(m.get("content") or "") for m in messages)
+        return json.dumps(_filled(schema, random.Random(digest), text))
     if listed := re.findall(r'^\{"name": .*\}$', question, re.MULTILINE):
         return f"```python\n{_module([json.loads(line) for line in listed])}```"
     return f"```\n{_REPLIES[1]}\n```"
+
+
+class Players:
+    """The script of models in roles, at /ROLE/v1. `asked`: requests of each role."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, int] = {}
+
+    def __call__(self, path: str, body: Mapping[str, Any]) -> Answer:
+        role = path.split("/")[1]
+        if path.endswith("/models"):
+            return Answer({"data": []})
+        self.asked[role] = self.asked.get(role, 0) + 1
+        return chat(answer(role, body), body.get("model", role))
 
 
 # -- answers that follow a schema -------------------------------------------------------------
@@ -108,22 +123,22 @@ def _module(tools: Sequence[Mapping[str, Any]]) -> str:
         if "enum" not in schema else {"enum": schema["enum"][0]}
         for name, schema in _properties(tool).items() if name in _required(tool)
     }  # fmt: skip
-    known = sorted(_properties(tool))
+    names = sorted(_properties(tool))
     return (
         "import json\nimport random\n\n"
         "from trace_bench.core.types import Score, Step, StopReason\n\n"
-        f"TOOL = {tool['name']!r}\nKINDS = {kinds!r}\nKNOWN = {known!r}\n{_ENVIRONMENT}"
+        f"TOOL = {tool['name']!r}\nKINDS = {kinds!r}\nALLOWED = {names!r}\n{_ENVIRONMENT}"
     )
 
 
 def _properties(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = (tool.get("parameters") or {}).get("properties") or {}
-    return found
+    properties: Mapping[str, Any] = (tool.get("parameters") or {}).get("properties") or {}
+    return properties
 
 
 def _required(tool: Mapping[str, Any]) -> Sequence[str]:
-    found: Sequence[str] = (tool.get("parameters") or {}).get("required") or ()
-    return found
+    required: Sequence[str] = (tool.get("parameters") or {}).get("required") or ()
+    return required
 
 
 def _free(tool: Mapping[str, Any]) -> bool:
@@ -136,12 +151,12 @@ def _free(tool: Mapping[str, Any]) -> bool:
 _ENVIRONMENT = """
 def make_task(seed):
     rng = random.Random(seed)
-    made = {"boolean": lambda: True, "integer": lambda: rng.randrange(100, 1000),
+    draw = {"boolean": lambda: True, "integer": lambda: rng.randrange(100, 1000),
             "number": lambda: rng.randrange(100, 1000), "array": list, "object": dict}
-    given = {name: kind["enum"] if isinstance(kind, dict)
-             else made.get(kind, lambda: f"item {rng.randrange(1000)} {rng.randrange(1000)}")()
+    arguments = {name: kind["enum"] if isinstance(kind, dict)
+             else draw.get(kind, lambda: f"item {rng.randrange(1000)} {rng.randrange(1000)}")()
              for name, kind in KINDS.items()}
-    return {"arguments": given, "word": f"case {rng.randrange(1000)}"}
+    return {"arguments": arguments, "word": f"case {rng.randrange(1000)}"}
 
 
 def reference(data):
@@ -176,14 +191,14 @@ class Env:
 
     def act(self, name, arguments):
         try:
-            given = json.loads(arguments or "")
+            said = json.loads(arguments or "")
         except ValueError:
             return "Error: the arguments are no JSON"
         if name != TOOL:
             return "Error: there is no such tool"
-        if not isinstance(given, dict) or not set(KINDS) <= set(given) <= set(KNOWN):
+        if not isinstance(said, dict) or not set(KINDS) <= set(said) <= set(ALLOWED):
             return "Error: other arguments are needed"
-        self.done = self.done or given == self.data["arguments"]
+        self.done = self.done or said == self.data["arguments"]
         return "OK"
 
     def close(self):
