@@ -1,5 +1,5 @@
 """`python -m trace_bench.record`: folders of recordings, disjoint by scenario, that go on after a
-kill; checklists by a model; recordings of a finished run."""
+kill; checklists by a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from recordings import PHONE, follow, recorded, suite, write
 
-from trace_bench.__main__ import main as run_main
 from trace_bench.checklists.items import read_checklists
 from trace_bench.core.store import read_json, read_lines
 from trace_bench.record.__main__ import main
@@ -97,13 +96,12 @@ def test_the_same_command_goes_on_after_a_kill(whole: Path, tmp_path: Path) -> N
 
 def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None:
     for arguments, said in (
-        (["suit", "out=x"], "unknown command 'suit'; allowed: suite, run, annotate"),
+        (["suit", "out=x"], "unknown command 'suit'; allowed: suite, annotate"),
         (["suite", "env=toolsandbox"], "`out` is missing"),
         ([*COMMAND, f"out={tmp_path}/a", "count=0"], "count=0 is not allowed"),
         ([*COMMAND[:2], "split=dev", f"out={tmp_path}/a"], "split=dev is held out"),
         ([*COMMAND[:2], "split=trian", f"out={tmp_path}/a"], "unknown split 'trian'"),
         ([*COMMAND, f"out={whole}", "count=3"], "holds recordings of another command"),
-        (["run", f"{tmp_path}", f"out={tmp_path}/a"], "is no finished run"),
         (["annotate", f"{whole}", f"out={whole}"], "is the folder that is annotated"),
         (["annotate", f"{whole}", f"out={tmp_path}/a"], "Set llm.annotator.by=endpoint"),
     ):
@@ -147,21 +145,3 @@ def test_a_model_writes_checklists_and_is_asked_once(tmp_path: Path, capsys: Sai
     items = sum(len(turn) for r in found for variant in r["checklists"] for turn in variant)
     assert said["annotated"] == 3 and said["items"] == items > 0
     assert said["per item"]["annotator"]["requests"] == round(asked / items, 4)
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_recorded(tmp_path: Path, capsys: Said) -> None:
-    """The rollouts that succeeded, and none of the held-out episodes."""
-    small = ["env=toolsandbox", "method=grpo", "budget=16", "checkpoints=[]", "trainer.groups=2",
-             "trainer.group_size=8", "evaluation.limit=2", "env.train_tasks=8"]  # fmt: skip
-    assert run_main([*small, f"run_dir={tmp_path}/run"]) == 0
-    ledger = read_lines(tmp_path / "run" / "ledger.jsonl")
-    capsys.readouterr()
-    out = tmp_path / "made"
-    assert main(["run", f"{tmp_path}/run", f"out={out}", "turns=1"]) == 0
-    found = [record for records in lines(out).values() for record in records]
-    assert 0 < len(found) <= len(ledger) == 16
-    assert {r["source"]["task"] for r in found} <= {line["task"] for line in ledger}
-    made = suite(out, tools="real")
-    own = [split for split in made.splits() if not split.startswith("real_")]
-    assert sum(len(made.tasks(split)) for split in own) == len(found)

@@ -114,11 +114,11 @@ def read_annotation(text: str, turns: int) -> Checklist:
         data = read(text[text.find("{") : text.rfind("}") + 1], _ANSWER)
     except Unreadable as error:
         raise Unusable(f"it is not JSON ({error}).") from error
-    found = data.get("turns") if isinstance(data, dict) else None
-    if not isinstance(found, list) or len(found) != turns:
+    entries = data.get("turns") if isinstance(data, dict) else None
+    if not isinstance(entries, list) or len(entries) != turns:
         raise Unusable(f"it has no list `turns` with one entry for each of the {turns} turns.")
     try:
-        return read_checklist([_merged(turn, n) for n, turn in enumerate(found)], "the answer")
+        return read_checklist([_merged(turn, n) for n, turn in enumerate(entries)], "the answer")
     except UserError as error:
         raise Unusable(str(error)) from error
 
@@ -129,18 +129,20 @@ def _merged(turn: Any, number: int) -> list[dict[str, Any]]:
     items, maps = told.get("checklist"), {key: told.get(key) for key in ("weight", "dependence")}
     if not (isinstance(items, list) and items and all(isinstance(i, Mapping) for i in items)):
         raise Unusable(f"turn {number} has no list `checklist` of at least one object.")
-    if not all(isinstance(found, Mapping) for found in maps.values()):
+    if not all(isinstance(by_id, Mapping) for by_id in maps.values()):
         raise Unusable(f"turn {number}: weight and dependence must be objects by id.")
     names = {str(item.get("id")) for item in items}
-    for key, found in maps.items():
-        if unknown := sorted(found.keys() - names):
+    for key, by_id in maps.items():
+        if unknown := sorted(by_id.keys() - names):
             raise Unusable(f"turn {number}: {key} names {unknown[0]!r}, which is no item of it.")
-    made = []
-    for item in items:
-        name = str(item.get("id"))
-        weight, after = maps["weight"].get(name), maps["dependence"].get(name, [])
-        made.append({**item, "weight": weight, "dependence": after})
-    return made
+    return [
+        {
+            **item,
+            "weight": maps["weight"].get(str(item.get("id"))),
+            "dependence": maps["dependence"].get(str(item.get("id")), []),
+        }
+        for item in items
+    ]
 
 
 def annotate(
@@ -165,17 +167,17 @@ def annotate(
                     continue
                 _, turns = turns_of(record["messages"])
                 question, schema = question_of(turns, record["tools"]), schema_of(len(turns))
-                read_own = functools.partial(read_annotation, turns=len(turns))
+                parse = functools.partial(read_annotation, turns=len(turns))
                 names = [f"{record['uuid']}/{variant}" for variant in range(variants)]
                 try:
-                    found = [roles.usable(ROLE, n, question, read_own, schema) for n in names]
+                    answers = [roles.usable(ROLE, n, question, parse, schema) for n in names]
                 except LLMError as error:
                     log(f"{record['uuid']} is left out: {error}")
                     counts["left out"] += 1
                     continue
-                written = to_json(found)
-                lines.append({**record, "checklists": written})
-                counts["items"] += _items(written)
+                checklists = to_json(answers)
+                lines.append({**record, "checklists": checklists})
+                counts["items"] += _items(checklists)
                 counts["annotated"] += 1
     return counts
 

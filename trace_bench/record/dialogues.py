@@ -1,6 +1,5 @@
-"""Dialogues from a suite's references, replayed in its environment, and from a finished run's own
-successful rollouts; held-out episodes are never taken. The folder that they are written to, line by
-line, so that the same command goes on where it was stopped."""
+"""Dialogues from a suite's references, replayed in its environment, and the folder that they are
+written to, line by line, so that the same command goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -25,21 +24,15 @@ from trace_bench.core.protocols import (
     perform,
     performed,
 )
-from trace_bench.core.run_files import SUMMARY
 from trace_bench.core.store import Lines, canonical, read_object, stable_seed, write_json
-from trace_bench.core.summary import Summary, read_summary
-from trace_bench.core.types import Message, Milestone, Task, Trajectory
+from trace_bench.core.types import Message, Milestone, Task
 from trace_bench.envs.recorded.data import META, Record, read_record
-from trace_bench.results.stored import FinishedRun
 
 
 def of_suite(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record | None]]:
     """(uuid, the dialogue) of each task's reference; None for one that does not succeed."""
     if not isinstance(suite, HasReference):
-        raise UserError(
-            f"{suite.name}/{suite.variant} has no references to record. Change `env`, or record a "
-            "finished run (`python -m trace_bench.record run FOLDER`)."
-        )
+        raise UserError(f"{suite.name}/{suite.variant} has no references to record. Change `env`.")
     for task in tasks:
         yield task.id, _of_reference(suite, task)
 
@@ -47,12 +40,12 @@ def of_suite(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record 
 def held_out(suite: Suite, splits: Sequence[str]) -> set[str]:
     """The scenarios of splits that no recording may share: what the user says as their references
     go."""
-    found = set()
+    scenarios = set()
     for split in splits:
         for task in suite.tasks(split):
             actions = suite.reference(task) if isinstance(suite, HasReference) else ()
-            found.add(scenario_of(conversation(performed(suite, task, actions), actions)))
-    return found
+            scenarios.add(scenario_of(conversation(performed(suite, task, actions), actions)))
+    return scenarios
 
 
 def _of_reference(suite: HasReference, task: Task) -> Record | None:
@@ -74,64 +67,22 @@ def _of_reference(suite: HasReference, task: Task) -> Record | None:
 
 
 def _checklist(
-    suite: Suite, task: Task, first: int, turns: Sequence[UserTurn], met: Sequence[Milestone]
+    suite: Suite,
+    task: Task,
+    first: int,
+    turns: Sequence[UserTurn],
+    milestones: Sequence[Milestone],
 ) -> Checklist:
-    """The suite's own checklist, laid over the turns; without one, of what was rewarded."""
+    """The suite's own checklist, laid over the turns; without one, of what was rewarded, or of all
+    calls and replies if the suite does not say where its milestones were met."""
     if not isinstance(suite, HasChecklist):
-        return by_milestones(turns, first, met)
-    found = read_checklist([list(turn) for turn in suite.checklist(task)], f"task {task.id}")
-    if len(found.turns) == len(turns):
-        return found
-    return spread([item for turn in found.turns for item in turn], turns)
-
-
-def by_milestones(
-    turns: Sequence[UserTurn], first: int, milestones: Sequence[Milestone]
-) -> Checklist:
-    """The checklist of a dialogue from a suite's milestones; of all its calls and replies if the
-    suite does not say where they were met."""
-    placed = any(m.place is not None for m in milestones)
-    return of_reference(turns, rewarded_in(turns, first, milestones) if placed else None)
-
-
-def summary_of(folder: Path) -> Summary:
-    """The summary of a finished run on tasks that it does not report on. Raises UserError."""
-    summary = read_summary(folder)
-    if summary is None:
-        raise UserError(f"{folder} is no finished run: it has no {SUMMARY}. Name another folder.")
-    if summary.protocol != "held_out":
-        raise UserError(
-            f"{folder} trained on the tasks that it reports (protocol={summary.protocol}), "
-            "and recordings may hold none of those. Name a run with protocol=held_out."
-        )
-    return summary
-
-
-def of_run(folder: Path, summary: Summary) -> Iterator[tuple[str, Record | None]]:
-    """(uuid, the dialogue) of each rollout that was spent; None for one without success, or with a
-    call that could not be read."""
-    for episode in FinishedRun(folder, summary).episodes():
-        if episode.held_out or episode.purpose == "evaluation":
-            continue
-        identity = f"{summary.fingerprint}/{episode.group}/{episode.index:05d}"
-        yield identity, _of_rollout(identity, summary.world, episode.trajectory)
-
-
-def _of_rollout(identity: str, suite: str, t: Trajectory) -> Record | None:
-    if t.failure is not None or t.score is None or not t.score.success:
-        return None
-    if any(turn.malformed for turn in t.turns):
-        return None
-    opening, turns = turns_of(t.messages)
-    if not turns or not all(turn.steps for turn in turns):
-        return None
-    return {
-        "uuid": identity,
-        "messages": t.messages,
-        "tools": list(t.tools),
-        "checklists": to_json([by_milestones(turns, len(opening), t.score.milestones)]),
-        "source": {"suite": suite, "task": t.task, "by": t.agent},
-    }
+        placed = any(m.place is not None for m in milestones)
+        return of_reference(turns, rewarded_in(turns, first, milestones) if placed else None)
+    items = [list(turn) for turn in suite.checklist(task)]
+    checklist = read_checklist(items, f"task {task.id}")
+    if len(checklist.turns) == len(turns):
+        return checklist
+    return spread([item for turn in checklist.turns for item in turn], turns)
 
 
 # -- the folder ------------------------------------------------------------------------------------
@@ -157,7 +108,7 @@ class Folder:
                 raise UserError(f"{path} is not empty and no folder of recordings. Change `out`.")
             write_json(path / META, {"made_by": self._made_by})
         self._lines = {split: Lines(path / f"{split}.jsonl", dict) for split in SHARES}
-        self._known: set[str] = set()
+        self._ids: set[str] = set()
         self.sizes = dict.fromkeys(SHARES, 0)
         self.turns = 0
         self.counts: Counter[str] = Counter()  # of what was left out, by reason
@@ -168,12 +119,12 @@ class Folder:
             lines.existing.clear()
 
     def _count(self, record: Record, split: str, turns: int) -> None:
-        self._known.add(record["uuid"])
+        self._ids.add(record["uuid"])
         self.sizes[split] += 1
         self.turns += turns
 
     def has(self, uuid: str) -> bool:
-        return uuid in self._known
+        return uuid in self._ids
 
     def add(self, record: Record, least: int) -> bool:
         """Appends a dialogue, in the split of its scenario; whether it was taken. Left out and

@@ -7,7 +7,6 @@ Messages and tools are OpenAI's; `checklists` and `source` may be missing. Also 
 
     APIGen   {"conversations": [{"from": "human" | "gpt" | "function_call" | "observation",
              "value": "..."}], "tools": "...", "system": "..."}; `tools` may be JSON in a text
-    ATIF     {"schema_version": "ATIF-...", "agent": {"tool_definitions": [...]}, "steps": [...]}
 
 Tools without the wrapper {"type": "function", "function": ...} get one.
 """
@@ -49,13 +48,13 @@ class _RecordedTool:
 
 def splits_in(folder: Path) -> list[str]:
     """The names of the splits. Raises UserError if there is none."""
-    found = sorted(path.stem for path in folder.glob("*.jsonl")) if folder.is_dir() else []
-    if not found:
+    names = sorted(path.stem for path in folder.glob("*.jsonl")) if folder.is_dir() else []
+    if not names:
         raise UserError(
             f"{folder} has no recorded dialogues; needed: a folder with files such as train.jsonl "
             "(`python -m trace_bench.record` makes one). Change the setting `env.folder`."
         )
-    return found
+    return names
 
 
 def read_split(folder: Path, split: str) -> Iterator[Record]:
@@ -94,16 +93,15 @@ def read_record(data: Any, where: str) -> Record:
     if not turns or not all(turn.steps for turn in turns):
         raise _wrong(where, "needed is at least one turn of the user, each answered by the agent")
     if data.get("checklists"):
-        found = read_checklists(data["checklists"], f"{where}: {identity}")
-        if len(found[0].turns) != len(turns):
+        checklists = read_checklists(data["checklists"], f"{where}: {identity}")
+        if (count := len(checklists[0].turns)) != len(turns):
             raise _wrong(
                 where,
-                f"its checklists have {len(found[0].turns)} turns, and its messages {len(turns)} "
-                "of the user",
+                f"its checklists have {count} turns, and its messages {len(turns)} of the user",
             )
     else:
-        found = (of_reference(turns),)
-    record["checklists"] = to_json(found)
+        checklists = (of_reference(turns),)
+    record["checklists"] = to_json(checklists)
     if isinstance(data.get("source"), Mapping):
         record["source"] = dict(data["source"])
     return record
@@ -126,11 +124,7 @@ def as_openai(data: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(data)
     if "conversations" in out:
         out["messages"] = _of_conversations(out["conversations"], out.get("system"))
-    elif str(out.get("schema_version", "")).startswith("ATIF") or "steps" in out:
-        out["messages"] = _of_steps(out.get("steps"))
-        agent = out.get("agent")
-        out["tools"] = (agent.get("tool_definitions") if isinstance(agent, Mapping) else None) or []
-    names = ("uuid", "id", "trajectory_id", "session_id")
+    names = ("uuid", "id")
     out["uuid"] = next((data[key] for key in names if data.get(key)), None)
     tools = _unpacked(out.get("tools", []), "tools")
     if isinstance(tools, list):
@@ -170,8 +164,8 @@ def _of_conversations(talk: Any, system: Any) -> list[Message]:
         if isinstance(source, str) and source in _SPEAKERS and isinstance(value, str):
             out.append({"role": _SPEAKERS[source], "content": value})
         elif source == "function_call":
-            found = _unpacked(value, f"conversation {number}")
-            calls = found if isinstance(found, list) else [found]
+            value = _unpacked(value, f"conversation {number}")
+            calls = value if isinstance(value, list) else [value]
             out.append(_calling([_named(c, f"conversation {number}") for c in calls], number))
         elif source in ("observation", "tool"):
             asked = out[-1].get("tool_calls") if out else None
@@ -185,57 +179,24 @@ def _of_conversations(talk: Any, system: Any) -> list[Message]:
     return out
 
 
-def _of_steps(steps: Any) -> list[Message]:
-    """ATIF's steps. Observations follow the calls that they answer."""
-    if not isinstance(steps, list):
-        raise ValueError("`steps` is no list")
-    out: list[Message] = []
-    for number, step in enumerate(steps):
-        source = step.get("source") if isinstance(step, Mapping) else None
-        if source not in ("system", "user", "agent"):
-            raise ValueError(f"step {number} has source {source!r}; allowed: system, user, agent")
-        content = step.get("message") if isinstance(step.get("message"), str) else ""
-        if source != "agent":
-            out.append({"role": source, "content": content})
-            continue
-        thought = step.get("reasoning_content")
-        content = f"<think>{thought}</think>{content}" if isinstance(thought, str) else content
-        named = [
-            (str(call.get("tool_call_id") or ""), call.get("function_name"), call.get("arguments"))
-            for call in _objects(step.get("tool_calls"), f"step {number}: tool_calls")
-        ]
-        out.append(_calling(named, number, content))
-        observed = step.get("observation")
-        results = observed.get("results") if isinstance(observed, Mapping) else None
-        for place, result in enumerate(_objects(results, f"step {number}: results")):
-            calls = out[-1 - place].get("tool_calls") or [{}]
-            identity = result.get("source_call_id") or calls[min(place, len(calls) - 1)].get("id")
-            said = _text(result.get("content"))
-            out.append({"role": "tool", "tool_call_id": str(identity or ""), "content": said})
-    return out
-
-
-def _objects(value: Any, where: str) -> list[Mapping[str, Any]]:
-    """A list of objects; empty for None. Raises ValueError for anything else."""
-    found = [] if value is None else value
-    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
-        raise ValueError(f"{where} is no list of objects")
-    return found
-
-
-def _named(call: Any, where: str) -> tuple[str, Any, Any]:
+def _named(call: Any, where: str) -> tuple[str, Any]:
     if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
         raise ValueError(f"{where}: a function call without a name")
-    return "", call["name"], call.get("arguments", {})
+    return call["name"], call.get("arguments", {})
 
 
-def _calling(calls: list[tuple[str, Any, Any]], number: int, content: str = "") -> Message:
-    made = []
-    for place, (identity, name, arguments) in enumerate(calls):
-        function = {"name": name, "arguments": arguments or {}}
-        identity = identity or f"call_{number}_{place}"
-        made.append({"id": identity, "type": "function", "function": function})
-    return text_message(content, made)
+def _calling(calls: list[tuple[str, Any]], number: int) -> Message:
+    return text_message(
+        "",
+        [
+            {
+                "id": f"call_{number}_{place}",
+                "type": "function",
+                "function": {"name": name, "arguments": arguments or {}},
+            }
+            for place, (name, arguments) in enumerate(calls)
+        ],
+    )
 
 
 def _text(value: Any) -> str:
