@@ -195,7 +195,7 @@ def test_an_adapter_that_the_server_cannot_read_is_reported(url: str, tmp_path: 
 
 
 def test_more_prompts_at_once_than_a_batch_holds(url: str) -> None:
-    """vLLM must not cut a prompt here: see CPU in tests/servers/vllm.py."""
+    """vLLM must not cut a prompt here: see CPU in trace_bench/rehearse/vllm.py."""
     acting = policy(url)
     long = ({"role": "user", "content": "word " * 250},)
     acting.submit([TurnRequest(i, long, seed=i, max_tokens=4) for i in range(24)])

@@ -78,6 +78,8 @@ def test_the_latest_start_says_what_a_step_was(tmp_path: Path) -> None:
     data = steps.of(1)
     assert data is not None and data["actor/pg_loss"] == 0.25
     assert (steps.starts(), steps.saved()) == (2, 4)
+    (tmp_path / "metrics-000.jsonl").unlink()
+    assert steps.starts() == 2, "they are numbered by what is there"
 
 
 def test_a_file_of_verl_that_a_kill_left_empty(tmp_path: Path) -> None:
@@ -142,11 +144,6 @@ def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
     assert rewind(folder, job, one, {0}) == 2
     assert not latest.exists() and StepFiles(folder).saved() == 0
     assert read_lines(folder / "episodes/a.jsonl") == []
-
-
-def test_starts_are_numbered_by_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "metrics-001.jsonl").write_text("")
-    assert StepFiles(tmp_path).starts() == 2
 
 
 def test_a_checkpoint_as_an_adapter(tmp_path: Path, model: Path) -> None:
