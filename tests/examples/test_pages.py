@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import EXAMPLES, PAGES, ROOT, TOP, blocks, lay_out
+from pages import PAGES, ROOT, TOP, blocks, lay_out
 
 from trace_bench.methods.looking.capabilities import VOCABULARY
 
@@ -105,11 +105,6 @@ def test_every_promise_about_security_names_a_test_that_runs() -> None:
         assert all("\ndef test_" in (ROOT / test).read_text() for test in tests)
 
 
-def test_the_first_page_names_the_check_first() -> None:
-    page = ROOT / "docs" / "environments.md"
-    assert commands(page)[0].startswith("python -m trace_bench.check env.factory=")
-
-
 def test_the_table_of_capabilities_is_the_vocabulary() -> None:
     page = (ROOT / "docs" / "environments.md").read_text()
     table, controls = (
@@ -118,9 +113,3 @@ def test_the_table_of_capabilities_is_the_vocabulary() -> None:
     offered = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert offered == [c.name for c in VOCABULARY if not c.control]
     assert re.findall(r"`(\w+)`", controls) == [c.name for c in VOCABULARY if c.control]
-
-
-def test_examples_are_as_long_as_the_pages_say() -> None:
-    for page in PAGES:
-        for name, lines in re.findall(r"examples/(\w+\.py)\),\s+(\d+) lines", page.read_text()):
-            assert len((EXAMPLES / name).read_text().splitlines()) == int(lines), name

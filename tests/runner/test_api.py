@@ -35,7 +35,7 @@ from trace_bench import (
 )
 from trace_bench.__main__ import main
 from trace_bench.core.protocols import HasReference, Method
-from trace_bench.envs import EitherEnv
+from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 
@@ -172,10 +172,14 @@ def test_a_plan_that_names_what_is_not_there_is_refused(plan: dict[str, Any], wo
 
 def test_a_policy_without_room_for_an_episode_is_refused() -> None:
     class Full(IdlePolicy):
-        capacity = 0
+        capacity, closed = 0, False
+
+        def close(self) -> None:
+            Full.closed = True
 
     with pytest.raises(UserError, match="has capacity=0; allowed: a whole number from 1"):
         advised(policy=Full)
+    assert Full.closed
 
 
 def test_a_method_that_asks_for_more_than_its_budget_is_refused() -> None:
@@ -333,7 +337,7 @@ class Interrupted(EmbeddedSuite):
 
     presses: Iterator[bool] = iter(())
 
-    def make(self) -> EitherEnv:
+    def make(self) -> ToolSandboxEnv:
         if next(self.presses, False):
             raise KeyboardInterrupt
         return super().make()

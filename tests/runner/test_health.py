@@ -11,7 +11,6 @@ from test_unfinished_parts import Whole
 from toy import ToyEnv
 
 import trace_bench
-from trace_bench.__main__ import main
 from trace_bench.core.summary import EpisodeCounts, Health, TrainingCounts
 from trace_bench.core.types import (
     Boundary,
@@ -143,8 +142,8 @@ def test_a_finished_run_plays_what_evaluation_has_lost_again(
     second = run(suite)
     assert second.folder == first.folder and second.score["failures"] == 0
     assert second.score["n"] == 8 and "3 lost" not in second.table
-    made = len(suite.made)
-    assert run(suite).summary == second.summary and len(suite.made) == made
+    before = len(suite.made)
+    assert run(suite).summary == second.summary and len(suite.made) == before
 
 
 def test_a_run_without_a_score_is_not_finished(
@@ -163,30 +162,21 @@ def test_a_run_without_a_score_is_not_finished(
     assert trace_bench.load(folder).score["failures"] == 0
 
 
-def test_trials_of_a_greedy_agent_are_reported_as_equal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "the 3 trials of every task were equal" in run(Whole(), evaluation__trials=3).table
-
-
 def test_a_run_opens_with_what_it_does_where_someone_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     suite = Whole()
     assert run(suite).folder and capsys.readouterr() == ("", "")
-    folder = run(suite, verbose=True, seed=1, evaluation__trials=2).folder
+    result = run(suite, verbose=True, seed=1, evaluation__trials=2)
+    assert "the 2 trials of every task were equal" in result.table
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines()[:5] == [
         "method=base on toy/tests: 8 held-out tasks (test, 2 trials each), protocol held_out",
         "agent: reference, policy=reference",
         "budget: 640 rollouts, seed 1",
-        f"folder: {folder}",
+        f"folder: {result.folder}",
         "note: evaluation.trials=2 with policy.eval_temperature=0 runs the same episodes again: "
         "this policy repeats itself",
     ]
-    settings = ["method=base", "policy=idle", "evaluation.limit=2", "run_dir=here"]
-    assert main(settings) == 0
-    assert capsys.readouterr().err.startswith("method=base on toolsandbox/embedded: 2 held-out")

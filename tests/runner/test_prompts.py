@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import save_model
 from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench.core.errors import UserError
@@ -24,41 +23,36 @@ from trace_bench.settings.schema import PolicySettings
 TASKS = [toy_task(i) for i in range(40)]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("small"))
-
-
-def sizes(model: Path, tasks: Sequence[Task] = TASKS) -> list[int]:
+def sizes(small_model: Path, tasks: Sequence[Task] = TASKS) -> list[int]:
     """Tokens of the first prompts of the tasks that are looked at."""
-    policy = LocalPolicy(model, batch=1)
+    policy = LocalPolicy(small_model, batch=1)
     steps = [ToyEnv().reset(task) for task in tasks[:: len(tasks) // LOOKED_AT][:LOOKED_AT]]
     return [policy.first_prompt(step.messages, step.tools) for step in steps]
 
 
-def test_prompts_that_fit_need_no_word(model: Path) -> None:
+def test_prompts_that_fit_need_no_word(small_model: Path) -> None:
     suite = ToySuite()
-    assert check_prompts(LocalPolicy(model, batch=1), suite, TASKS) is None
+    assert check_prompts(LocalPolicy(small_model, batch=1), suite, TASKS) is None
     assert len(suite.made) == LOOKED_AT and all(env.closed for env in suite.made)
 
 
-def test_a_context_that_holds_no_first_prompt_is_refused(model: Path) -> None:
-    policy = LocalPolicy(model, batch=1, context=min(sizes(model)))
+def test_a_context_that_holds_no_first_prompt_is_refused(small_model: Path) -> None:
+    policy = LocalPolicy(small_model, batch=1, context=min(sizes(small_model)))
     with pytest.raises(UserError, match=r"prompts of 8 of 8 held-out .* `policy\.context`"):
         check_prompts(policy, ToySuite(), TASKS)
 
 
-def test_some_prompts_that_do_not_fit_are_reported(model: Path) -> None:
-    found = sizes(model)
+def test_some_prompts_that_do_not_fit_are_reported(small_model: Path) -> None:
+    found = sizes(small_model)
     assert min(found) < max(found)
-    policy = LocalPolicy(model, batch=1, context=max(found))
+    policy = LocalPolicy(small_model, batch=1, context=max(found))
     said = check_prompts(policy, ToySuite(), TASKS)
     assert said is not None and f"up to {max(found)} tokens" in said
     assert said.startswith(f"the first prompts of {found.count(max(found))} of 8 ")
 
 
-def test_a_template_that_leaves_tools_out_is_refused(model: Path) -> None:
-    policy = LocalPolicy(model, batch=1)
+def test_a_template_that_leaves_tools_out_is_refused(small_model: Path) -> None:
+    policy = LocalPolicy(small_model, batch=1)
     policy.chat.tokenizer.chat_template = (
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     )
@@ -67,7 +61,7 @@ def test_a_template_that_leaves_tools_out_is_refused(model: Path) -> None:
     assert policy.first_prompt(({"role": "user", "content": "Add 1."},), ()) > 0
 
 
-def test_what_cannot_be_known_is_left_to_the_run(model: Path) -> None:
+def test_what_cannot_be_known_is_left_to_the_run(small_model: Path) -> None:
     class Broken(ToySuite):
         def make(self) -> Any:
             raise OSError("no desk")
@@ -80,7 +74,7 @@ def test_what_cannot_be_known_is_left_to_the_run(model: Path) -> None:
         def make(self) -> ToyEnv:
             return Odd()
 
-    policy = LocalPolicy(model, batch=1, context=8)
+    policy = LocalPolicy(small_model, batch=1, context=8)
     assert check_prompts(policy, Broken(), TASKS) is None
     assert check_prompts(policy, Unfinished(), TASKS) is None
     assert check_prompts(ReferencePolicy(ToySuite()), ToySuite(), TASKS) is None

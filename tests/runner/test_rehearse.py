@@ -24,8 +24,6 @@ from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.memory import shape_of
 
 EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
-
-
 ELSEWHERE = ("paper_tau2", "paper_toolsandbox_heldout")
 
 

@@ -63,10 +63,6 @@ def add(split: str, number: int) -> Task:
     return Task(f"toy/tests/{split}/{number:04d}", "toy", split, number, {"add": [number]})
 
 
-def test_other_tasks_are_reported_than_are_trained_on() -> None:
-    check_splits(compose([]), Splits(), LEARNS)
-
-
 def test_a_task_counts_as_the_same_by_its_content() -> None:
     with pytest.raises(UserError) as error:
         check_splits(compose(["evaluation.split=again"]), Splits(), LEARNS)
@@ -76,6 +72,7 @@ def test_a_task_counts_as_the_same_by_its_content() -> None:
 
 
 def test_the_same_tasks_are_allowed_where_the_run_is_marked_or_does_not_learn() -> None:
+    check_splits(compose([]), Splits(), LEARNS)
     check_splits(compose(["evaluation.split=again", "protocol=paper"]), Splits(), LEARNS)
     check_splits(compose(["evaluation.split=again"]), Splits(), MethodPlan(learns=False))
 
@@ -96,19 +93,16 @@ def test_development_tasks_are_asked_for_where_they_are_used() -> None:
         check_splits(compose(["checkpoints=[0]"]), OnlyHeldOut(), MethodPlan(learns=False))
 
 
-def test_a_suite_without_training_tasks_is_forecast_and_rehearsed(tmp_path: Path) -> None:
-    own = ["env=custom", "env.factory=test_splits:OnlyHeldOut", "sandbox=inline", "method=base"]
-    settings = compose([*own, "checkpoints=[]"])
+@pytest.mark.parametrize(("suite", "method"), [("OnlyHeldOut", "base"), ("NoDevelopment", "rl")])
+def test_a_suite_without_some_splits_is_forecast_and_rehearsed(
+    suite: str, method: str, tmp_path: Path
+) -> None:
+    words = ["env=custom", f"env.factory=test_splits:{suite}", "sandbox=inline", f"method={method}"]
+    settings = compose([*words, "checkpoints=[]"])
     text, missing = describe(settings, parts_of(settings))
     assert not missing, text
-    assert Cut(settings).affordable(tmp_path) == 48
-
-
-def test_a_suite_with_no_development_tasks_is_forecast_without_a_curve() -> None:
-    own = ["env=custom", "env.factory=test_splits:NoDevelopment", "sandbox=inline", "method=rl"]
-    settings = compose([*own, "checkpoints=[]"])
-    text, missing = describe(settings, parts_of(settings))
-    assert not missing, text
+    if suite == "OnlyHeldOut":
+        assert Cut(settings).affordable(tmp_path) == 48
 
 
 @pytest.mark.parametrize(
@@ -119,6 +113,6 @@ def test_a_suite_with_no_development_tasks_is_forecast_without_a_curve() -> None
     ],
 )
 def test_what_is_timed_without_training_tasks(suite: str, said: str) -> None:
-    own = ["env=custom", f"env.factory=test_splits:{suite}", "sandbox=inline", "method=base"]
-    settings = compose([*own, "dry_run=timed", "policy.batch=2"])
+    words = ["env=custom", f"env.factory=test_splits:{suite}", "sandbox=inline", "method=base"]
+    settings = compose([*words, "dry_run=timed", "policy.batch=2"])
     assert said in describe(settings, parts_of(settings))[0]

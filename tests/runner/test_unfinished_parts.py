@@ -15,7 +15,6 @@ import trace_bench
 from trace_bench import AgentSpec, Milestone, Result, Score, Step, StopReason, Task, UserError
 from trace_bench.__main__ import main
 from trace_bench.core.protocols import Method
-from trace_bench.policies.scripted import IdlePolicy
 
 
 class Whole(ToySuite):
@@ -30,9 +29,8 @@ class Whole(ToySuite):
 
 
 def run(suite: Any, **changes: Any) -> Result:
-    given = {"method": "base", "policy": "reference", "suite": suite, "evaluation__retries": 0}
-    given["max_lost"] = 1.0
-    return trace_bench.run(**{**given, **changes})
+    settings = {"method": "base", "policy": "reference", "evaluation__retries": 0, "max_lost": 1.0}
+    return trace_bench.run(**{**settings, "suite": suite, **changes})
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +126,7 @@ def test_the_development_split_is_asked_for_where_it_is_used() -> None:
 # -- environments ---------------------------------------------------------------------------------
 
 DONE = StopReason.DONE
-GIVEN: dict[str, tuple[Any, str]] = {
+ODD: dict[str, tuple[Any, str]] = {
     "a dictionary": ({"done": True}, "expected a trace_bench.Step, got dict"),
     "nothing": (None, "expected a trace_bench.Step, got NoneType"),
     "no score": (Step(done=True, stop=DONE), "ended without a score"),
@@ -158,17 +156,19 @@ GIVEN: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", GIVEN)
-@pytest.mark.parametrize("place", ["reset", "step"])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [*((name, "step") for name in ODD), ("a dictionary", "reset"), ("nan", "reset")],
+)
 def test_what_is_no_step_fails_the_episode_and_is_no_score(name: str, place: str) -> None:
-    given, why = GIVEN[name]
+    step, why = ODD[name]
 
     class Odd(ToyEnv):
         def reset(self, task: Task) -> Step:
-            return given if place == "reset" else super().reset(task)
+            return step if place == "reset" else super().reset(task)
 
         def step(self, action: Any) -> Step:
-            return given
+            return step
 
     class Suite(Whole):
         def make(self) -> ToyEnv:
@@ -242,37 +242,29 @@ def test_a_reference_that_raises_is_a_failure_of_the_policy_that_plays_it() -> N
 # -- methods --------------------------------------------------------------------------------------
 
 
-def test_a_method_that_returns_no_agent_is_named() -> None:
-    class Forgetful(Method):
-        def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> Any:
-            lab.log("done")
+class Forgetful(Method):
+    def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> Any:
+        lab.log("done")
 
-        def plan(self, run: Any) -> Any:
-            return trace_bench.MethodPlan(learns=False)
-
-    with pytest.raises(UserError, match=r"Forgetful returned NoneType instead of"):
-        run(Whole(), method=Forgetful())
+    def plan(self, run: Any) -> Any:
+        return trace_bench.MethodPlan(learns=False)
 
 
-def test_a_plan_that_is_none_is_named() -> None:
-    class Planless(Method):
-        def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> Any:
-            return base
+class Planless(Method):
+    def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> Any:
+        return base
 
-        def plan(self, run: Any) -> Any:
-            return {"phases": []}
-
-    with pytest.raises(UserError, match=r"Planless\.plan returned dict"):
-        run(Whole(), method=Planless())
+    def plan(self, run: Any) -> Any:
+        return {"phases": []}
 
 
-def test_a_policy_that_is_refused_is_closed() -> None:
-    class Full(IdlePolicy):
-        capacity, closed = 0, False
-
-        def close(self) -> None:
-            Full.closed = True
-
-    with pytest.raises(UserError, match="capacity=0"):
-        run(Whole(), policy=Full())
-    assert Full.closed
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        (Forgetful, r"Forgetful returned NoneType instead of"),
+        (Planless, r"Planless\.plan returned dict"),
+    ],
+)
+def test_a_method_that_returns_something_else_is_named(method: type[Method], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        run(Whole(), method=method())

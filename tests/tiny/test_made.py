@@ -254,6 +254,7 @@ def test_names_stay_as_they_are_on_request() -> None:
 
 def test_a_capability_is_left_out() -> None:
     source = Tasks(World(Sums()), MadeSettings(without="adds_twice"))
+    assert source.demonstrated is not None
     shown = source.demonstrated["tasks"]
     assert {Sums().task(t).data["needs"][0] for t in shown} == {"adds"}
 
