@@ -291,23 +291,6 @@ def test_an_episode_is_shown_or_refused_in_a_line(
         assert code == 0 or (said.err.startswith("error: ") and said.err.count("\n") == 1)
 
 
-def test_a_damaged_neighbour_does_not_stop_a_finished_run(
-    tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The line on the run with train_large says what is wrong with that one."""
-    monkeypatch.chdir(tmp_path)
-    quick = [*TRAINED[:-1], "evaluation.limit=1"]
-    assert main([*quick, "env.train_split=train_large"]) == 0
-    (other,) = Path("runs").rglob("summary.json")
-    for content in ("[" * 100_000, "[]", '{"complete": true}', "\0", "{"):
-        other.write_text(content)
-        capsys.readouterr()
-        assert main(quick) == 0
-        said = capsys.readouterr().out.splitlines()
-        assert said[-1].startswith("run: ")
-        assert said[-2].startswith(f"with train_large: {other} ")
-
-
 @pytest.mark.parametrize(
     "damage", [summary(score=GONE), summary(table=5), summary(health=[]), summary(rollouts="x")]
 )

@@ -10,10 +10,6 @@ from trace_bench.core.summary import CurvePoint
 from trace_bench.runner import report
 
 
-def test_another_run_without_a_score_is_one_line() -> None:
-    assert report.beside("grpo", SUMMARY) == "grpo: no held-out episode has a score"
-
-
 def test_a_point_of_the_curve_without_a_score_says_so() -> None:
     none = CurvePoint(checkpoint=64, rollouts=60, **vars(NOTHING))
     curve = (none, replace(none, checkpoint=128, success=0.25))

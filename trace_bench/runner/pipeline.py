@@ -67,8 +67,6 @@ def run(settings: Settings) -> int:
     # As wide as the terminal, or as it gets in a file.
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else report.WIDE
     print(report.closing(done.summary, columns))
-    if (larger := _larger(settings, done.summary)) is not None:
-        print(larger)
     if not (done.folder / SUMMARY).is_file():
         raise UserError(f"{done.folder} holds no {SUMMARY} any more. Run the same command again.")
     print(f"run: {done.folder}", flush=True)
@@ -282,19 +280,3 @@ def _reported_again(
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
         report.tell(place.folder, summary, metrics)
     return summary if metrics.failure is None else _with_failure(summary, metrics)
-
-
-def _larger(settings: Settings, summary: Summary) -> str | None:
-    """The result of the run with more training tasks of this kind as a line, if there is one."""
-    parts, env = parts_of(settings), settings.env
-    split = parts["env"].declared.larger.get(env.train_split)
-    if split is None or not summary.learns or env.train_tasks:
-        return None
-    other = replace(settings, env=replace(env, train_split=split), run_dir=None)
-    try:
-        larger = read_summary(locate(other, parts).folder)
-    except UserError as error:  # another run's damage, which this run's result does not share
-        return f"with {split}: {error}"
-    if larger is None:
-        return f"with {split}: not run yet; add env.train_split={split} to the command"
-    return report.beside(f"with {split}", larger)

@@ -171,21 +171,6 @@ def _costs(llm: Costs) -> list[str]:
     return lines
 
 
-def beside(name: str, summary: Summary) -> str:
-    """Another finished run as one line below a table of the same held-out tasks."""
-    figures, change = summary.score, summary.difference
-    if figures.success is None or figures.interval is None:
-        return f"{name}: no held-out episode has a score"
-    low, high = figures.interval
-    text = f"{name}: success {figures.success:.3f} [{low:.3f}, {high:.3f}]"
-    if change is not None:
-        text += f", vs base {change.value:+.3f} (p {p_value(change.p_value)})"
-    text += f", {summary.spent} of {summary.budget} rollouts of its own"
-    if (beginning := summary.beginning) is not None and beginning.rollouts is not None:
-        text += f" after {beginning.rollouts} of what it began with"
-    return text
-
-
 def _routing(routing: Routing) -> str:
     text = f"as good as the oracle on {routing.agreement:.0%} of the tasks"
     if routing.agreement_decisive is not None:

@@ -69,19 +69,17 @@ class Suite:
 
     What the class says before a suite is made. image: the container image for sandbox=docker.
     lists_tasks_here: it needs no extra packages, so its tasks can be listed in this process even
-    when its episodes run in a sandbox. larger: maps a training split to one with more tasks of the
-    same kind. tag_keys: the keys of a task's data under which it lists, as words, what the task
-    needs or is about; a report filters by them, nothing is computed from them. world_key: the key
-    of a task's data that names which of several worlds it is of; each has figures of its own in the
-    summary. general_demonstrations: the "module:function" that gives a conversation of no task,
-    (messages, tools), by its number, for `method=sft`. typical: for the estimates of
-    `dry_run=true`."""
+    when its episodes run in a sandbox. tag_keys: the keys of a task's data under which it lists, as
+    words, what the task needs or is about; a report filters by them, nothing is computed from them.
+    world_key: the key of a task's data that names which of several worlds it is of; each has
+    figures of its own in the summary. general_demonstrations: the "module:function" that gives a
+    conversation of no task, (messages, tools), by its number, for `method=sft`. typical: for the
+    estimates of `dry_run=true`."""
 
     name: str  # "toolsandbox"
     variant: str  # "embedded"
     image: str | None = None
     lists_tasks_here: bool = False
-    larger: Mapping[str, str] = MappingProxyType({})
     tag_keys: tuple[str, ...] = ()
     world_key: str = ""
     general_demonstrations: str = ""

@@ -14,7 +14,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from trace_bench.checklists.items import item_to_json
@@ -89,7 +88,6 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes):
     variant = "embedded"
     image = "base"
     lists_tasks_here = True
-    larger = MappingProxyType({"train": "train_large"})
     tag_keys = ("requires",)
     general_demonstrations = "trace_bench.tiny.demos:general"
     typical = Typical(2.5, 75, 12, 0)  # the tiny agent's means
