@@ -9,15 +9,13 @@ from trace_bench.settings.registry import find
 from trace_bench.settings.schema import PartSettings
 
 PLAYING = (
-    "ace", "failure_loop", "gepa", "grpo", "joint", "prompt_only", "single_capability", "trace",
-    "training_free_grpo", "untargeted",
+    "ace", "gepa", "grpo", "joint", "prompt_only", "single_capability", "trace", "untargeted",
 )  # fmt: skip
 """Those that play rollouts, and can do so with a scripted agent."""
 
 
 QUICK: dict[str, dict[str, Any]] = {
-    name: {"synthetic_tasks": 24}
-    for name in ("failure_loop", "joint", "single_capability", "trace", "untargeted")
+    name: {"synthetic_tasks": 24} for name in ("joint", "single_capability", "trace", "untargeted")
 }
 """Settings for tests that count rollouts: fewer tasks to draw and to test."""
 

@@ -30,9 +30,7 @@ from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 BASE = AgentSpec(model=str(MODEL_FOLDER))
 SETTINGS: dict[str, dict[str, Any]] = {
     "rft": {"epochs": 1},
-    "distill": {"epochs": 1, "keep_runs": 4},
     "joint": {**QUICK["joint"], "keep_runs": 4},
-    "failure_loop": {**QUICK["failure_loop"], "rounds": 2, "keep_runs": 4},
     "trace_finish": {**QUICK["trace"], "keep_runs": 4},
     "trace": {**QUICK["trace"], "keep_runs": 4, "minimum_training": 32},
     "trace, gate": {

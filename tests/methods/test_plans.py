@@ -84,22 +84,6 @@ def test_free_phases_are_planned_as_they_are_counted() -> None:
     free = plan("trace", 300, charged=CHARGED["paper"])
     assert [p.rollouts for p in free.phases if p.name == "training"] == [300]
     assert free.adapters == 3 > plan("trace", 300).adapters
-    distill = method("distill").plan(
-        PlannedRun(30, 64, ScriptedTrainer(), charged=CHARGED["paper"])
-    )
-    assert [p.rollouts for p in distill.phases] == [32, 30]
-
-
-def test_rounds_share_the_whole_budget_where_their_analysis_is_free() -> None:
-    paper = CHARGED["paper"]
-    lab = MemoryLab(HABITS, 303, 3, charged=paper)
-    rounds = method("failure_loop", **QUICK["failure_loop"], keep_runs=4)
-    rounds.fit(BASE, lab.suite.tasks("train"), lab)
-    trained = [len(tasks) for _, purpose, tasks in lab.calls if purpose is Purpose.TRAINING]
-    assert trained == [101, 101, 101]
-    phases = plan("failure_loop", 303, charged=paper).phases
-    assert [p.rollouts for p in phases] == [3 * 32, 303]
-    plan("failure_loop", 60, charged=paper)  # less than the analysis alone
 
 
 @pytest.mark.parametrize(
@@ -186,8 +170,6 @@ def test_a_models_capabilities_need_a_models_environments() -> None:
         plan("trace", 437, models=alone)
     plan("select", 437, models=alone)
     plan("prompt_only", 437, models=alone)
-    with pytest.raises(UserError, match=r"Set llm.analyst.by=program, or `method` to trace"):
-        plan("failure_loop", 437, models=alone)
 
 
 def test_what_a_method_needs_of_the_others() -> None:
@@ -202,7 +184,7 @@ def test_what_a_method_needs_of_the_others() -> None:
     assert needs("untargeted") == {Synthesizes}
     assert needs("sft") == {FineTunes, HasReference}
     assert needs("grpo") == needs("gepa") == needs("base") == set()
-    asks = method("trace", route="both").plan(PlannedRun(437, 64, ScriptedTrainer()))
+    asks = method("trace", route="zero_shot").plan(PlannedRun(437, 64, ScriptedTrainer()))
     assert asks.routed and RanksLabels in {n.protocol for n in asks.needs}
     assert not plan("trace", 437).routed
 
@@ -214,11 +196,9 @@ def test_a_trainer_that_goes_on_from_no_adapter_is_given_none() -> None:
     def goes_on(made: Any) -> bool:
         return ContinuesAdapters in {n.protocol for n in made.plan(run).needs}
 
-    for name in ("failure_loop", "trace_finish"):
-        assert goes_on(method(name)), name
-    for name in ("trace", "joint", "grpo", "distill"):
+    assert goes_on(method("trace_finish"))
+    for name in ("trace", "joint", "grpo"):
         assert not goes_on(method(name)), name
-    assert not goes_on(method("failure_loop", rounds=1))
     assert isinstance(LocalTrainer(TrainerSettings(), RunContext()), ContinuesAdapters)
 
 

@@ -20,18 +20,15 @@ from trace_bench.llm.client import LLMError, NoUsableAnswer
 from trace_bench.methods.memory import Lesson, about, drawn, edited
 from trace_bench.methods.reflectors import CONDITION, ERROR, PARTS, POOL
 
-NAMES = ("training_free_grpo", "ace")
 
-
-def fit(name: str, lab: ListeningLab, **settings: Any) -> AgentSpec:
-    agent: AgentSpec = method(name, **settings).fit(BASE, lab.suite.tasks("train"), lab)
+def fit(lab: ListeningLab, **settings: Any) -> AgentSpec:
+    agent: AgentSpec = method("ace", **settings).fit(BASE, lab.suite.tasks("train"), lab)
     return agent
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_program_finds_advice_that_helps(name: str) -> None:
+def test_the_program_finds_advice_that_helps() -> None:
     lab = ListeningLab(HABITS, 960, seed=0)
-    agent = fit(name, lab)
+    agent = fit(lab)
     lines = agent.prompt.splitlines()
     assert agent.adapters == () and agent.version.startswith("memory-") and len(lines) <= 6
     assert {purpose for _, purpose, _ in lab.calls} == {Purpose.PROMPT}
@@ -42,11 +39,10 @@ def test_the_program_finds_advice_that_helps(name: str) -> None:
     assert sum(map(bool, useful)) > len(rounds) / 2
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_written_where_there_is_nothing_to_learn(name: str) -> None:
+def test_nothing_is_written_where_there_is_nothing_to_learn() -> None:
     lab = ListeningLab({}, 160, seed=0)
     lab.rollouts = _perfect(lab)  # type: ignore[method-assign]
-    assert fit(name, lab) == BASE
+    assert fit(lab) == BASE
 
 
 def _perfect(lab: ListeningLab) -> Callable[..., Any]:
@@ -80,32 +76,20 @@ class WritingLab(ListeningLab):
         return read(f"```json\n{json.dumps(answer)}\n```")
 
 
-def test_a_model_is_shown_a_group_and_edits_the_memory() -> None:
-    lab = WritingLab([{"add": ["Do every part."]}, {"add": [], "remove": [1]}, {"add": []}], 160)
-    agent = fit("training_free_grpo", lab)
-    assert agent.prompt == "" and len(lab.asked) > 1
-    calls = [call for call, _ in lab.asked]
-    assert calls == sorted(set(calls)) and all(call[4:6] == "/0" for call in calls)
-    first, second = (messages[1]["content"] for _, messages in lab.asked[:2])
-    assert first.startswith("Memory:\n(none)") and second.startswith("Memory:\n1. Do every part.")
-    scores = [float(part.split()[1]) for part in first.split("-- ")[1:] if part[:5] == "score"]
-    assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
-
-
 def test_a_playbook_is_asked_for_once_a_round() -> None:
     lab = WritingLab([{"add": ["A.", "B."]}, {"add": ["C."], "harmed": [1], "helped": [2]}], 64)
-    agent = fit("ace", lab, lines=2)
+    agent = fit(lab, lines=2)
     assert [call for call, _ in lab.asked] == ["0000/00", "0001/00"]
     assert agent.prompt.splitlines() == ["B.", "C."]
 
 
 def test_an_answer_that_cannot_be_used_leaves_the_memory_and_an_outage_stops() -> None:
     lab = WritingLab([{"add": ["A."]}, NoUsableAnswer("no JSON")], 64)
-    assert fit("ace", lab).prompt == "A."
-    assert fit("ace", WritingLab([LLMError("too long", 400)], 64)).prompt == ""
+    assert fit(lab).prompt == "A."
+    assert fit(WritingLab([LLMError("too long", 400)], 64)).prompt == ""
     gone = WritingLab([LLMError("gone")], 64)
     with pytest.raises(UserError, match=r"does not answer.*llm.reflector"):
-        fit("ace", gone)
+        fit(gone)
     assert gone.retracted == ["0000/00/"]  # so that the same command asks again
 
 
@@ -132,5 +116,5 @@ def test_lines_are_drawn_for_what_was_noticed() -> None:
 
 
 def test_a_budget_below_a_round_is_refused() -> None:
-    with pytest.raises(UserError, match=r"budget=39 .* round of 40 rollouts \(method.tasks"):
-        method("training_free_grpo").plan(PlannedRun(39, 64, ScriptedTrainer()))
+    with pytest.raises(UserError, match=r"budget=31 .* round of 32 rollouts \(method.tasks"):
+        method("ace").plan(PlannedRun(31, 64, ScriptedTrainer()))

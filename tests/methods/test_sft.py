@@ -24,7 +24,7 @@ from trace_bench.methods.sft import (
     played,
     tokens_of,
 )
-from trace_bench.methods.sft.formats import adp, read
+from trace_bench.methods.sft.formats import read_line
 from trace_bench.methods.tuning import Tuning
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.loading import load_model
@@ -81,9 +81,9 @@ def lab(folder: Path, trainer: Any) -> Any:
 
 
 def test_a_trajectory_of_the_protocol_becomes_a_conversation() -> None:
-    found = adp(TALK, "here")
-    messages, tools = found.messages, found.tools
-    assert tools is not None
+    talk = read_line(json.dumps(TALK).encode(), "here")
+    messages, tools = talk.messages, talk.tools
+    assert tools is not None and talk.general
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
     (call,) = messages[1]["tool_calls"]
     assert messages[1]["content"] == "I look it up." and call["id"] == "c1"
@@ -91,34 +91,6 @@ def test_a_trajectory_of_the_protocol_becomes_a_conversation() -> None:
     assert messages[2] == {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "7"}
     assert tools[0]["function"]["name"] == "weather"
     assert list(tools[0]["function"]["parameters"]["properties"]) == ["city"]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", r"line 2 is not JSON"),
-        ("[]", r"line 2 has no list `content`"),
-        ('{"content": [{"class_": "code_action"}]}', r"line 2, item 0: class_ 'code_action'; all"),
-        ('{"content": [{"class_": "message_action"}]}', r"an observation and then an action"),
-        (
-            '{"content": [{"class_": "api_action"}]}',
-            r"line 2, item 0, field function: None; needed",
-        ),
-        (
-            '{"content": [{"class_": "api_action", "function": "f", "kwargs": [1]}]}',
-            r"line 2, item 0, field kwargs: \[1\]; needed is a dict",
-        ),
-        ('{"content": [{"class_": "text_observation"}]}', r"an observation and then an action"),
-    ],
-)
-def test_bad_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
-    path = tmp_path / "adp.jsonl"
-    path.write_text(json.dumps(TALK) + "\n" + line + "\n")
-    assert next(read(path)).messages[0]["content"] == "How warm is it in Oslo?"
-    with pytest.raises(UserError, match=message):
-        list(read(path))
-    with pytest.raises(UserError, match=r"cannot be read .* `method.data`"):
-        list(read(tmp_path / "none"))
 
 
 def test_tokens_are_those_of_the_agents_own_training(chat: Chat) -> None:

@@ -231,12 +231,11 @@ def test_the_check_compares_milestones_with_the_score() -> None:
 
 def test_its_router_knows_the_tasks_that_it_was_trained_on() -> None:
     suite = ToySuite()
-    for route in ("classifier", {"name": "retrieval", "threshold": 0.1}):
-        agent, lab = fit(method("trace", synthesis="select", route=route), suite)
-        router = make_router(agent, States(lab))
-        (job,) = lab.trainer.jobs
-        step = suite.make().reset(job.tasks[0])
-        assert router.route(step.messages, step.tools) == agent.adapters[0].name
+    agent, lab = fit(method("trace", synthesis="select"), suite)
+    router = make_router(agent, States(lab))
+    (job,) = lab.trainer.jobs
+    step = suite.make().reset(job.tasks[0])
+    assert router.route(step.messages, step.tools) == agent.adapters[0].name
 
 
 def test_with_a_generator_it_trains_on_the_tasks_that_the_suite_makes() -> None:

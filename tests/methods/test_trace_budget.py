@@ -36,7 +36,7 @@ def test_every_setting_has_a_default_and_survives_the_edge() -> None:
         ({"adapters": "many"}, ["many", "per_capability, joint", "method.adapters"]),
         ({"band_low": 0.7}, ["band_low", "band_high"]),
         ({"synthesis": "steal"}, ["steal", "generate, select", "method.synthesis"]),
-        ({"route": {"name": "both", "threshold": -1}}, ["0 to 1", "method.route.threshold"]),
+        ({"route": {"name": "zero_shot", "share": -1}}, ["0 to 1", "method.route.share"]),
         ({"analysis_temperature": 2.5}, ["0 to 2", "method.analysis_temperature"]),
     ],
 )

@@ -99,25 +99,6 @@ def test_checkpoints_grow_by_one_adapter(fitted) -> None:
         make_router(a, States(lab))  # knows all its adapters
 
 
-def test_retrieval_sends_new_tasks_to_their_adapter() -> None:
-    """Tasks of a later split that need one trained capability: the router finds it or the base
-    model more often than a wrong adapter, and finds it for most."""
-    agent, lab = fit(route="retrieval")
-    router = make_router(agent)
-    of = {a.name: a.capability for a in agent.adapters}
-    hits: Counter[str] = Counter()
-    for task in lab.suite.tasks("dev"):
-        needs = set(task.data["requires"])
-        if len(needs) != 1 or not needs <= set(HABITS):
-            continue
-        step = lab.suite.make().reset(task)
-        chosen = router.route(step.messages, step.tools)
-        hits["right" if of.get(chosen) in needs else "wrong" if chosen else "base"] += 1
-    assert hits["right"] > hits["wrong"]
-    assert hits["right"] >= 0.6 * sum(hits.values()), hits
-    assert agent.router is not None and len(agent.router["examples"]) <= 1200
-
-
 def test_a_repeated_run_gives_the_same(fitted) -> None:
     agent, lab = fitted
     again, other = fit()

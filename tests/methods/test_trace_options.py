@@ -90,7 +90,7 @@ def test_a_joint_adapter_is_finished_whole_and_several_by_their_weight(tmp_path:
         assert torch.allclose(update(start.adapters[0]), share * update(ref), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["rft", "ace", "training_free_grpo", "distill", "prompt_only"])
+@pytest.mark.parametrize("name", ["rft", "ace", "prompt_only"])
 def test_without_a_training_task_a_method_ends_in_words(name: str) -> None:
     with pytest.raises(UserError, match=r"no training task\. Change `env\.train_split`"):
         method(name).fit(BASE, [], MemoryLab(HABITS, 320, 3))

@@ -82,8 +82,8 @@ def test_the_classifier_learns_from_synthetic_openings_alone(classified: Any, po
         spent[purpose] += len(tasks)
     assert sum(spent.values()) == 1280 and lab.left == 0
     assert set(spent) == {Purpose.ANALYSIS, Purpose.CALIBRATION, Purpose.TRAINING}
-    retrieved = fitted(policy, 1280)[1]
-    assert retrieved.calls == lab.calls, "the route costs no rollout"
+    summed = fitted(policy, 1280, route="linear")[1]
+    assert summed.calls == lab.calls, "the route costs no rollout"
     assert agent.router is not None and agent.router["kind"] == "classifier"
     assert agent.router["labels"] == [*(a.name for a in agent.adapters), None]
     assert any("openings go where they came from" in text for text in lab.logged)
@@ -104,15 +104,13 @@ def test_the_classifier_sends_new_tasks_to_their_adapter(classified: Any, policy
     assert hits[True] > 2 * hits[False], hits
 
 
-def test_soft_and_the_merges_describe_what_they_play(policy: LocalPolicy) -> None:
+def test_soft_and_linear_describe_what_they_play(policy: LocalPolicy) -> None:
     small: Any = {"synthetic_tasks": 8}
     soft, _ = fitted(policy, 300, route={"name": "soft", "others": 0.2}, **small)
     assert soft.router is not None and soft.router["soft"] and soft.router["others"] == 0.2
     name = soft.adapters[0].name
     linear, _ = fitted(policy, 300, route={"name": "linear", "weight": 0.6}, **small)
     assert linear.router == {"kind": "sum", "parts": [[name, 0.6]]}
-    ties, _ = fitted(policy, 300, route={"name": "ties", "density": 0.3}, **small)
-    assert ties.router == {"kind": "sum", "parts": [[name, 1.0]], "density": 0.3}
 
 
 def test_the_turns_are_learned_from_rollouts_that_are_paid_for(
@@ -146,7 +144,7 @@ def whole(choice: Any) -> str | None:
     return next((name for name, weight in choice.parts if weight == 1.0), None)
 
 
-@pytest.mark.parametrize("route", ["classifier", "soft", "turn", "linear", "ties"])
+@pytest.mark.parametrize("route", ["classifier", "soft", "turn", "linear"])
 @pytest.mark.parametrize("budget", [300, 437])
 def test_the_ledger_is_an_own_count(policy: LocalPolicy, budget: int, route: str) -> None:
     _, lab = fitted(policy, budget, route=route, synthetic_tasks=8)
@@ -188,13 +186,6 @@ def test_where_no_adapter_counts_the_one_of_the_beginning_plays() -> None:
     assert blend([None], np.array([1.0]), 0.35, "own") == "own"
 
 
-def test_ties_does_not_merge_updates_that_hold_the_agents_own() -> None:
-    lab = MemoryLab(HABITS, 640, seed=7)
-    with pytest.raises(UserError, match=r"method\.route=ties merges .* 'sft@0001'"):
-        method("trace", route="ties").fit(BEGUN, lab.suite.tasks("train"), lab)
-    assert lab.left == 640, "nothing was played"
-
-
 def test_settings_out_of_range_are_refused() -> None:
     from trace_bench.core.checked import build
 
@@ -203,4 +194,4 @@ def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match=r"unknown value 'nearest'.*classifier, soft"):
         build(TraceSettings, {"route": "nearest"}, "method")
     with pytest.raises(UserError, match=r"`method.route.others` is a setting of .*gate"):
-        build(TraceSettings, {"route": {"name": "ties", "others": 0.1}}, "method")
+        build(TraceSettings, {"route": {"name": "linear", "others": 0.1}}, "method")

@@ -1,24 +1,13 @@
+"""Routers as they are described: which adapter acts, and what is refused."""
+
 import pytest
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.policies.routing.retrieval import RetrievalRouter, first_message
 from trace_bench.policies.routing.router import make_router
+from trace_bench.policies.routing.zero_shot import first_message
 
-EXAMPLES = [
-    ["text Anna that I am late", "send@1"],
-    ["send a message to Bo about lunch", "send@1"],
-    ["message Carl the address", "send@1"],
-    ["what is the weather in Rome", "ask@1"],
-    ["how is the weather tomorrow in Oslo", "ask@1"],
-    ["turn off wifi", None],
-    ["turn on cellular", None],
-]
 ADAPTERS = (AdapterRef("send@1", "/s"), AdapterRef("ask@1", "/a"))
-
-
-def retrieval(**changes):
-    return {"kind": "retrieval", "examples": EXAMPLES, "top_k": 3, "threshold": 0.5, **changes}
 
 
 def agent(router, adapters=ADAPTERS):
@@ -27,41 +16,6 @@ def agent(router, adapters=ADAPTERS):
 
 def user(text):
     return [{"role": "system", "content": "weather weather"}, {"role": "user", "content": text}]
-
-
-def test_retrieval_chooses_by_the_first_user_message():
-    router = make_router(agent(retrieval()))
-    assert router.route(user("send a message to Dora"), ()) == "send@1"
-    assert router.route(user("weather in Bergen, what is it?"), ()) == "ask@1"
-    assert router.route(user("turn on wifi"), ()) is None
-    assert router.route(user("zzz qqq"), ()) is None
-
-
-def test_threshold_and_votes():
-    text = "send weather message in Rome"
-    assert RetrievalRouter(retrieval(threshold=0.0, top_k=7)).choose(text) is not None
-    assert RetrievalRouter(retrieval(threshold=1.0, top_k=7)).choose(text) is None
-    copies = [["alpha beta", "send@1"], ["alpha gamma", "ask@1"], ["alpha delta", "ask@1"]]
-    near = RetrievalRouter(retrieval(examples=copies, top_k=1))
-    far = RetrievalRouter(retrieval(examples=copies, top_k=3, threshold=0.2))
-    assert near.choose("alpha beta") == "send@1"
-    assert far.choose("alpha") == "ask@1"  # two votes of equal weight against one
-    close = RetrievalRouter(retrieval(examples=copies, top_k=3, threshold=0.9))
-    assert close.choose("alpha gamma") == "ask@1"  # the other two are too far away to vote
-    assert close.choose("alpha") is None
-
-
-def test_the_tools_at_hand_count_with_their_weight():
-    names = ["search", "send", "remind"]
-    examples = [["tell Bo hello", "send@1", [0, 1]], ["tell Bo hello there", "ask@1", [0]]]
-    description = retrieval(examples=examples, tools=names, tools_weight=0.7, top_k=1)
-    router = make_router(agent(description))
-    tools = [{"function": {"name": name}} for name in names]
-    assert router.route(user("tell Bo hello"), tools[:2]) == "send@1"
-    assert router.route(user("tell Bo hello"), tools[:1]) == "ask@1"  # the tool to send is missing
-    assert router.route(user("tell Bo hello"), [{"function": {"name": "unheard of"}}]) is None
-    texts = make_router(agent(retrieval(examples=examples, tools=names, top_k=1)))
-    assert texts.route(user("tell Bo hello"), tools[:1]) == "send@1"
 
 
 def test_without_a_router_the_only_adapter_plays():
@@ -79,13 +33,8 @@ def test_fixed():
 @pytest.mark.parametrize(
     ("router", "message"),
     [
-        ({"kind": "magic"}, r"unknown router 'magic'; allowed: fixed, retrieval"),
+        ({"kind": "magic"}, r"unknown router 'magic'; allowed: fixed, zero_shot"),
         ({"kind": "fixed", "adapter": "x@9"}, r"unknown adapter 'x@9'.*send@1, ask@1"),
-        (retrieval(examples=[["a", "x@9"]]), r"unknown adapter 'x@9'"),
-        (retrieval(examples=[]), r"0 examples"),
-        (retrieval(top_k=0), r"top_k 0"),
-        (retrieval(threshold=2), r"threshold 2"),
-        (retrieval(tools_weight=-1), r"tools_weight -1"),
     ],
 )
 def test_bad_descriptions(router, message):

@@ -24,7 +24,6 @@ from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.endpoints import StateServers
 from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
@@ -54,7 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of TRACE with the local policy: two adapters and a router."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     small = ["budget=448", "method.minimum_training=64", "evaluation.yardsticks=false"]
-    small += ["evaluation.limit=128", "method.route=retrieval"]  # the default needs a second server
+    small += ["evaluation.limit=128", "method.route=turn"]  # the default reads hidden states
     run(compose([*small, "seed=1", "checkpoints=[]", f"run_dir={folder}"]))
     return folder
 
@@ -248,20 +247,3 @@ def test_labels_get_their_probabilities(url: str) -> None:
 def test_an_unknown_model_is_named(url: str) -> None:
     with pytest.raises(UserError, match="'large'; allowed: tiny"):
         OpenAIPolicy(Endpoint((url,)), "large", capacity=1, extra=None).load(AgentSpec("large"))
-
-
-def test_its_pooling_runner_shows_the_states_of_this_process(tmp_path: Path) -> None:
-    """One prompt alone and several at once; see docs/servers.md."""
-    world = suite("toolsandbox", "embedded")
-    steps = [world.make().reset(task) for task in list(world.tasks("dev"))[:8]]
-    prompts = [(step.messages, step.tools) for step in steps]
-    here = LocalPolicy(MODEL, batch=8)
-    with serve(MODEL, tmp_path / "log", states=True) as address:
-        chat = Chat(load_tokenizer(MODEL), "tiny")
-        servers = StateServers(Endpoint((address,)), "tiny", chat, MODEL, None)
-        assert "a hidden state of 128 numbers" in servers.try_one(prompts[0])
-        found = servers.of(prompts)
-        servers.close()
-    for one, two in zip(found, here.prompt_states(prompts), strict=True):
-        assert list(one) == pytest.approx(list(two), abs=STATES)
-    here.close()

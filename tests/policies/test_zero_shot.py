@@ -25,9 +25,6 @@ from trace_bench.tiny import MODEL_FOLDER
 ADAPTERS = (AdapterRef("wifi@1", "w"), AdapterRef("mail@1", "m"))
 SKILLS = [["wifi@1", "repairs the wifi"], ["mail@1", "sends mail"]]
 ZERO_SHOT = {"kind": "zero_shot", "skills": SKILLS, "prompt": 1}
-EXAMPLES = [["the wifi is off", "wifi@1"], ["write a mail", "mail@1"], ["good day", None]]
-RETRIEVAL = {"kind": "retrieval", "examples": EXAMPLES, "top_k": 1, "threshold": 0.1}
-BOTH = {"kind": "both", "retrieval": RETRIEVAL, "zero_shot": ZERO_SHOT}
 
 
 def said(text: str) -> list[Message]:
@@ -78,22 +75,9 @@ def test_without_probabilities_there_is_no_choice() -> None:
         make_router(AgentSpec("m", adapters=ADAPTERS, router=ZERO_SHOT), IdlePolicy())
 
 
-def test_both_asks_about_what_retrieval_finds() -> None:
-    sure = letters(A=-0.1, B=-3.0)
-    found, bodies = routed(BOTH, sure, "the wifi is slow")
-    assert found == "wifi@1"
-    assert "A. repairs the wifi\nB. none of these" in bodies[0]["messages"][0]["content"]
-    found, bodies = routed(BOTH, letters(A=-3.0, B=-0.1), "a mail to Ann")
-    assert found is None and "A. sends mail" in bodies[0]["messages"][0]["content"]
-    found, bodies = routed(BOTH, sure, "good day")
-    assert found is None and not bodies, "retrieval finds nobody to ask about"
-
-
-@pytest.mark.parametrize("kind", ["zero_shot", "both"])
-def test_unknown_adapters_are_named(kind: str) -> None:
-    router: Any = {"zero_shot": ZERO_SHOT, "both": BOTH}[kind]
+def test_unknown_adapters_are_named() -> None:
     with pytest.raises(UserError, match="unknown adapter"):
-        make_router(AgentSpec("m", adapters=ADAPTERS[:1], router=router), None)
+        make_router(AgentSpec("m", adapters=ADAPTERS[:1], router=ZERO_SHOT), None)
 
 
 def adapter(folder: Path, name: str) -> AdapterRef:
@@ -158,22 +142,7 @@ def test_the_local_model_is_asked_the_same_way() -> None:
     assert sum(map(math.exp, found.values())) < 1
     with pytest.raises(UserError, match=r"is \d+ tokens to"):
         here.label_logprobs(said("Which one?"), ["wifi and mail"])
-    for kind in (ZERO_SHOT, BOTH):
-        router = make_router(AgentSpec("m", adapters=ADAPTERS, router=kind), here)
-        assert router.route(said("The wifi is off."), []) in (None, "wifi@1", "mail@1")
-        assert not router.waits, "the order of threads would decide what is computed together"
-    here.close()
-
-
-def test_an_agent_is_played_with_its_zero_shot_router() -> None:
-    """The tiny agent with its own weights as the router, without adapters to load."""
-    here = LocalPolicy(str(MODEL_FOLDER), batch=4)
-    world = suite("toolsandbox", "embedded")
-    tasks = list(world.tasks("train"))[:6]
-    router = {"kind": "both", "retrieval": {**RETRIEVAL, "examples": [["zq", None]]},
-              "zero_shot": ZERO_SHOT}  # fmt: skip
-    agent = AgentSpec("m", adapters=(), router={"kind": "fixed", "adapter": None})
-    plain = play(here, world, agent, tasks, [0] * 6, temperature=0.0)
-    asked = make_router(AgentSpec("m", adapters=ADAPTERS, router=router), here)
-    assert [asked.route(t.messages[:2], ()) for t in plain] == [None] * 6
+    router = make_router(AgentSpec("m", adapters=ADAPTERS, router=ZERO_SHOT), here)
+    assert router.route(said("The wifi is off."), []) in (None, "wifi@1", "mail@1")
+    assert not router.waits, "the order of threads would decide what is computed together"
     here.close()

@@ -204,8 +204,9 @@ def routed(place: Path, tmp_path: Path) -> Path:
     one = Path(agent_of(place / "sft")["adapters"][0]["path"])
     two = Path(agent_of(place / "grpo")["adapters"][0]["path"])
     refs = (AdapterRef("a@1", str(one)), AdapterRef("b@1", str(two)))
-    examples = [["send a message", "a@1"], ["set a reminder", "b@1"], ["what time", None]]
-    router = {"kind": "retrieval", "examples": examples, "top_k": 1, "threshold": 0.0}
+    rows = [[0.0] * 128] * 3
+    router = {"kind": "classifier", "labels": ["a@1", "b@1", None], "weights": rows}
+    router |= {"bias": [1.0, 0.0, 0.0]}
     write_json(folder / "agent.json", AgentSpec("m", "v", adapters=refs, router=router))
     return folder
 
@@ -265,7 +266,7 @@ def test_an_agent_of_an_unfinished_run_or_another_model_is_refused(
     (begun / "summary.json").unlink()
     with pytest.raises(UserError, match="not finished"):
         read_beginning(str(begun))
-    wrong = ([1], {"adapters": 3}, {"model": "m", "router": {"kind": "both"}, "adapters": 1})
+    wrong = ([1], {"adapters": 3}, {"model": "m", "router": {"kind": "sum"}, "adapters": 1})
     for content in wrong:
         write_json(begun / "agent.json", content)
         with pytest.raises(UserError):
@@ -273,14 +274,12 @@ def test_an_agent_of_an_unfinished_run_or_another_model_is_refused(
 
 
 def test_every_kind_of_router_keeps_its_adapters_under_their_new_names() -> None:
-    retrieval = {"kind": "retrieval", "examples": [["x", "a", [0]], ["y", None]], "top_k": 1}
-    zero_shot = {"kind": "zero_shot", "skills": [["a", "what"]]}
-    both = {"kind": "both", "retrieval": retrieval, "zero_shot": zero_shot, "otherwise": "a"}
+    zero_shot = {"kind": "zero_shot", "skills": [["a", "what"]], "otherwise": "a"}
     classifier = {"kind": "classifier", "labels": ["a", None], "weights": [[0.0]], "bias": [1.0]}
     turns = {**classifier, "kind": "turns", "words": ["w"]}
-    summed = {"kind": "sum", "parts": [["a", 0.5]], "density": None}
+    summed = {"kind": "sum", "parts": [["a", 0.5]]}
     fixed = {"kind": "fixed", "adapter": "a"}
-    routers = (retrieval, zero_shot, both, classifier, turns, summed, fixed)
+    routers = (zero_shot, classifier, turns, summed, fixed)
     for router in routers:
         found = renamed(router, {"a": "NEW", None: None}.__getitem__)
         assert json.loads(json.dumps(found).replace('"NEW"', '"a"')) == router

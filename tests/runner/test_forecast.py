@@ -134,8 +134,10 @@ def test_phases_add_up_and_servers_are_looked_at() -> None:
     with serve(lambda path, body: models("m")) as server:
         there = [f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]
         text = described(compose(["method=trace", *there]))
+        assert "nothing keeps it from running here" in text, "the published router is the default"
+        text = described(compose(["method=trace", "method.route=classifier", *there]))
     assert "what keeps it from running here" in text and "ShowsState" in text
-    assert "With method.route=retrieval no hidden state is read." in text
+    assert "`method.route` to zero_shot" in text
     gone = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
     text = described(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))
     assert "the environment variable NO_SUCH_VARIABLE is empty" in text

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from toy import ToySuite, toy_task
 
-from trace_bench.core.protocols import ActsTogether
+from trace_bench.core.protocols import ActsTogether, ShowsState
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
@@ -91,13 +93,22 @@ ROUTED = AgentSpec(
     "none",
     prompt="Be brief.",
     adapters=ADAPTERS,
-    router={"kind": "retrieval", "examples": [["Add 5.", "b@1"], ["x", None]], "threshold": 0.1},
-)
+    router={"kind": "classifier", "labels": ["b@1", None], "weights": [[1.0], [0.0]],
+            "bias": [0.0, 0.5]},
+)  # fmt: skip
+
+
+class Reading(IdlePolicy, ShowsState):
+    """Its state of a prompt says whether the first number to add is even."""
+
+    def prompt_states(self, prompts):
+        numbers = [re.search(r"\d+", str(messages[-1]["content"])) for messages, _ in prompts]
+        return [[float(number is not None and int(number[0]) % 2 == 0)] for number in numbers]
 
 
 @pytest.mark.parametrize("suite", [ToySuite, Together])
 def test_choices_are_those_of_the_episodes(suite) -> None:
-    world, policy = suite(), IdlePolicy()
+    world, policy = suite(), Reading()
     policy.capacity = 4
     player = Player(policy, Suites(world))
     tasks = [toy_task(0), toy_task(1, "reset"), *(toy_task(i) for i in range(2, 7))]
@@ -113,7 +124,7 @@ def test_choices_are_those_of_the_episodes(suite) -> None:
 
 def test_choices_that_only_an_episode_tells() -> None:
     tasks = [toy_task(0), toy_task(1)]
-    player = Player(IdlePolicy(), Suites(Asking()))
+    player = Player(Reading(), Suites(Asking()))
     assert choices(player, ROUTED, tasks) is None
     one = AgentSpec("none", adapters=ADAPTERS[:1])
     assert choices(player, one, tasks) == ["a@1", "a@1"]

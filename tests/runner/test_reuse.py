@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from toy import ToySuite, toy_task
 
 from trace_bench.core.chat import call_message, text_message
-from trace_bench.core.protocols import TurnRequest
+from trace_bench.core.protocols import Prompt, ShowsState, State, TurnRequest
 from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Message
 from trace_bench.play.rollouts import Player
@@ -26,12 +26,14 @@ from trace_bench.runner.progress import Clock, Progress
 from trace_bench.settings.compose import compose
 
 TASKS = 12
+KINDS = 6
 ADAPTERS = (AdapterRef("a@1", "a"), AdapterRef("b@1", "b"))
 BASE = AgentSpec("m")
 
 
-class AdapterPolicy(ScriptedPolicy):
-    """What it does follows from seed and adapter, as with a model. Counts what it plays."""
+class AdapterPolicy(ScriptedPolicy, ShowsState):
+    """What it does follows from seed and adapter, as with a model. Counts what it plays. Its state
+    of a prompt tells which of six kinds it is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,6 +48,10 @@ class AdapterPolicy(ScriptedPolicy):
         if draw % 3 == 0:
             return text_message("")
         return call_message("add", {"number": draw % 9})
+
+    def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
+        kinds = [stable_seed(str(messages[-1]["content"])) % KINDS for messages, _ in prompts]
+        return [[float(kind == n) for n in range(KINDS)] for kind in kinds]
 
     def release(self, episode: int) -> None:
         super().release(episode)
@@ -72,39 +78,14 @@ class DevSuite(ToySuite):
 
 
 def routed(adapters: tuple[AdapterRef, ...] = ADAPTERS) -> AgentSpec:
-    """Chooses by the numbers in a task's first message: the base model, or one of two adapters."""
-    tasks = [toy_task(i) for i in (*range(TASKS), *range(20, 20 + TASKS))]
-    names = [None, *(a.name for a in adapters)]
-    examples = [
-        [f"Add {', '.join(map(words, task.data['add']))}.", names[i % len(names)]]
-        for i, task in enumerate(tasks)
-    ]
-    router = {"kind": "retrieval", "examples": examples, "top_k": 1, "threshold": 0.0}
+    """Chooses by a task's first message: the base model, or one of two adapters."""
+    labels = [None, *(a.name for a in adapters)]
+    rows = [[float(kind % len(labels) == n) for kind in range(KINDS)] for n in range(len(labels))]
+    router = {"kind": "classifier", "labels": labels, "weights": rows, "bias": [0.0] * len(labels)}
     return AgentSpec("m", "v1", adapters=adapters, router=router)
 
 
-def words(number: int) -> str:
-    """Retrieval takes every number for the same word, but not every word."""
-    return "".join("abcdefghij"[int(digit)] for digit in str(number))
-
-
-class WordyEnvSuite(DevSuite):
-    """Numbers in words, so that the router can tell tasks apart."""
-
-    def make(self) -> Any:
-        env = super().make()
-        reset = env.reset
-
-        def in_words(task):
-            step = reset(task)
-            step.messages[1]["content"] = f"Add {', '.join(map(words, task.data['add']))}."
-            return step
-
-        env.reset = in_words  # type: ignore[method-assign]
-        return env
-
-
-class AskingWordySuite(WordyEnvSuite, AskingSuite):
+class AskingDevSuite(DevSuite, AskingSuite):
     pass
 
 
@@ -124,7 +105,7 @@ def evaluation(folder: Path, policy: ScriptedPolicy, suite: ToySuite) -> Evaluat
 
 def whole(folder: Path, policy: ScriptedPolicy, suite: ToySuite | None = None) -> Evaluation:
     """All that a run evaluates, in its order."""
-    out = evaluation(folder, policy, suite or WordyEnvSuite())
+    out = evaluation(folder, policy, suite or DevSuite())
     out.base(BASE)
     out.floors({"idle": IdlePolicy()})
     out.checkpoint(10, BASE, 11)
@@ -163,7 +144,7 @@ def test_the_same_rows_with_half_of_the_episodes(tmp_path: Path) -> None:
 def test_nothing_is_reused_where_it_would_not_come_out_again(tmp_path: Path) -> None:
     """A server, or a user whom a model plays."""
     asking = AdapterPolicy()
-    whole(tmp_path / "a", asking, AskingWordySuite())
+    whole(tmp_path / "a", asking, AskingDevSuite())
     assert sum(asking.played.values()) == (2 * 5 + 3 + 4) * TASKS
 
 
@@ -209,7 +190,7 @@ def test_a_weighted_sum_is_the_same_for_agents_with_the_same_adapters_in_it() ->
 
 
 def test_a_lost_episode_is_no_answer_for_another_agent(tmp_path: Path) -> None:
-    class Broken(WordyEnvSuite):
+    class Broken(DevSuite):
         def tasks(self, split: str) -> list:
             return [*super().tasks(split)[:3], toy_task(3, "step")]
 

@@ -65,9 +65,15 @@ def routed_agent(folder: Path, model: Path | str, adapters: dict[str, Path]) -> 
     """An agent with a prompt and a router over adapters, also stored as agent.json in the folder:
     the router chooses by single words, and the base model where none is known."""
     refs = tuple(AdapterRef(f"{name}@0001", str(path)) for name, path in adapters.items())
-    words = [("message send text", 0), ("remind reminder", 1), ("weather temperature", None)]
-    examples = [[w, None if i is None else refs[i % len(refs)].name] for w, i in words]
-    router = {"kind": "retrieval", "examples": examples, "top_k": 1, "threshold": 0.0}
+    about = {"message": 0, "send": 0, "text": 0, "remind": 1, "reminder": 1}
+    rows = [[float(n % len(refs) == row) for n in about.values()] for row in range(len(refs))]
+    router = {
+        "kind": "turns",
+        "words": [f"user: {word}" for word in about],
+        "labels": [*(ref.name for ref in refs), None],
+        "weights": [*rows, [0.0] * len(about)],
+        "bias": [*[0.0] * len(refs), 0.5],
+    }
     agent = AgentSpec(str(model), "routed", "Be brief.", refs, router)
     write_json(folder / "agent.json", agent)
     return agent

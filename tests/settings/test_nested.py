@@ -31,14 +31,14 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Retrieval:
-    name: Literal["retrieval"] = "retrieval"
+class Nearest:
+    name: Literal["nearest"] = "nearest"
     top_k: int = 5
 
 
 @dataclass(frozen=True)
 class ToySettings:
-    route: Classifier | Gate | Retrieval = Classifier(others=0.2)
+    route: Classifier | Gate | Nearest = Classifier(others=0.2)
     second: Gate | None = None
 
 
@@ -67,7 +67,7 @@ def made(settings: Settings) -> ToySettings:
         (["route=gate", "route.share=0.3"], Gate(share=0.3)),
         (["route.share=0.3", "route=gate"], Gate(share=0.3)),
         (["route.others=0.1"], Classifier(others=0.1)),
-        (["route.name=retrieval", "route.top_k=3"], Retrieval(top_k=3)),
+        (["route.name=nearest", "route.top_k=3"], Nearest(top_k=3)),
         (["route={name: gate, share: 0.3}"], Gate(share=0.3)),
     ],
 )
@@ -81,11 +81,11 @@ def test_a_name_chooses_what_has_settings_of_its_own(overrides: list[str], route
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"route": "gat"}, ["unknown value 'gat'", "soft, gate, retr", "`method.route`"]),
+        ({"route": "gat"}, ["unknown value 'gat'", "soft, gate, near", "`method.route`"]),
         ({"route": {"name": 3}}, ["unknown value 3"]),
-        ({"route": {"name": "retrieval", "share": 0.1}},
+        ({"route": {"name": "nearest", "share": 0.1}},
          ["`method.route.share` is a setting of method.route=gate", "allowed there: top_k"]),
-        ({"route": {"name": "retrieval", "others": 0.1}}, ["route=classifier or soft or gate"]),
+        ({"route": {"name": "nearest", "others": 0.1}}, ["route=classifier or soft or gate"]),
         ({"route": {"shares": 0.1}}, ["unknown key 'method.route.shares'", "others"]),
         ({"route": {"name": "gate", "share": "much"}}, ["method.route.share='much'", "a number"]),
         ({"route": None}, ["method.route"]),

@@ -131,14 +131,11 @@ def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any
     for key in ("adapter", "otherwise"):
         if key in out:
             out[key] = name(out[key])
-    for key, place in (("examples", 1), ("skills", 0), ("parts", 0)):
+    for key in ("skills", "parts"):
         if key in out:
-            out[key] = [[*e[:place], name(e[place]), *e[place + 1 :]] for e in out[key]]
+            out[key] = [[name(first), *rest] for first, *rest in out[key]]
     if "labels" in out:
         out["labels"] = [name(label) for label in out["labels"]]
-    for key in ("retrieval", "zero_shot"):
-        if key in out:
-            out[key] = renamed(out[key], name)
     return out
 
 

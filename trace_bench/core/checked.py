@@ -29,6 +29,12 @@ BY_MODEL = {"by_model": True}
 (`settings.recipes`); the default is that of a model of a million parameters."""
 
 
+def at_servers(value: Any) -> dict[str, Any]:
+    """Field metadata: the default of a method's setting where servers generate the turns, as plain
+    data (`settings.recipes`)."""
+    return {"at_servers": value}
+
+
 def number(low: float, high: float = float("inf")) -> dict[str, Any]:
     """Field metadata: the allowed range, both ends included."""
     return {"low": low, "high": high}

@@ -19,7 +19,7 @@ from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasReference, Need, Suite, Synthesizes, performed
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Score, Step, Task, Trajectory
+from trace_bench.core.types import Message, Score, Task
 
 FULL = 1.0 - 1e-6  # the environments' own tolerance for a perfect score
 IDLE: Message = {"role": "assistant", "content": ""}
@@ -160,15 +160,9 @@ def _by_length(suite: Suite, pool: Sequence[Task], level: int) -> Task:
 
 
 def opening(suite: Suite, task: Task) -> str:
-    """The user's first message."""
-    return read_opening(performed(suite, task)[0])[0]
-
-
-def read_opening(first: Step | Trajectory) -> tuple[str, tuple[str, ...]]:
-    """What is known before the first turn: the user's first message or "", and the tools' names."""
-    heard = (m for m in first.messages if m.get("role") == "user")
-    text = str(next(heard, {}).get("content") or "")
-    return text, tuple(tool["function"]["name"] for tool in first.tools)
+    """The user's first message, or "" where there is none."""
+    heard = (m for m in performed(suite, task)[0].messages if m.get("role") == "user")
+    return str(next(heard, {}).get("content") or "")
 
 
 def interleave(lists: Sequence[Sequence[Task]]) -> tuple[Task, ...]:

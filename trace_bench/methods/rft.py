@@ -1,22 +1,15 @@
-"""Fine-tuning on the agent's own successes, as it is (`rft`) or with a prompt that is taken away
-(`distill`), and that prompt alone (`prompt_only`).
+"""Fine-tuning on the agent's own successes (`rft`), and the analysis without training
+(`prompt_only`).
 
 Rejection-sampling fine-tuning: Yuan et al. 2023 (arXiv 2308.01825); in rounds, each trained anew
 from the base model on all that was kept so far, it is expert iteration as in ReST-EM (Singh et al.
 2023, arXiv 2312.06585). Against GRPO it tells what the failures and the contrast within a group
 bring.
 
-The analysis without training: what the agent lacks becomes lines of its prompt. The whole budget is
-analysis, so the capabilities are chosen on as many rollouts as other methods train on. The paper's
-curve of this name adds 1 to 16 descriptions to the prompt; here each is a selected capability's
-line of advice (the analyst's description where a model is the analyst), at most
-`method.max_capabilities` of them.
-
-Context distillation: with a part of the budget such lines are found. The rest are rollouts with
-that prompt on the training tasks; an adapter is fine-tuned on those that succeed as if the prompt
-had not been there (Askell et al. 2021, arXiv 2112.00861, section 2.1; with the agent's own
-successes as in P2O, arXiv 2603.21877). The successes of the analysis, which had no prompt, are
-trained on too: they are paid for.
+`prompt_only`: what the agent lacks becomes lines of its prompt. The whole budget is analysis, so
+the capabilities are chosen on as many rollouts as other methods train on. The paper's curve of this
+name adds 1 to 16 descriptions to the prompt; here each is a selected capability's line of advice
+(the analyst's description where a model is the analyst), at most `method.max_capabilities` of them.
 """
 
 from __future__ import annotations
@@ -28,13 +21,12 @@ from typing import TYPE_CHECKING
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun, RunContext
+from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
-from trace_bench.play.steps import without_guidance
 from trace_bench.play.suites import needed
 from trace_bench.trainers.record import exact
 
@@ -45,8 +37,8 @@ PER_TASK = 4  # successes that are kept of a task in a round, so that easy ones 
 
 
 @dataclass(frozen=True)
-class SuccessSettings(TuningSettings):
-    """Fine-tuning on the agent's own successes."""
+class RftSettings(TuningSettings):
+    """`method.*` of `method=rft`. None of the numbers was searched for."""
 
     epochs: int = field(default=4, metadata=number(1))
     """Passes over what was kept."""
@@ -54,12 +46,6 @@ class SuccessSettings(TuningSettings):
     """Conversations in one optimizer step."""
     learning_rate: float = field(default=0.003, metadata=number(0))
     """At the first step, as with trainer=local; it falls linearly to 0."""
-
-
-@dataclass(frozen=True)
-class RftSettings(SuccessSettings):
-    """`method.*` of `method=rft`. None of the numbers was searched for."""
-
     rounds: int = field(default=2, metadata=number(1))
     """Rounds of rollouts and fine-tuning, each with the same part of the budget."""
 
@@ -171,7 +157,8 @@ class PromptOnly(Method):
         if not lines:
             lab.log("no capability above the thresholds: the base agent is returned")
             return base
-        return replace(base, version=f"prompt-{len(lines)}", prompt=with_lines(base, lines))
+        prompt = "\n".join(filter(None, [base.prompt, *lines]))
+        return replace(base, version=f"prompt-{len(lines)}", prompt=prompt)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         least = self.settings.analysis_minimum
@@ -182,90 +169,3 @@ class PromptOnly(Method):
             )
         looking = planned(self.settings, run, run.budget)
         return replace(looking, caveat="its phases are shares of the whole budget")
-
-
-def with_lines(base: AgentSpec, lines: Sequence[str]) -> str:
-    """The base agent's prompt with more lines."""
-    return "\n".join(filter(None, [base.prompt, *lines]))
-
-
-@dataclass(frozen=True)
-class DistillSettings(SuccessSettings, PromptOnlySettings):
-    """`method.*` of `method=distill`: those of the analysis, and these, of which none was searched
-    for."""
-
-    analysis_share: float = field(default=0.25, metadata=number(0, 1))
-    """Part of the budget that is analysis, at least `analysis_minimum`."""
-
-    def analysis(self, budget: int) -> int:
-        return max(self.analysis_minimum, int(self.analysis_share * budget))
-
-
-class Distill(Method):
-    """The gain of prompt_only moved into the weights: rollouts with its prompt, and an adapter
-    fine-tuned on those that succeed, without it."""
-
-    def __init__(self, settings: DistillSettings, run: RunContext) -> None:
-        self.settings, self.thinking = settings, run.thinking
-
-    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with one adapter; itself when nothing is lacking, or nothing succeeded."""
-        budget, write = lab.budget_left(), CapabilityReport(lab)
-        analysis = Analysis(lab, self.settings, write)
-        analysis.play(base, tasks, self.settings.analysis(budget))
-        lines = analysis.advice()
-        write(outcome={"prompt": lines, "unspent": 0 if lines else lab.budget_left()})
-        if not lines:
-            left = lab.budget_left()
-            lab.log(f"no capability above the thresholds; {left} of {budget} rollouts unspent")
-            return base
-        advised = with_lines(base, lines)
-        played = lab.rollouts(
-            "distill",
-            replace(base, version=f"{base.version}+prompt-{len(lines)}", prompt=advised),
-            in_turn(tasks, lab.budget_left(), stable_seed(lab.seed, "distill")),
-            purpose=Purpose.TRAINING,
-        )
-        seen = [e.trajectory for e in analysis.episodes]
-        taught = plain(successes(played), base, advised, self.thinking)
-        kept = [*successes(seen), *taught]
-        lab.log(f"distill: {len(kept)} successes are kept, {len(taught)} of them with the prompt")
-        return tune("distill", base, lab, self.settings, kept) if kept else base
-
-    def plan(self, run: PlannedRun) -> MethodPlan:
-        looks = self.settings.analysis(run.budget)
-        training = run.budget - (looks if Purpose.ANALYSIS in run.charged else 0)
-        if training < 1:
-            raise UserError(
-                f"budget={run.budget} is too small for method=distill: the analysis takes {looks} "
-                "(method.analysis_minimum, method.analysis_share), and rollouts with its prompt "
-                "come after it. Raise `budget`."
-            )
-        tuning = MethodPlan(
-            phases=(Phase("training", training, most=True),),
-            needs=(HERE,),
-            adapters=1,
-            trains=True,
-            caveat="its phases are shares of the whole budget",
-        )
-        return planned(self.settings, run, looks).then(tuning)
-
-
-def plain(
-    played: Sequence[Trajectory], base: AgentSpec, advised: str, thinking: bool | None
-) -> list[Trajectory]:
-    """The episodes of the agent whose prompt is `advised` as if they had been run with the
-    prompt of `base`: only the tokens of the first prompt change."""
-    from trace_bench.play.steps import with_guidance
-    from trace_bench.policies.chat import Chat
-    from trace_bench.policies.loading import load_tokenizer
-    from trace_bench.trainers.tree import with_prompt
-
-    chat = Chat(load_tokenizer(base.model), base.model, thinking)
-    out: list[Trajectory] = []
-    for t in played:
-        first = t.turns[0]
-        messages = with_guidance(without_guidance(first.messages, advised), base.prompt)
-        plain = replace(t, turns=(replace(first, messages=messages), *t.turns[1:]))
-        out.append(with_prompt(plain, chat.first(messages, t.tools)))
-    return out

@@ -135,7 +135,7 @@ class Chat:
         if len(ids) != 1:
             raise UserError(
                 f"{text!r} is {len(ids)} tokens to {self.name}; a routing label must be one. "
-                "Change the setting `model`, or `method.route` to retrieval."
+                "Change the setting `model`, or `method.route` to turn."
             )
         return ids[0]
 

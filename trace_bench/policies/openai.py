@@ -21,7 +21,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Unreadable
-from trace_bench.core.protocols import Policy, RanksLabels, TurnReply, TurnRequest
+from trace_bench.core.protocols import RanksLabels, TurnReply, TurnRequest
 from trace_bench.core.store import read_object, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Turn
 from trace_bench.llm.client import Client, Endpoint, LLMError
@@ -45,13 +45,7 @@ class OpenAIPolicy(RanksLabels):
 
     repeatable = False  # a server's answers depend on its other load
     at_servers = True
-    addresses = MappingProxyType({"base_url": "key_env", "states_url": "states_key_env"})
-
-    @classmethod
-    def under(cls, settings: Mapping[str, Any]) -> type[Policy]:
-        from trace_bench.policies.endpoints import StatesPolicy
-
-        return StatesPolicy if settings.get("states_url") else cls
+    addresses = MappingProxyType({"base_url": "key_env"})
 
     def __init__(
         self,

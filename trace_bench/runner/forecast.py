@@ -18,7 +18,6 @@ from trace_bench.core.protocols import (
     MethodPlan,
     Phase,
     RunContext,
-    ShowsState,
     Suite,
     Trainer,
     Workload,
@@ -29,7 +28,6 @@ from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites, tasks_of
 from trace_bench.policies import check_device
-from trace_bench.policies.endpoints import starts
 from trace_bench.results.statistics import can_show
 from trace_bench.runner.build import (
     Parts,
@@ -229,9 +227,6 @@ def _machines(f: Forecast) -> list[str]:
     if served:
         gpus = "GPUs as its size wants" if size is None else _gpus(2 * size)
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")
-        if f.plan is not None and any(need.protocol is ShowsState for need in f.plan.needs):
-            place = model_path(f.settings, f.parts)
-            lines.append(f"policy.states_url, a second server: {starts(place, name)}")
     scripted = f.parts["policy"].declared.scripted
     if not served and not scripted:
         lines += _found(f, lambda: _agent_here(f)) or []

@@ -26,7 +26,6 @@ from trace_bench.core.run_files import DEMONSTRATED, FLOORS
 from trace_bench.core.store import read_if_there
 from trace_bench.core.types import CHARGED, Task
 from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
-from trace_bench.policies.routing.router import AT_SERVERS
 from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.sandbox.choose import engine_of, walled
 from trace_bench.settings.schema import PARTS, Settings
@@ -36,7 +35,8 @@ STATES = Need(
     "policy",
     ShowsState,
     "docs/routing.md",
-    f"The router of the `agent` that the run begins with reads hidden states. {AT_SERVERS}",
+    "The router of the `agent` that the run begins with reads hidden states, which servers do not "
+    "show. Set `policy` to local.",
 )
 
 
@@ -106,7 +106,7 @@ def check_needs(
             f"method={parts['method'].label}. Change `policy` to local or openai, or `method` to "
             "base."
         )
-    acting = policy.declared.under(policy.options) if built is None else type(built)
+    acting = policy.declared if built is None else type(built)
     has = {"env": type(suite), "trainer": type(trainer), "policy": acting}
     for need in plan.needs:
         one_of = tuple(filter(None, (need.protocol, need.instead)))
@@ -260,5 +260,5 @@ def with_beginning(plan: MethodPlan, beginning: Beginning | None) -> MethodPlan:
     kind = (beginning.agent.router or {}).get("kind")
     adapters = max(plan.adapters, len(beginning.agent.adapters))
     needs = (*plan.needs, STATES) if kind == "classifier" else plan.needs
-    routed = plan.routed or kind in ("zero_shot", "both")
+    routed = plan.routed or kind == "zero_shot"
     return replace(plan, adapters=adapters, routed=routed, needs=needs)

@@ -82,10 +82,11 @@ def defaults(group: str, name: str, named: bool = True) -> dict[str, Any]:
 
 
 def plain(parameter: Parameter) -> Any:
-    """A setting's default as plain data; null where the model decides."""
+    """A setting's default as plain data; null where the model or the policy
+    decides."""
     if parameter.required:
         return "???"  # Hydra's word for a setting that must be given
-    if parameter.metadata.get("by_model"):
+    if parameter.metadata.keys() & {"by_model", "at_servers"}:
         return None
     value = to_json(parameter.default)
     return {"name": value["name"]} if value and choices(parameter.hint) else value

@@ -171,7 +171,7 @@ def _opened(overrides: Sequence[str]) -> list[str]:
         if setting and not deeper and _NAMES.fullmatch(value):
             chooses = name in heads if option else setting in nested(group)
             key += ".name" if chooses else ""
-        opened = option or (deeper and setting in nested(group))
+        opened = option or ((deeper or key.endswith(".name")) and setting in nested(group))
         opened = opened or ((deeper or value[:1] == "{") and setting in open_ended(group))
         plus = "++" if equals and opened and key == key.lstrip("+~") else ""
         out.append(f"{plus}{key}{equals}{value}")

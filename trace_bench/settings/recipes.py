@@ -14,7 +14,7 @@ from trace_bench.core.checked import parameters
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_if_there
 from trace_bench.settings.identity import model_path, parts_of, served_name, weights_count
-from trace_bench.settings.registry import Part
+from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import PolicySettings, Settings, parse
 
 FAR = 10.0  # times
@@ -62,7 +62,7 @@ RECIPES = (
 
 
 def settled(data: Mapping[str, Any]) -> Settings:
-    """Checked settings; null becomes what suits the model. Raises UserError."""
+    """Checked settings; null becomes what suits the model or the policy. Raises UserError."""
     left = [
         (group, key)
         for group, key in RECIPES[0].settings
@@ -72,7 +72,7 @@ def settled(data: Mapping[str, Any]) -> Settings:
         group: {k: v for k, v in data[group].items() if (group, k) not in left}
         for group in dict.fromkeys(group for group, _ in left)
     }
-    settings = parse({**data, **given})
+    settings = _for_policy(parse({**data, **given}))
     parts = parts_of(settings)
     try:  # as a dry run asks: what is composed makes no model
         recipe = recipe_of(replace(settings, dry_run=True), parts) if left else None
@@ -94,6 +94,20 @@ def settled(data: Mapping[str, Any]) -> Settings:
     )
     parts_of(settings)
     return settings
+
+
+def _for_policy(settings: Settings) -> Settings:
+    """With the method's settings that go with a policy in the place of nulls: what is the default
+    at servers, or the setting's own default."""
+    method = settings.method
+    left = {key: value for key, value in method.options.items() if value is not None}
+    known = find("method", replace(method, options=left)).factory.known()
+    decided = {key: known[key].metadata["at_servers"] for key in method.options
+               if key in known and "at_servers" in known[key].metadata
+               and method.options[key] is None}  # fmt: skip
+    others = {key: value for key, value in method.options.items() if key not in decided}
+    served = find("policy", settings.policy).declared.at_servers
+    return replace(settings, method=replace(method, options=others | (decided if served else {})))
 
 
 def recipe_of(settings: Settings, parts: Mapping[str, Part]) -> ModelRecipe | None:

@@ -212,11 +212,6 @@ class Policy:
     addresses: Mapping[str, str] = MappingProxyType({"base_url": "key_env"})
     context: int | None = None
 
-    @classmethod
-    def under(cls, settings: Mapping[str, Any]) -> type[Policy]:
-        """The class of the policy that these settings make, where its abilities depend on them."""
-        return cls
-
     @abstractmethod
     def load(self, agent: AgentSpec) -> None: ...  # make the agent's adapters available by name
 

@@ -20,7 +20,7 @@ from trace_bench.core.protocols import (
     PlannedRun,
 )
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory, grouped
+from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
 from trace_bench.methods.looking import analyst, capabilities
 from trace_bench.methods.looking.capabilities import (
     VOCABULARY,
@@ -32,7 +32,6 @@ from trace_bench.methods.looking.capabilities import (
 )
 from trace_bench.methods.looking.evidence import Facts, check_labels, facts_of
 from trace_bench.methods.looking.rules import label
-from trace_bench.methods.making import read_opening
 from trace_bench.play.suites import needed
 
 CALL = "analysis"  # the name of the analysis call
@@ -93,26 +92,13 @@ class Analysed:
         return self.trajectory.score is not None and self.trajectory.score.success
 
 
-@dataclass(frozen=True)
-class Known:
-    """A training task of the analysis: its first message and tools, whether most of its rollouts
-    solved it, and which capability its failures lacked (the first in training order), if any."""
-
-    text: str
-    tools: tuple[str, ...]
-    solved: bool
-    lacking: str | None
-
-
 @dataclass
 class Analysis:
-    """`write` takes parts of the report (capabilities.json) by name. `call`: the name of its
-    rollouts, another one for every analysis of a run."""
+    """`write` takes parts of the report (capabilities.json) by name."""
 
     lab: Lab
     settings: AnalysisSettings
     write: Callable[..., None]
-    call: str = CALL
     episodes: list[Analysed] = field(default_factory=list)
     candidates: list[Capability] = field(default_factory=list)
     runs: list[list[Labelled]] = field(default_factory=list)
@@ -126,7 +112,7 @@ class Analysis:
         chosen = self._tasks(tasks, count)
         temperature = self.settings.analysis_temperature
         played = self.lab.rollouts(
-            self.call, agent, chosen, purpose=Purpose.ANALYSIS, temperature=temperature
+            CALL, agent, chosen, purpose=Purpose.ANALYSIS, temperature=temperature
         )
         self.episodes = [Analysed(task, t) for task, t in zip(chosen, played, strict=True)]
         if by_program:
@@ -193,7 +179,7 @@ class Analysis:
             },
             labels=[
                 {
-                    "call": self.call,
+                    "call": CALL,
                     "index": i,
                     "task": e.task.id,
                     "passed": e.passed,
@@ -207,7 +193,7 @@ class Analysis:
     def _tasks(self, tasks: Sequence[Task], count: int) -> list[Task]:
         """`count` tasks: all of them as often as they fit, then a seeded sample."""
         rounds, rest = divmod(count, len(needed(tasks)))
-        rng = random.Random(stable_seed(self.lab.seed, "trace", self.call))
+        rng = random.Random(stable_seed(self.lab.seed, "trace", CALL))
         extra = sorted(rng.sample(range(len(tasks)), rest))
         return [*list(tasks) * rounds, *(tasks[i] for i in extra)]
 
@@ -253,16 +239,3 @@ class Analysis:
     def lacking(self, name: str) -> list[Analysed]:
         failed = [e for e in self.episodes if not e.passed]
         return [e for e in failed if e.labels and e.labels[name] is Label.LACKING]
-
-    def known(self, names: Sequence[str]) -> list[Known]:
-        """What the analysis found about every training task, with the capabilities `names`."""
-        labelled = (e for e in self.episodes if e.labels is not None)
-        by_task = grouped(labelled, lambda e: e.task.id)
-        out: list[Known] = []
-        for group in by_task.values():
-            solved = 2 * sum(e.passed for e in group) > len(group)
-            failed = [e.labels for e in group if not e.passed and e.labels]
-            lacking = (n for n in names if any(found.get(n) is Label.LACKING for found in failed))
-            text, tools = read_opening(group[0].trajectory)
-            out.append(Known(text, tools, solved, next(lacking, None)))
-        return out

@@ -5,9 +5,8 @@ default general ones of the mixture that the tiny agent knows already, so little
 of them, and a gain of a method over this one is not a gain from demonstrations alone. In other
 worlds the training tasks are solved (`tiny.played`). The budget stays unspent.
 
-A conversation of others is left out, and counted in the log with the reason, if it is an episode of
-a task of another split (a held-out task must not be trained on), if it failed, or if its tools are
-not the suite's. The tools in the prompt are as the suite defines them.
+A conversation of others is left out, and counted in the log with the reason, if it has nothing to
+imitate or if its tools are not the suite's. The tools in the prompt are as the suite defines them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trace_bench.core.chat import read_call
 from trace_bench.core.checked import number
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import UserError
 from trace_bench.core.factory import load
 from trace_bench.core.protocols import (
     HasReference,
@@ -36,8 +35,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task, Tool
-from trace_bench.methods.sft.formats import read
-from trace_bench.methods.sft.found import Dialogue
+from trace_bench.methods.sft.formats import Dialogue, read
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
 from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.played import Demonstration
@@ -56,10 +54,10 @@ class SftSettings(TuningSettings):
     """`method.*` of `method=sft`."""
 
     data: str | None = None
-    """A file, or a folder of files, in one of these formats: ATIF, logs of Inspect as JSON, and the
-    chat format of OpenAI or that of the Agent Data Protocol, one JSON object a line; None: in the
-    phone world the project's own demonstrations, drawn from the mixture that the tiny agent was
-    trained on, in others the training tasks, played by their references."""
+    """A file `.jsonl`, or a folder of them, whose lines are conversations in the chat format of
+    OpenAI or that of the Agent Data Protocol; None: in the phone world the project's own
+    demonstrations, drawn from the mixture that the tiny agent was trained on, in others the
+    training tasks, played by their references."""
     demonstrations: int = field(default=1024, metadata=number(1))
     """How many of them are used, the first ones that fit."""
     tools: Literal["suite", "own"] = "suite"
@@ -82,8 +80,8 @@ class Sft(Method):
 
         def sequences(context: int) -> list[Tokens]:
             chat = Chat(load_tokenizer(base.model), base.model, self.context.thinking)
-            shown = self._conversations(tasks, seed, lab)
-            return demonstrations(chat, base, shown, context, lab.log)
+            talks = self._conversations(tasks, seed, lab)
+            return demonstrations(chat, base, talks, context, lab.log)
 
         from trace_bench.policies.chat import Chat
         from trace_bench.policies.loading import load_tokenizer
@@ -123,7 +121,7 @@ class Sft(Method):
 def demonstrations(
     chat: Chat,
     base: AgentSpec,
-    shown: Iterable[Demonstration],
+    talks: Iterable[Demonstration],
     context: int,
     log: Callable[[str], None],
 ) -> list[Tokens]:
@@ -132,7 +130,7 @@ def demonstrations(
     UserError if none is left."""
     every = [
         tokens_of(chat, replace(each, messages=with_guidance(each.messages, base.prompt)))
-        for each in shown
+        for each in talks
     ]
     fitting = [s for s in every if len(s.ids) <= context]
     if len(fitting) < len(every):
@@ -151,7 +149,7 @@ def demonstrations(
     return learned
 
 
-def tokens_of(chat: Chat, shown: Demonstration) -> Tokens:
+def tokens_of(chat: Chat, talk: Demonstration) -> Tokens:
     """A conversation as tokens up to the agent's last turn; `sampled` are those to learn."""
     import numpy as np
 
@@ -160,13 +158,13 @@ def tokens_of(chat: Chat, shown: Demonstration) -> Tokens:
     ids: list[int] = []
     sampled: list[int] = []
     pending: list[Any] = []
-    learned = iter(shown.learned)
-    for place, message in enumerate(shown.messages):
+    learned = iter(talk.learned)
+    for place, message in enumerate(talk.messages):
         if message["role"] != "assistant":
             pending.append(message)
             continue
-        ids += chat.following(pending, True) if ids else chat.first(pending, shown.tools)
-        turn = chat.turn(shown.messages[:place], shown.tools, message)
+        ids += chat.following(pending, True) if ids else chat.first(pending, talk.tools)
+        turn = chat.turn(talk.messages[:place], talk.tools, message)
         if next(learned):
             sampled += range(len(ids), len(ids) + len(turn))
         ids += turn
@@ -200,11 +198,11 @@ def played(
     return solved(suite, tasks, count, seed=seed, max_turns=max_turns)
 
 
-def _whole(found: Dialogue) -> Demonstration:
+def _whole(talk: Dialogue) -> Demonstration:
     """The conversation, of no task, with its tools."""
-    messages, skipped = found.messages, found.skipped
-    learned = tuple(n not in skipped for n, m in enumerate(messages) if m["role"] == "assistant")
-    return Demonstration("", messages, found.tools or (), learned)
+    roles = enumerate(message["role"] for message in talk.messages)
+    learned = tuple(n not in talk.skipped for n, role in roles if role == "assistant")
+    return Demonstration("", talk.messages, talk.tools or (), learned)
 
 
 def others(
@@ -218,14 +216,14 @@ def others(
     used = 0
     refused: Counter[str] = Counter()
     first: dict[str, str] = {}
-    for found in read(place):
-        talk = _whole(found) if found.general else fits(found)
-        if isinstance(talk, str):
-            refused[talk] += 1
-            first.setdefault(talk, found.where)
+    for talk in read(place):
+        fitting = _whole(talk) if talk.general else fits(talk)
+        if isinstance(fitting, str):
+            refused[fitting] += 1
+            first.setdefault(fitting, talk.where)
         else:
             used += 1
-            yield talk
+            yield fitting
         if used == count:
             break
     told = "; ".join(f"{n} for {why} (first: {first[why]})" for why, n in refused.most_common())
@@ -235,13 +233,13 @@ def others(
         log(f"sft: {used} conversations are used, {refused.total()} left out: {told}")
 
 
-def with_own_tools(found: Dialogue) -> Demonstration | str:
+def with_own_tools(talk: Dialogue) -> Demonstration | str:
     """The conversation, of any world, with its own tools; or why it is left out."""
-    if why := found.unusable or _unfinished(found):
+    if why := _unfinished(talk):
         return why
-    if found.tools is None and any(m.get("tool_calls") for m in found.messages):
+    if talk.tools is None and any(m.get("tool_calls") for m in talk.messages):
         return "tools that the file does not define"
-    return _whole(found)
+    return _whole(talk)
 
 
 @dataclass(frozen=True)
@@ -251,27 +249,23 @@ class Fitting:
     suite: Suite
     tasks: Sequence[Task]
 
-    def fits(self, found: Dialogue) -> Demonstration | str:
+    def fits(self, talk: Dialogue) -> Demonstration | str:
         """The conversation with the suite's tools; or why it is left out."""
-        why = found.unusable or self._elsewhere(found.task) or _unfinished(found)
-        if why:
+        if why := _unfinished(talk):
             return why
-        offered = found.offered
-        if found.tools is not None:
-            offered = tuple(str(_name(tool)) for tool in found.tools)
         if self.tools is None:
-            if found.tools is None:
+            if talk.tools is None:
                 return "tools that the file does not define, and the suite only with its user"
-            return _whole(found)
-        used = [call for m in found.messages for call in m.get("tool_calls", ())]
-        for name in (*(offered or ()), *(call["function"]["name"] for call in used)):
+            return _whole(talk)
+        offered = [_name(tool) for tool in talk.tools or ()]
+        calls = [call for m in talk.messages for call in m.get("tool_calls", ())]
+        for name in (*offered, *(call["function"]["name"] for call in calls)):
             if name not in self.tools:
                 return f"a tool that the suite does not have, {name}"
-        for call in used:
+        for call in calls:
             if why := self._call(call):
                 return why
-        tools = tuple(self.tools[name] for name in offered or self.tools)
-        return _whole(replace(found, tools=tools))
+        return _whole(replace(talk, tools=tuple(self.tools[n] for n in offered or self.tools)))
 
     @cached_property
     def tools(self) -> Mapping[str, Tool] | None:
@@ -282,27 +276,14 @@ class Fitting:
         offered = [tool for t in self.tasks for tool in performed(self.suite, t)[0].tools]
         return {_name(tool): tool for tool in offered}
 
-    def _elsewhere(self, task: str | None) -> str | None:
-        """Why an episode of this task must not be trained on. One that the suite does not know, or
-        generated itself, may be."""
-        if task is None or task in {t.id for t in self.tasks}:
-            return None
-        try:
-            split = self.suite.task(task).split
-        except (TraceBenchError, LookupError, ValueError):
-            return None
-        if split not in self.suite.splits():
-            return None
-        return f"a task of the split {split}, which is not trained on"
-
     def _call(self, call: Mapping[str, object]) -> str | None:
         assert self.tools is not None
         try:
             name, arguments = read_call(call)
         except ValueError:
             return "a call that could not be read"
-        known = self.tools[name]["function"].get("parameters", {}).get("properties", {})
-        more = sorted(arguments.keys() - known.keys())
+        takes = self.tools[name]["function"].get("parameters", {}).get("properties", {})
+        more = sorted(arguments.keys() - takes.keys())
         return f"an argument that the suite's {name} does not have, {more[0]}" if more else None
 
 
@@ -310,14 +291,12 @@ def _name(tool: Tool) -> str:
     return str(tool.get("function", {}).get("name"))
 
 
-def _unfinished(found: Dialogue) -> str | None:
+def _unfinished(talk: Dialogue) -> str | None:
     """Why a conversation is none that an agent should imitate."""
-    if found.success is False:
-        return "an episode that failed"
-    roles = [m["role"] for m in found.messages]
+    roles = [m["role"] for m in talk.messages]
     if "assistant" not in roles or roles[0] == "assistant":
         return "no message before the agent's, or none of the agent's"
-    made = {c["id"] for m in found.messages for c in m.get("tool_calls", ())}
-    if any(m["role"] == "tool" and m["tool_call_id"] not in made for m in found.messages):
+    ids = {c["id"] for m in talk.messages for c in m.get("tool_calls", ())}
+    if any(m["role"] == "tool" and m["tool_call_id"] not in ids for m in talk.messages):
         return "a tool's result that answers no call"
     return None

@@ -57,7 +57,6 @@ class Trace(Method):
             raise UserError(
                 "method=trace needs training tasks and was given none; change `env.suite`."
             )
-        self.settings.route.check_base(base)
         free = not lab.charges(Purpose.ANALYSIS)
         budget = Budget(self.settings, lab.budget_left() - later, free, later)
         budget.check(lab.trainer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from trace_bench.core.checked import number
+from trace_bench.core.checked import at_servers, number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, Trainer
 from trace_bench.methods.looking.capabilities import AnalysisSettings
@@ -79,8 +79,9 @@ class TraceSettings(SynthesisSettings, AnalysisSettings):
     """Fewest training rollouts per capability; a budget that cannot pay this for every selected
     capability trains fewer of them (ours: at 640 rollouts on the development split 96 gave 0.573 on
     average over three seeds, 64 gave 0.547 and 128 gave 0.534)."""
-    route: AnyRoute = field(default_factory=Classifier)
-    """Which adapter acts: a name, and that route's own settings (routing.py)."""
+    route: AnyRoute = field(default_factory=Classifier, metadata=at_servers({"name": "zero_shot"}))
+    """Which adapter acts: a name, and that route's own settings (routing.py). null: classifier, or,
+    where servers generate the turns, which show no hidden states, the published zero_shot."""
     adapters: Literal["per_capability", "joint"] = "per_capability"
     """One adapter per capability (published), or "joint": one adapter on all selected
     environments with the same budget, used for every task; its own run, with its own ledger."""

@@ -1,5 +1,5 @@
-"""Several adapters as one: their weighted sum, or merged by TIES, for a router that is undecided
-(the paper's step 4, a variant); and one of a smaller rank in the place of another.
+"""Several adapters as one: their weighted sum (the paper's step 4, a variant); and one of a smaller
+rank in the place of another.
 
 The update sum_i w_i s_i B_i A_i is represented exactly: the A_i are stacked vertically, the
 w_i s_i B_i horizontally, and the rank is the sum of the ranks. What has no low rank becomes the
@@ -32,17 +32,14 @@ STEPS = 10  # weights are rounded to tenths, which limits the number of distinct
 @dataclass(frozen=True)
 class Mixture:
     """(adapter name, weight) in the agent's order. The weights are those of the updates, which are
-    added to the base model; they need not sum to one. `density`: merged by TIES instead of added,
-    with this share of each update's values."""
+    added to the base model; they need not sum to one."""
 
     parts: tuple[tuple[str, float], ...]
-    density: float | None = None
 
     @property
     def name(self) -> str:
         """Unique among the sums of an agent's adapters."""
-        text = "+".join(f"{name}*{weight:g}" for name, weight in self.parts)
-        return text if self.density is None else f"ties{self.density:g}({text})"
+        return "+".join(f"{name}*{weight:g}" for name, weight in self.parts)
 
 
 def around(weights: Iterable[float]) -> float:
@@ -83,11 +80,10 @@ def merge(wanted: Mixture, adapters: Sequence[AdapterRef], place: Path | None = 
     UserError for adapters that cannot be read."""
     by_name = {a.name: a for a in adapters}
     refs = [(by_name[name], weight) for name, weight in wanted.parts]
-    digest = _digest(refs, wanted.density)
-    folder = (place or beside(refs[0][0])) / digest
+    folder = (place or beside(refs[0][0])) / _digest(refs)
     out = AdapterRef(wanted.name, str(folder))
     if not (folder / CONFIG).exists():
-        _write(folder, refs, wanted.density)
+        _write(folder, refs)
     return out
 
 
@@ -96,22 +92,20 @@ def beside(adapter: AdapterRef) -> Path:
     return Path(adapter.path).parent.parent / "merged"
 
 
-def _digest(refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> str:
+def _digest(refs: Sequence[tuple[AdapterRef, float]]) -> str:
     """Changes with the weights of the adapters and of the sum, not with the place on disk."""
     held = [(*(file_hash(Path(ref.path) / f) for f in (WEIGHTS, CONFIG)), w) for ref, w in refs]
-    return hashlib.sha256(json.dumps([held, density]).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:12]
 
 
-def _write(folder: Path, refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> None:
+def _write(folder: Path, refs: Sequence[tuple[AdapterRef, float]]) -> None:
     configs = [read_config(ref) for ref, _ in refs]
     tensors = [read_weights(ref) for ref, _ in refs]
     rank = sum(int(c["r"]) for c in configs)
     merged: dict[str, Any] = {}
     for place in sorted({key.rpartition(".lora_")[0] for t in tensors for key in t}):
         pairs = [pair_of(t, place, c) for t, c in zip(tensors, configs, strict=True)]
-        weights = [w for _, w in refs]
-        pair = _sum(pairs, weights) if density is None else _ties(pairs, weights, density, rank)
-        for part, value in zip("AB", pair, strict=True):
+        for part, value in zip("AB", _sum(pairs, [w for _, w in refs]), strict=True):
             merged[f"{place}.lora_{part}.weight"] = value.contiguous()
     targets = sorted({m for c in configs for m in c["target_modules"]})
     _store(folder, merged, {**configs[0], "target_modules": targets}, rank)
@@ -129,7 +123,8 @@ def _sum(pairs: Sequence[Pair], weights: Sequence[float]) -> tuple[Any, Any]:
     """A and B of the weighted sum; an adapter without the layer has zeros there."""
     import torch
 
-    a, b = _sizes(pairs)
+    first_a, first_b = next(p for p in pairs if isinstance(p, tuple))
+    a, b = first_a.shape[1], first_b.shape[0]
     above = [p[0] if isinstance(p, tuple) else torch.zeros(p, a) for p in pairs]
     beside = [
         p[1] * w if isinstance(p, tuple) else torch.zeros(b, p)
@@ -138,51 +133,12 @@ def _sum(pairs: Sequence[Pair], weights: Sequence[float]) -> tuple[Any, Any]:
     return torch.cat(above, 0), torch.cat(beside, 1)
 
 
-def _ties(
-    pairs: Sequence[Pair], weights: Sequence[float], density: float, rank: int
-) -> tuple[Any, Any]:
-    import torch
-
-    a, b = _sizes(pairs)
-    updates = [p[1] @ p[0] if isinstance(p, tuple) else torch.zeros(b, a) for p in pairs]
-    return factors(ties(updates, weights, density), rank)
-
-
-def _sizes(pairs: Sequence[Pair]) -> tuple[int, int]:
-    """(in, out) of the layer, of which at least one adapter has weights."""
-    a, b = next(p for p in pairs if isinstance(p, tuple))
-    return int(a.shape[1]), int(b.shape[0])
-
-
 def pair_of(tensors: dict[str, Any], place: str, config: dict[str, Any]) -> Pair:
     """(A, scale * B) of a layer; the adapter's rank, if it does not change this layer."""
     if f"{place}.lora_A.weight" not in tensors:
         return int(config["r"])
     a, b = (tensors[f"{place}.lora_{part}.weight"].float() for part in "AB")
     return a, b * scale_of(config, int(config["r"]))
-
-
-def ties(updates: Sequence[Tensor], weights: Sequence[float], density: float) -> Tensor:
-    """One update [out, in] of several of that shape, each scaled by its weight (Yadav et al. 2023,
-    arXiv 2306.01708, section 4). Trim: of each update the share `density` of the largest values is
-    kept. Elect: each entry's sign is that of the sum of what is left. Merge: the mean of those
-    values that have this sign. The paper trims over all layers of an update at once; here each
-    layer is trimmed by itself, so that only one layer's full matrix is in memory."""
-    import torch
-
-    kept = torch.stack([w * _trimmed(u, density) for u, w in zip(updates, weights, strict=True)])
-    agree = (kept.sign() == kept.sum(0).sign()) & (kept != 0)
-    return (kept * agree).sum(0) / agree.sum(0).clamp(min=1)
-
-
-def _trimmed(update: Tensor, density: float) -> Tensor:
-    import torch
-
-    count = max(1, round(density * update.numel()))
-    largest = update.abs().flatten().topk(count).indices
-    out = torch.zeros_like(update).flatten()
-    out[largest] = update.flatten()[largest]
-    return out.view_as(update)
 
 
 def factors(update: Tensor, rank: int) -> tuple[Tensor, Tensor]:

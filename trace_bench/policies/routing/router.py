@@ -4,20 +4,15 @@ A router's description is plain JSON in the AgentSpec:
 
     None                                      the only adapter, or the base model
     {"kind": "fixed", "adapter": name|null}   always the same
-    {"kind": "retrieval", "examples": [[text, name|null, [place in `tools`, ...]], ...],
-     "tools": [tool name, ...], "tools_weight": 0.7, "top_k": 5, "threshold": 0.35}
     {"kind": "zero_shot", "skills": [[name, what it is for], ...], "prompt": 1, "share": 0.0}
-    {"kind": "both", "retrieval": {...}, "zero_shot": {...}}
     {"kind": "classifier", "labels": [name|null, ...], "weights": [[number, ...], ...],
      "bias": [number, ...], "others": 0.35, "soft": false, "lock": "prefill"}
     {"kind": "turns", "words": [word, ...], "labels": ..., "weights": ..., "bias": ...,
      "others": 0.35}                                              chooses anew at every turn
-    {"kind": "sum", "parts": [[name, weight], ...], "density": null|0.2}      always this sum; with
-                                                                      a density merged by TIES
+    {"kind": "sum", "parts": [[name, weight], ...]}                  always this sum
 
-A retrieval example may lack its tools; without "tools_weight" only texts are compared. Any but the
-first two may name the adapter that acts where none is chosen, in place of the base model:
-"otherwise": name. All others were trained on from it, so in a sum of them it counts once
+Any but the first two may name the adapter that acts where none is chosen, in place of the base
+model: "otherwise": name. All others were trained on from it, so in a sum of them it counts once
 (`merge.around`); "parts" has its weight already.
 
 A classifier is one linear layer, which gives each adapter, and the base model, a score: from the
@@ -31,7 +26,9 @@ silenced, so weights need not sum to one.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,15 +38,10 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Prompt, Router, RoutesTurns, ShowsState, State
 from trace_bench.core.types import AgentSpec, Message, Tool
 from trace_bench.policies.routing.merge import STEPS, Mixture, around, plain
-from trace_bench.policies.routing.retrieval import (
-    BothRouter,
-    RetrievalRouter,
-    ZeroShotRouter,
-    words,
-)
+from trace_bench.policies.routing.zero_shot import ZeroShotRouter
 
-AT_SERVERS = "Servers show it to a policy with `policy.states_url` (docs/servers.md)."
-"""How a policy at servers comes by hidden states."""
+AT_SERVERS = "Servers show no hidden states: set `policy` to local, or `method.route` to zero_shot."
+"""What to do where a router reads hidden states and the policy shows none."""
 LOCK = "prefill"  # a gate's weights are set by the first prompt and kept
 
 
@@ -88,13 +80,12 @@ class FixedRouter(Router):
 
 def _sum(description: Mapping[str, Any], model: object) -> FixedRouter:
     parts = tuple((str(name), float(w)) for name, w in description["parts"])
-    density = None if description.get("density") is None else share(description, "density")
-    if not parts or not all(math.isfinite(w) for _, w in parts) or density == 0:
+    if not parts or not all(math.isfinite(w) for _, w in parts):
         raise UserError(
-            f"agent.router is the sum of {list(description['parts'])} with the density {density}; "
-            "needed: at least one adapter with a finite weight, and a density above 0."
+            f"agent.router is the sum of {list(description['parts'])}; needed: at least one "
+            "adapter with a finite weight."
         )
-    return FixedRouter(Mixture(parts, density))
+    return FixedRouter(Mixture(parts))
 
 
 class ClassifierRouter(Router):
@@ -105,8 +96,8 @@ class ClassifierRouter(Router):
         if not isinstance(model, ShowsState):
             raise UserError(
                 "this agent's router reads the base model's hidden state, and this policy does not "
-                f"show it. {AT_SERVERS} Or play it in this process (`policy` local; serve: without "
-                "--backend, or with --states-url), or train it with `method.route` retrieval."
+                "show it. Play it in this process (`policy` local; serve: without --backend), or "
+                "train it with `method.route` zero_shot."
             )
         if (lock := description.get("lock", LOCK)) != LOCK:
             raise unknown("lock", lock, (LOCK,), "agent.router.lock")
@@ -193,6 +184,12 @@ def share(description: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
+def words(text: str) -> list[str]:
+    """Lowercase words and adjacent pairs; every number counts as the same word."""
+    single = ["0" if w.isdigit() else w for w in re.findall(r"[a-z]+|\d+", text.lower())]
+    return single + [f"{a} {b}" for a, b in pairwise(single)]
+
+
 class TurnRouter(RoutesTurns):
     """Chooses at every turn by what the conversation shows so far: a linear classifier on words,
     each marked with where it stands: in what the user said, in a tool's result, among the tools at
@@ -232,9 +229,7 @@ def shown(messages: Sequence[Message], tools: Sequence[Tool]) -> set[str]:
 
 KINDS: Mapping[str, Callable[[Mapping[str, Any], object], Router]] = {
     "fixed": lambda description, _: FixedRouter(description["adapter"]),
-    "retrieval": lambda description, _: RetrievalRouter(description),
     "zero_shot": ZeroShotRouter,
-    "both": BothRouter,
     "classifier": ClassifierRouter,
     "turns": lambda description, _: TurnRouter(description),
     "sum": _sum,
