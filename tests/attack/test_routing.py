@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from trace_bench.core.protocols import Lab, Source
+from trace_bench.core.protocols import Source
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.methods.trace.fit import Trained
-from trace_bench.methods.trace.routing import Retrieval, RouterData
+from trace_bench.methods.trace.routing import Classifier, RouterData
 from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.engine import Sandbox
 
@@ -44,13 +44,18 @@ def test_a_module_that_fails_later_costs_only_its_examples() -> None:
     sandbox = Sandbox("process", 1, 1.0, 30.0, 0, allow_untrusted=True, run="attack")
     suite = cast(Any, generated_suite(Source("late-1", SOURCE, {}), sandbox, lambda _: None))
     logged: list[str] = []
-    lab = cast(Lab, SimpleNamespace(suite_of=lambda task: suite, log=logged.append))
+    read: list[str] = []
+
+    def states(prompts: Any) -> list[list[float]]:
+        read.extend(messages[-1]["content"] for messages, _ in prompts)
+        return [[1.0]] * len(prompts)
+
+    lab: Any = SimpleNamespace(suite_of=lambda task: suite, log=logged.append, prompt_states=states)
     tasks = [suite.synthetic("", seed) for seed in range(6)]
     trained = Trained("late", tuple(tasks), AdapterRef("late@1", "path", "late"), 1, 1)
-    analysis = cast(Any, SimpleNamespace(known=lambda names: []))
-    router = Retrieval().router([trained], RouterData(lab, AgentSpec("m"), analysis))
+    router = Classifier().router([trained], RouterData(lab, AgentSpec("m"), cast(Any, None)))
     suite.close()
-    assert [text for text, *_ in router["examples"]] == ["request 0", "request 5"]
+    assert read == ["request 0", "request 5"] and router["labels"] == ["late@1"]
     places = [f"generated/late-1/{n}" for n in range(1, 5)]
-    assert [place for place, line in zip(places, logged, strict=True) if place in line] == places
+    assert [place for place, line in zip(places, logged, strict=False) if place in line] == places
     assert "no more" in logged[0] and "no answer within" in logged[2]
