@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from trace_bench.core.protocols import Source
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.methods.trace.fit import Trained
-from trace_bench.methods.trace.routing import Classifier, RouterData
+from trace_bench.methods.trace.evidence import TrainingEvidence
+from trace_bench.policies.routing.classifier import Classifier
+from trace_bench.policies.routing.route import Expert
 from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.engine import Sandbox
 
@@ -52,8 +53,8 @@ def test_a_module_that_fails_later_costs_only_its_examples() -> None:
 
     lab: Any = SimpleNamespace(suite_of=lambda task: suite, log=logged.append, prompt_states=states)
     tasks = [suite.synthetic("", seed) for seed in range(6)]
-    trained = Trained("late", tuple(tasks), AdapterRef("late@1", "path", "late"), 1, 1)
-    router = Classifier().router([trained], RouterData(lab, AgentSpec("m"), cast(Any, None)))
+    expert = Expert("late", "", tuple(tasks), AdapterRef("late@1", "path", "late"))
+    router = Classifier().router([expert], TrainingEvidence(lab, AgentSpec("m")))
     suite.close()
     assert read == ["request 0", "request 5"] and router["labels"] == ["late@1"]
     places = [f"generated/late-1/{n}" for n in range(1, 5)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from trace_lab import BASE, MemoryLab
@@ -11,11 +11,12 @@ from trace_lab import BASE, MemoryLab
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.types import Purpose
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
+from trace_bench.methods.looking.analysis import Analysis, CapabilityReport
 from trace_bench.methods.looking.capabilities import Capability, Verdict
 from trace_bench.methods.making import Mix, draw, generator, self_test
 from trace_bench.methods.trace import calibrate as c
 from trace_bench.methods.trace.settings import Budget, SynthesisSettings, TraceSettings
-from trace_bench.methods.trace.tasks import Generated
+from trace_bench.methods.trace.tasks import Looked, generated
 
 DEFAULTS = SynthesisSettings()
 WIN, LOSE, PART = (1.0, True), (0.0, False), (0.6, False)
@@ -86,9 +87,11 @@ def test_calibration_in_the_world_stays_within_its_pool() -> None:
 def test_what_calibration_drops_gets_no_tasks() -> None:
     names = ["recovers_from_errors", "disambiguates", "checks_preconditions"]
     lab = MemoryLab({"recovers_from_errors": 0.6, "checks_preconditions": 1.0}, budget=500)
-    fit = Generated(BASE, [], lab, Budget(TraceSettings(), 500), {})  # type: ignore[arg-type]
+    settings, place = TraceSettings(synthetic_tasks=24), cast(Any, lab)
+    analysis = Analysis(place, settings, CapabilityReport(place))
     chosen = [Verdict(Capability(name, ""), (), 1, True, "") for name in names]
-    assert set(fit.make(chosen)) == {"recovers_from_errors", "checks_preconditions"}
+    made = generated(Looked(BASE, [], place, Budget(settings, 500), analysis), chosen)
+    assert set(made.by_name) == {"recovers_from_errors", "checks_preconditions"}
     kept = {c["name"]: c["outcome"] for c in lab.files["capabilities.json"]["calibration"]}
     assert kept["disambiguates"] == "dropped"
 

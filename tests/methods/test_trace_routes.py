@@ -15,11 +15,12 @@ from trace_lab import BASE, MemoryLab, act_out
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun, RoutesTurns
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
-from trace_bench.methods.trace.learned import fit
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.routing.classifier import ClassifierRouter
 from trace_bench.policies.routing.merge import Mixture
-from trace_bench.policies.routing.router import ClassifierRouter, blend, make_router
+from trace_bench.policies.routing.regression import blend, fit
+from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
 
 HABITS = {
@@ -92,7 +93,7 @@ def test_the_classifier_learns_from_synthetic_openings_alone(classified: Any, po
 def test_the_classifier_sends_new_tasks_to_their_adapter(classified: Any, policy: Any) -> None:
     agent, lab = classified
     router = make_router(agent, policy)
-    assert isinstance(router, ClassifierRouter) and router.linear.others == 0.35
+    assert isinstance(router, ClassifierRouter) and router.layer.others == 0.35
     of = {a.name: a.capability for a in agent.adapters}
     hits: Counter[bool] = Counter()
     for task in lab.suite.tasks("dev"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from playing import FunctionPolicy, play
@@ -35,16 +35,18 @@ from trace_bench.llm.roles import Role, Roles
 from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.making import seeded
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.fit import Made, Trained
+from trace_bench.methods.trace.evidence import TrainingEvidence
+from trace_bench.methods.trace.experts import composed, train_experts
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
 from trace_bench.methods.trace.generate.checks import Leaks
 from trace_bench.methods.trace.generate.generation import Generation
-from trace_bench.methods.trace.routing import LinearRoute
 from trace_bench.methods.trace.settings import Budget, SynthesisSettings, TraceSettings
-from trace_bench.methods.trace.tasks import Generated
+from trace_bench.methods.trace.tasks import TrainingTasks
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
+from trace_bench.policies.routing.linear import Linear
+from trace_bench.policies.routing.route import Expert
 from trace_bench.rehearse.scripted import serve
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
@@ -160,28 +162,20 @@ def test_one_call_at_random_is_a_floor_as_well_as_four() -> None:
     assert "calls one tool at random earns 1.00" in audit.too_high(floors)[0]
 
 
-def keeping(*names: str) -> tuple[list[Trained], MemoryLab]:
-    """Two jobs, of which those named are kept."""
-    lab = MemoryLab({}, budget=40)
-    tasks = lab.suite.tasks("train")
-    made: Made = {"one": tuple(tasks[:4]), "two": tuple(tasks[4:8])}
-
-    class Keeping(Generated):
-        def keeps(self, tasks: Sequence[Task]) -> bool:
-            return tasks in [made[name] for name in names]
-
-        def routed(self, done: Sequence[Trained]) -> AgentSpec:
-            assert done, "an agent of no adapters is the base agent"
-            return super().routed(done)
-
-    budget = Budget(TraceSettings(route=LinearRoute()), 40)
-    return Keeping(BASE, tasks, lab, budget, {}).train(made), lab  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("names", [(), ("one",), ("two",), ("one", "two")])
 def test_an_adapter_that_is_dropped_is_in_no_agent(names: tuple[str, ...]) -> None:
-    done, lab = keeping(*names)
-    assert [t.name for t in done] == list(names)
+    lab = MemoryLab({}, budget=40)
+    place, tasks, route = cast(Any, lab), lab.suite.tasks("train"), Linear()
+    by_name = {"one": tuple(tasks[:4]), "two": tuple(tasks[4:8])}
+    training = TrainingTasks(by_name, keeps=lambda t: t in [by_name[name] for name in names])
+
+    def compose(experts: Sequence[Expert]) -> AgentSpec:
+        assert experts, "an agent of no adapters is the base agent"
+        return composed(BASE, route, TrainingEvidence(place, BASE), experts)
+
+    budget = Budget(TraceSettings(route=route), 40)
+    experts = train_experts(BASE, [], training, place, budget, compose, lambda **parts: None)
+    assert [expert.name for expert in experts] == list(names)
     assert lab.left == 0, "what it spent stays spent"
     last = [a.name for a in lab.checkpoints[-1].adapters]
     assert last == [f"{name}-v1" for name in names]

@@ -20,7 +20,8 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Message, Stored, Tool,
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.policies.routing.router import make_router, shown
+from trace_bench.policies.routing.router import make_router
+from trace_bench.policies.routing.turn import words_of
 from trace_bench.rehearse.scripted import Answer, chat, models, serve
 from trace_bench.show import render
 from trace_bench.tiny import MODEL_FOLDER
@@ -146,10 +147,10 @@ def test_the_choice_follows_what_the_conversation_shows() -> None:
     assert router.next(said, ()) == "one@0001"
     assert router.next(HELLO, ()) is None
     tools: list[Tool] = [{"type": "function", "function": {"name": "send"}}]
-    assert shown(said, tools) >= {
+    assert words_of(said, tools) >= {
         "at hand: send", "called: send", "user: mail", "tool: error 0", "new tool: error 0",
     }  # fmt: skip
-    assert "new user: mail" not in shown(said, tools)
+    assert "new user: mail" not in words_of(said, tools)
     with pytest.raises(UserError, match=r"unknown adapter 'six'"):
         make_router(AgentSpec("m", adapters=REFS, router=description(labels=["six", None, None])))
 

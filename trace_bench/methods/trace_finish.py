@@ -21,8 +21,8 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.routing import LinearRoute
 from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.policies.routing.linear import Linear
 from trace_bench.policies.routing.merge import Mixture, around, compress, merge
 from trace_bench.trainers.record import start_of
 
@@ -35,7 +35,7 @@ GOES_ON = Need("trainer", ContinuesAdapters, "docs/trainers.md")
 class TraceFinishSettings(TraceSettings):
     """`method.*` of `method=trace_finish`: TRACE's, and what comes after it."""
 
-    route: LinearRoute = field(default_factory=LinearRoute)  # type: ignore[assignment]
+    route: Linear = field(default_factory=Linear)  # type: ignore[assignment]
     """No other: until the last part begins, all adapters act as the sum that it starts from."""
 
 
@@ -49,8 +49,8 @@ class TraceFinish(Method):
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter, used for every task. When TRACE finds nothing to train,
         GRPO starts from the base agent, with all that is left."""
-        found = self.trace.fit(base, tasks, lab, later=self.last(lab.budget_left()))
-        start = self.start(base, found)
+        traced = self.trace.fit(base, tasks, lab, later=self.last(lab.budget_left()))
+        start = self.start(base, traced)
         if start != base:
             lab.checkpoint(start)
         rollouts, seed = lab.budget_left(), stable_seed(lab.seed, "trace_finish", "train")
@@ -60,16 +60,16 @@ class TraceFinish(Method):
     def last(self, budget: int) -> int:
         return int(SHARE * budget)
 
-    def start(self, base: AgentSpec, found: AgentSpec) -> AgentSpec:
-        """The base agent with the sum of the adapters that TRACE has found."""
-        new = [a for a in found.adapters if a not in base.adapters]
+    def start(self, base: AgentSpec, traced: AgentSpec) -> AgentSpec:
+        """The base agent with the sum of the adapters that TRACE has trained."""
+        new = [a for a in traced.adapters if a not in base.adapters]
         if not new:
             return base
         # One adapter for everything acts whole, as TRACE's own agent has it.
         weight = 1.0 if self.settings.joint else self.settings.route.weight
         weights = tuple((a.name, weight) for a in new)
-        if (own := start_of(base)) is not None:
-            weights = (*weights, (own.name, around(w for _, w in weights)))
+        if (first := start_of(base)) is not None:
+            weights = (*weights, (first.name, around(w for _, w in weights)))
         merged = compress(merge(Mixture(weights), (*base.adapters, *new)), new[0], "merged")
         return replace(base, version="merged", adapters=(merged,))
 

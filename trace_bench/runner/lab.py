@@ -34,7 +34,7 @@ from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
-from trace_bench.policies.routing.router import AT_SERVERS
+from trace_bench.policies.routing.route import AT_SERVERS
 from trace_bench.runner.evaluate import outcome_of
 from trace_bench.runner.ledger import (
     AGAIN,
@@ -163,8 +163,8 @@ class RunLab:
         policy = self.player.policy
         if not isinstance(policy, ShowsState):
             raise UserError(
-                "the method reads the base model's hidden state, and this policy does not show it. "
-                f"{AT_SERVERS} Or change `policy` to local."
+                "the method reads the base model's hidden state, and this policy does not show "
+                f"it. {AT_SERVERS}"
             )
         return policy.prompt_states(prompts)
 

@@ -2,7 +2,7 @@
 for each adapter.
 
 The gate is a linear layer on the base model's state of a prompt, followed by a softmax over the
-adapters and the base model, as `policies.routing.router` applies it. The weights are rounded to
+adapters and the base model, as `policies.routing.classifier` applies it. The weights are rounded to
 tenths, and their gradient passes the rounding as if it were not there (straight-through, Bengio et
 al. 2013, arXiv 1308.3432), so the trainer computes the log-probabilities of exactly what was
 sampled.
@@ -21,8 +21,9 @@ from trace_bench.core.protocols import State
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.loading import DType, without_weights
+from trace_bench.policies.routing.classifier import LOCK
 from trace_bench.policies.routing.merge import Mixture
-from trace_bench.policies.routing.router import LOCK, Linear, blend, rounded, softmax
+from trace_bench.policies.routing.regression import Layer, blend, rounded, softmax
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import Tree
 
@@ -33,9 +34,9 @@ class Gate:
     that all others were trained on from, if there is one."""
 
     def __init__(self, description: Mapping[str, Any], others: float) -> None:
-        linear = Linear(description)
-        self.labels = list(linear.labels)
-        weights, bias = torch.tensor(linear.weights), torch.tensor(linear.bias)
+        layer = Layer(description)
+        self.labels = list(layer.labels)
+        weights, bias = torch.tensor(layer.weights), torch.tensor(layer.bias)
         if None not in self.labels:
             self.labels.append(None)
             weights = torch.cat([weights, torch.zeros_like(weights[:1])])

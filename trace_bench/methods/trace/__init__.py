@@ -1,20 +1,20 @@
 """TRACE: find the capabilities that an agent lacks, train one adapter for each, route between them.
 
-    look -> choose -> share the budget -> make tasks -> train -> route -> gate
+    look -> choose -> share -> make tasks -> train -> route -> finish
 
 Every rollout of every step is charged to the budget. Because the steps take shares of the whole
 budget, a checkpoint of a large run is not what a run with that smaller budget gives.
 
-    settings.py     every number with where it comes from (those of a route are in routing.py), and
-                    3 who gets how many rollouts: `Budget`
-    fit.py          the steps in order, and 5 one adapter for each
-
-    ../looking/     1 run training tasks and label what happened; 2 which capabilities are missing
-    tasks.py        4 tasks of a capability: drawn (../making.py), written or selected
+    settings.py     every number with where it comes from (those of a route are in its own file),
+                    and who gets how many rollouts: `Budget`
+    ../looking/     look: run training tasks, label what happened; choose: which capabilities are
+                    missing
+    tasks.py        make tasks of a capability: drawn (../making.py), written or selected
     calibrate.py      how hard drawn or written tasks are for the base agent
     generate/         a language model writes them
-    routing.py      6 which adapter acts; learned.py: from what it is learned
-    gates.py        7 GRPO of the gate
+    experts.py      share the budget, train the adapters
+    evidence.py     what a route is learned from; the routes: ../../policies/routing/
+    gate.py         the route that is trained by GRPO itself
 
 Figures land in `capabilities.json`: {"analysis", "thresholds", "candidates", "calibration",
 "training", "labels", "outcome"}; where a model writes the environments also {"generator",
@@ -27,19 +27,22 @@ tells what separate adapters and routing bring. It is a run of its own, since it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun, Yardstick
 from trace_bench.core.types import AgentSpec, Purpose, Task
-from trace_bench.methods.looking.analysis import planned
-from trace_bench.methods.trace.fit import Drawn
+from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
+from trace_bench.methods.trace.evidence import TrainingEvidence
+from trace_bench.methods.trace.experts import affordable, composed, train_experts
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
-from trace_bench.methods.trace.tasks import way_of
+from trace_bench.methods.trace.tasks import Looked, source_of
 
 CAVEAT = "its phases are shares of the whole budget"
+UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
 
 
 class Trace(Method):
@@ -48,7 +51,6 @@ class Trace(Method):
 
     def __init__(self, settings: TraceSettings) -> None:
         self.settings = settings
-        self._drawn: Drawn = {}  # of which the yardstick asks for the same
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab, later: int = 0) -> AgentSpec:
         """The base agent with an adapter per missing capability and a router, or itself when no
@@ -57,27 +59,61 @@ class Trace(Method):
             raise UserError(
                 "method=trace needs training tasks and was given none; change `env.suite`."
             )
-        free = not lab.charges(Purpose.ANALYSIS)
-        budget = Budget(self.settings, lab.budget_left() - later, free, later)
+        settings, free = self.settings, not lab.charges(Purpose.ANALYSIS)
+        budget = Budget(settings, lab.budget_left() - later, free, later)
         budget.check(lab.trainer)
-        way = way_of(self.settings, lab.prompt_limit(GENERATOR) is not None)
-        return way(base, tasks, lab, budget, self._drawn).run()
+        source = source_of(settings, lab.prompt_limit(GENERATOR) is not None)
+        trainable = source.trainable(lab.suite)  # refused now, before anything is run
+        route = None if settings.joint else settings.route
+        evidence, write = TrainingEvidence(lab, base), CapabilityReport(lab)
+        analysis = Analysis(lab, settings, write)
+        compose = partial(composed, base, route, evidence)
+
+        def give_up(why: str) -> AgentSpec:
+            unspent = budget.unspent(lab)
+            lab.log(f"{why}; {unspent} of {budget.total} rollouts stay unspent")
+            write(outcome={"trained": [], "unspent": unspent, "reason": why})
+            return base
+
+        analysis.play(base, tasks, budget.looking(len(tasks)))  # look
+        verdicts = analysis.choose(trainable)  # choose
+        chosen = affordable(verdicts, trainable, budget, lab)  # share
+        if not chosen:
+            return give_up("no capability above the thresholds: the base agent is returned")
+        training = source.make(Looked(base, tasks, lab, budget, analysis), chosen)  # make tasks
+        if not training.by_name:
+            return give_up(source.nothing)
+        with lab.listening(evidence.hear) if settings.route.hears else nullcontext():
+            experts = train_experts(base, chosen, training, lab, budget, compose, write)  # train
+        if not experts:
+            return give_up("no adapter that may be used was trained: the base agent is returned")
+        agent = compose(experts)  # route
+        if budget.gate:
+            rollouts = budget.unspent(lab)
+            agent = settings.route.finish(agent, tasks, lab, rollouts, settings.reward)  # finish
+        unspent = budget.unspent(lab)
+        why = {"reason": UNSPENT} if unspent else {}
+        write(outcome={"trained": [e.name for e in experts], "unspent": unspent, **why})
+        return agent
 
     def plan(self, run: PlannedRun, later: int = 0) -> MethodPlan:
         settings = self.settings
         budget = Budget(settings, run.budget, Purpose.ANALYSIS not in run.charged, later)
         budget.check(run.trainer)
-        way = way_of(settings, GENERATOR in run.models)
+        source = source_of(settings, GENERATOR in run.models)
         left = budget.after_looking(run.tasks)
         budget.check_training(run.trainer, left)
         training = Phase("training", budget.training(left), most=True, trains=True)
         most = 1 if settings.joint else budget.capabilities(left)
-        steps = (
-            planned(settings, run, budget.looking(run.tasks), way.looks),
-            way.planned(run, budget, left),
+        steps = [
+            planned(settings, run, budget.looking(run.tasks), source.looks),
+            source.planned(run, budget, left),
             MethodPlan(phases=(training,), adapters=most, trains=True),
-            MethodPlan() if settings.joint else settings.route.planned(budget.gate),
-        )
+        ]
+        if not settings.joint:
+            phases = (Phase("training of the gate", budget.gate, most=True),)
+            route = MethodPlan(needs=settings.route.needs, routed=settings.route.asks)
+            steps.append(replace(route, phases=phases if budget.gate else ()))
         plan = reduce(MethodPlan.then, steps)
         if not run.tasks:  # then the number of analysis rollouts is not known either
             plan = replace(plan, phases=(replace(training, rollouts=run.budget),))
@@ -88,5 +124,4 @@ class Trace(Method):
         if self.settings.joint or self.settings.max_capabilities == 1:
             return ()
         joint = type(self)(replace(self.settings, adapters=JOINT))
-        joint._drawn = self._drawn
         return (Yardstick("joint", "one joint adapter", joint),)

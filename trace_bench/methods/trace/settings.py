@@ -1,4 +1,4 @@
-"""Every number of TRACE by phase, each with where it comes from; and step 3: who gets how many
+"""Every number of TRACE by phase, each with where it comes from; and who gets how many
 rollouts (`Budget`).
 
 "published" means the paper or the released repository (arXiv 2604.05336); "ours" means a choice of
@@ -15,9 +15,14 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, Trainer
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.making import TaskSettings
-from trace_bench.methods.trace.routing import AnyRoute, Classifier
+from trace_bench.methods.trace.gate import GateRoute
+from trace_bench.policies.routing.classifier import Classifier, Soft
+from trace_bench.policies.routing.linear import Linear
+from trace_bench.policies.routing.turn import Turn
+from trace_bench.policies.routing.zero_shot import ZeroShot
 
 JOINT: Final = "joint"
+AnyRoute = Classifier | Soft | Turn | GateRoute | ZeroShot | Linear
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class TraceSettings(SynthesisSettings, AnalysisSettings):
     capability trains fewer of them (ours: at 640 rollouts on the development split 96 gave 0.573 on
     average over three seeds, 64 gave 0.547 and 128 gave 0.534)."""
     route: AnyRoute = field(default_factory=Classifier, metadata=at_servers({"name": "zero_shot"}))
-    """Which adapter acts: a name, and that route's own settings (routing.py). null: classifier, or,
+    """Which adapter acts: a name, and that route's own settings. null: classifier, or,
     where servers generate the turns, which show no hidden states, the published zero_shot."""
     adapters: Literal["per_capability", "joint"] = "per_capability"
     """One adapter per capability (published), or "joint": one adapter on all selected
@@ -109,7 +114,7 @@ class Budget:
     @property
     def gate(self) -> int:
         """Rollouts that are kept for GRPO of the gate."""
-        return 0 if self.settings.joint else int(self.settings.route.trained * self.total)
+        return 0 if self.settings.joint else int(self.settings.route.rollouts * self.total)
 
     @property
     def adapters(self) -> int:
@@ -191,7 +196,7 @@ class Budget:
             least = min(2, trainer.settings.groups) * trainer.settings.group_size
             if self.gate < least or self.adapters < self.least:
                 raise UserError(
-                    f"method.route.share={settings.route.trained} of budget={self.total} is "
+                    f"method.route.share={settings.route.rollouts} of budget={self.total} is "
                     f"{self.gate} rollouts for the gate, which needs at least {least}, and leaves "
                     f"{self.adapters} for the adapters, which need at least {self.least}. Raise "
                     "`budget` or change `method.route.share`; with 0 the gate stays as it starts."

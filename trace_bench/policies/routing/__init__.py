@@ -1,1 +1,15 @@
-"""Routers: choose the adapter for an episode."""
+"""Which adapter acts: one file a route, with its settings, how it is fitted to the adapters that
+were trained, and how it chooses. `fit` gets what it learns from as an argument (`route.Evidence`),
+so that nothing here imports the methods.
+
+    route.py        what all have; the experts, and the evidence that a route is learned from
+    zero_shot.py    the base model is asked for a letter
+    classifier.py   one adapter, or all by weights, by the base model's hidden state
+    turn.py         anew at every turn, by the words of the conversation
+    linear.py       always one sum, or one adapter
+    regression.py   the linear layer of the two classifiers, and how it is learned
+    router.py       the router of an agent, from plain JSON
+    merge.py        sums of adapters as adapters
+
+The gate is a soft classifier that is then trained: `methods/trace/gate.py`.
+"""

@@ -5,13 +5,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, Literal
 
+from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RanksLabels, Router
+from trace_bench.core.protocols import Need, RanksLabels, Router
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.merge import Mixture, mixture
+from trace_bench.policies.routing.route import Evidence, Expert, Route, part_of
+
+LETTERS = Need(
+    "policy", RanksLabels, "docs/methods.md", "With method.route=turn no model is asked."
+)
 
 VERSION = 1  # of the question, stored in the agent
 _SYSTEM = (
@@ -19,6 +26,28 @@ _SYSTEM = (
     "nothing else.\n{skills}"
 )
 _BASE = "none of these: the request needs no special skill"
+
+
+@dataclass(frozen=True)
+class ZeroShot(Route):
+    """The base model is asked for the letter of one of the adapters' descriptions, or of "none of
+    these" (published)."""
+
+    asks = True
+
+    name: Literal["zero_shot"] = "zero_shot"
+    share: float = field(default=0.0, metadata=number(0, 1))
+    """Use the weighted sum of the fewest adapters that have this share of the probability (a
+    published variant); 0 uses the likeliest alone (published as final)."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (LETTERS,)
+
+    def fit(self, experts: Sequence[Expert], evidence: Evidence) -> dict[str, Any]:
+        skills = [[e.adapter.name, e.description] for e in experts]
+        more = {"share": self.share} if self.share else {}
+        return {"kind": "zero_shot", "skills": skills, "prompt": VERSION, **more}
 
 
 def first_message(messages: Sequence[Message]) -> str:
@@ -50,7 +79,7 @@ class ZeroShotRouter(Router):
                 f"{len(ascii_uppercase) - 1}."
             )
 
-        self.share = float(description.get("share", 0.0))
+        self.share = part_of(description, "share")
         self.otherwise: str | None = description.get("otherwise")
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:

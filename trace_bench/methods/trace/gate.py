@@ -1,9 +1,11 @@
-"""Step 7: GRPO of a gate over the adapters, on the target's training tasks (the current paper's).
+"""The current paper's route (`method.route=gate`): a soft classifier over the adapters that is then
+trained by GRPO on the target's training tasks.
 
-The gate starts as the classifier that was learned from synthetic openings (warm start: it costs no
+It starts as the classifier that was learned from synthetic openings (warm start: it costs no
 rollout), or at zero, which weighs all adapters alike. Base model and adapters are frozen; only the
 gate is trained, with the trainer's own recipe, and its rollouts are charged. Its weights are set by
-the first prompt and locked for the conversation.
+the first prompt and locked for the conversation. It chooses as any soft classifier does
+(`policies.routing.classifier`).
 
 A killed run computes the gate again from the stored rollouts: an update takes a moment, and nothing
 else must be kept.
@@ -16,13 +18,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from trace_bench.core.protocols import FineTunes, Lab, State
+from trace_bench.core.checked import number
+from trace_bench.core.protocols import FineTunes, HoldsModel, Lab, Need, State
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
-from trace_bench.methods.trace.routing import GateRoute
-from trace_bench.methods.trace.settings import Budget
+from trace_bench.policies.routing.classifier import LOCK, Classifier, learned
+from trace_bench.policies.routing.route import Evidence, Expert
 from trace_bench.trainers.course import make_schedule, task_of_group
 from trace_bench.trainers.record import (
     check_finite,
@@ -38,7 +41,55 @@ if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
     from trace_bench.trainers.tree import Tokens
 
+HERE = Need(
+    "policy",
+    HoldsModel,
+    "docs/routing.md",
+    "Training the gate makes new sums of adapters with every update, which a model in this process "
+    "takes at once. At servers set method.route=zero_shot.",
+)
+TUNING = Need(
+    "trainer",
+    FineTunes,
+    "docs/routing.md",
+    "With method.route.share=0 the gate stays as it starts.",
+)
+
 NAME = "gate"
+
+
+@dataclass(frozen=True)
+class GateRoute(Classifier):
+    """A soft classifier that is then trained with GRPO on the target's training tasks (the current
+    paper's)."""
+
+    soft = True
+
+    name: Literal["gate"] = "gate"  # type: ignore[assignment]
+    share: float = field(default=0.15, metadata=number(0, 1))
+    """Part of the budget for GRPO of the gate; with 0 it stays as it starts (ours)."""
+    rate: float = field(default=1e-3, metadata=number(0))
+    """Learning rate of its GRPO, constant (published)."""
+    warm: bool = True
+    """Start from the classifier (published: a warm start on prompts and capabilities), or else at
+    zero, which weighs all adapters alike (published as the gate's initialization)."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (*super().needs, *((HERE, TUNING) if self.share else ()))
+
+    @property
+    def rollouts(self) -> float:
+        return self.share
+
+    def fit(self, experts: Sequence[Expert], evidence: Evidence) -> dict[str, Any]:
+        layer = learned(experts, evidence, self.warm)
+        return {"kind": "classifier", **layer, "others": self.others, "soft": True, "lock": LOCK}
+
+    def finish(
+        self, agent: AgentSpec, tasks: Sequence[Task], lab: Lab, rollouts: int, reward: str
+    ) -> AgentSpec:
+        return GateTraining(lab, agent, tasks, self, rollouts, reward).run()
 
 
 @dataclass
@@ -49,7 +100,7 @@ class _Update:
     loss: float = 0.0
     grad_norm: float = 0.0
     mismatch: Mismatch | None = None
-    own: list[torch.Tensor] = field(default_factory=list)  # log-probabilities before the first step
+    first: list[torch.Tensor] = field(default_factory=list)  # log-probabilities before any step
 
 
 @dataclass
@@ -63,25 +114,33 @@ class _Piece:
 
 
 class GateTraining:
-    """Trains `agent`'s gate (its router, a soft classifier) with all that is left of the budget."""
+    """Trains `agent`'s gate, its router, with at most so many rollouts of the target's tasks."""
 
-    def __init__(self, lab: Lab, agent: AgentSpec, tasks: Sequence[Task], budget: Budget) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        agent: AgentSpec,
+        tasks: Sequence[Task],
+        route: GateRoute,
+        rollouts: int,
+        reward: str,
+    ) -> None:
         import torch
 
         from trace_bench.trainers.gates import Gate, Gated
 
-        assert isinstance(budget.settings.route, GateRoute) and agent.router is not None
-        assert isinstance(lab.trainer, FineTunes)  # the plan's needs: routing.TUNING
+        assert agent.router is not None
+        assert isinstance(lab.trainer, FineTunes)  # the route's needs: TUNING
         self.lab, self.base, self.tasks = lab, agent, tasks
-        self.route, self.reward = budget.settings.route, budget.settings.reward
+        self.route, self.reward = route, reward
         self.recipe = lab.trainer.settings
-        self.schedule = make_schedule(budget.unspent(lab), self.recipe, NAME)
-        self.gate = gate = Gate(agent.router, self.route.others)
+        self.schedule = make_schedule(rollouts, self.recipe, NAME)
+        self.gate = gate = Gate(agent.router, route.others)
         self.seed = stable_seed(lab.seed, "trace", NAME)
         adapters = [next(a for a in agent.adapters if a.name == n) for n in gate.adapters]
         like = lab.trainer.learner(agent.model)
         self.model = Gated(agent.model, adapters, str(like.device), like.dtype, like.memory)
-        self.optimizer = torch.optim.AdamW(gate.parameters, lr=self.route.rate, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(gate.parameters, lr=route.rate, weight_decay=0.0)
         self.states: dict[str, State] = {}
         self.strange = 0
 
@@ -119,13 +178,13 @@ class GateTraining:
         rewards = torch.tensor([reward_of(t, reward) for t in played], dtype=torch.float64)
         group = torch.arange(len(played)) // self.recipe.group_size
         centred = partial(standardized, normalize_std=self.recipe.normalize_std)
-        found = group_advantages(rewards, group, centred)
+        advantages = group_advantages(rewards, group, centred)
         where = f"{NAME}, iteration {iteration}"
         update = _Update()
         self.states, self.strange = {}, 0
         for epoch in range(self.recipe.epochs):
             self.lab.step(where, epoch, self.recipe.epochs)
-            self.step(played, found, update)
+            self.step(played, advantages, update)
             check_finite(where, update.grad_norm)
         if self.strange:
             self.lab.log(
@@ -137,7 +196,7 @@ class GateTraining:
             "adapter": f"{NAME}@{iteration + 1:04d}",
             "iteration": iteration,
             "spent": self.recipe.group_size * sum(self.schedule[: iteration + 1]),
-            **of_rollouts(played, reward, found),
+            **of_rollouts(played, reward, advantages),
             "learning_rate": self.route.rate,
             "steps": update.steps,
             "loss": update.loss / update.steps if update.steps else None,
@@ -145,7 +204,7 @@ class GateTraining:
             **of_sampler(where, update.mismatch, self.recipe.mismatch, self.lab),
         }
 
-    def step(self, played: Sequence[Trajectory], found: Advantages, update: _Update) -> None:
+    def step(self, played: Sequence[Trajectory], advantages: Advantages, update: _Update) -> None:
         """One optimizer step on all groups with an advantage, one tree for each piece. With rounded
         products the old policy's log-probabilities are the trainer's own before the first step, so
         that rounding is not taken for a change of the gate."""
@@ -157,7 +216,7 @@ class GateTraining:
 
         groups: dict[int, list[int]] = {}
         for i, trajectory in enumerate(played):
-            if bool(found.trained[i]) and trajectory.turns:
+            if bool(advantages.trained[i]) and trajectory.turns:
                 groups.setdefault(i // self.recipe.group_size, []).append(i)
         if not groups:
             return
@@ -174,13 +233,13 @@ class GateTraining:
             if r.aggregate == "token":
                 part, whole = int(lengths.sum()), tokens
             weights = token_weights(lengths, r.aggregate) * part / whole
-            spread = found.values[members].repeat_interleave(lengths)
+            spread = advantages.values[members].repeat_interleave(lengths)
             for piece in self.pieces(group, update.steps == 0):
                 told = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
                 new = self.model.logprobs(build(piece.sequences), self.gate.mix(piece.state)).cpu()
                 if update.steps == 0:
-                    update.own.append(new.detach())
-                old = update.own[len(before)] if self.model.learner.rounded else told
+                    update.first.append(new.detach())
+                old = update.first[len(before)] if self.model.learner.rounded else told
                 batch = Batch(new, old, spread[piece.places], lengths)
                 each = clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high, r.dual_clip)
                 loss = (weights[piece.places] * each.values).sum()
@@ -202,18 +261,18 @@ class GateTraining:
         not."""
         from trace_bench.trainers.tree import stretches
 
-        found: dict[str, _Piece] = {}
+        pieces: dict[str, _Piece] = {}
         place = 0
         for trajectory in group:
             messages, sequences = trajectory.turns[0].messages, stretches(trajectory)
             key = json.dumps([trajectory.task, messages])
             if key not in self.states:
                 self.states[key] = self.lab.prompt_states([(messages, trajectory.tools)])[0]
-            piece = found.setdefault(key, _Piece(self.states[key]))
+            piece = pieces.setdefault(key, _Piece(self.states[key]))
             if first and self.gate.plays(piece.state) != trajectory.adapter:
                 self.strange += 1
             piece.sequences += sequences
             tokens = sum(len(s.sampled) for s in sequences)
             piece.places += range(place, place + tokens)
             place += tokens
-        return list(found.values())
+        return list(pieces.values())

@@ -1,0 +1,121 @@
+"""Share the budget and train: one adapter per capability, all from the base agent, or one for all;
+and the agent that has them. The maths is the trainer's. What one job leaves unspent (a group that
+does not fit any more, early stopping) goes to those after it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Task
+from trace_bench.methods.looking.capabilities import Verdict
+from trace_bench.methods.making import interleave
+from trace_bench.methods.trace.settings import JOINT, Budget
+from trace_bench.methods.trace.tasks import TrainingTasks
+from trace_bench.policies.routing.route import Evidence, Expert, Route
+
+Compose = Callable[[Sequence[Expert]], AgentSpec]
+"""The agent that has these experts."""
+
+
+def affordable(
+    verdicts: Sequence[Verdict], trainable: Collection[str] | None, budget: Budget, lab: Lab
+) -> list[Verdict]:
+    """The selected capabilities that can be trained and that the budget pays for. `trainable`:
+    those that there can be tasks for; None: all that are no controls."""
+    able: list[Verdict] = []
+    for verdict in (v for v in verdicts if v.selected):
+        if not verdict.control if trainable is None else verdict.name in trainable:
+            able.append(verdict)
+        else:
+            kind = "a control" if verdict.control else "without a generator"
+            lab.log(f"{verdict.name} is selected but not trained: it is {kind}")
+    most = budget.capabilities(budget.left(lab))
+    for verdict in able[most:]:
+        why = f"budget and method.max_capabilities allow {most}"
+        lab.log(f"{verdict.name} is selected but not trained: {why}")
+    return able[:most]
+
+
+def train_experts(
+    base: AgentSpec,
+    chosen: Sequence[Verdict],
+    training: TrainingTasks,
+    lab: Lab,
+    budget: Budget,
+    compose: Compose,
+    write: Callable[..., None],
+) -> list[Expert]:
+    """An adapter for each capability that there are tasks for, or one for all. One that trained
+    nothing is left out, and one that may not be used is thrown away."""
+    descriptions = {verdict.name: verdict.capability.description for verdict in chosen}
+    by_name: Mapping[str, tuple[Task, ...]] = training.by_name
+    if budget.settings.joint:
+        by_name = {JOINT: interleave(list(by_name.values()))}
+    experts: list[Expert] = []
+    report: list[dict[str, Any]] = []
+    with training.listening():
+        for n, (name, tasks) in enumerate(by_name.items()):
+            share, before = budget.left(lab) // (len(by_name) - n), lab.budget_left()
+            bare = (name, descriptions.get(name, ""), tasks)
+            expert = _train(base, bare, share, lab, budget.settings.reward, experts, compose)
+            if expert is not None and training.keeps(tasks):
+                experts.append(expert)
+                cost = {"share": share, "spent": before - lab.budget_left()}
+                adapter = expert.adapter.name
+                report.append({"name": name, "adapter": adapter, "tasks": len(tasks), **cost})
+            elif expert is not None:
+                lab.checkpoint(compose(experts) if experts else base)
+            write(training=report)
+    return experts
+
+
+def _train(
+    base: AgentSpec,
+    bare: tuple[str, str, tuple[Task, ...]],
+    rollouts: int,
+    lab: Lab,
+    reward: str,
+    others: Sequence[Expert],
+    compose: Compose,
+) -> Expert | None:
+    """`bare`: the expert without its adapter; `others`: those that were trained before it."""
+    name, _, tasks = bare
+
+    def expert(agent: AgentSpec) -> Expert:
+        new = [a for a in agent.adapters if a not in base.adapters]
+        if len(new) != 1:
+            raise UserError(
+                f"the trainer returned {len(new)} new adapters for {name!r}; one is expected. "
+                "Change `trainer`."
+            )
+        return Expert(*bare, replace(new[0], capability=name))
+
+    def whole(agent: AgentSpec) -> AgentSpec:
+        return compose([*others, expert(agent)])
+
+    seed = stable_seed(lab.seed, "trace", "train", name)
+    job = TrainingJob(name, base, tasks, rollouts, seed, reward, whole=whole)
+    agent = lab.trainer.train(job, lab)
+    return None if agent == base else expert(agent)
+
+
+def composed(
+    base: AgentSpec, route: Route | None, evidence: Evidence, experts: Sequence[Expert]
+) -> AgentSpec:
+    """The base agent with the adapters that are there, and a router that knows only them; its
+    version names what is in it. Without a route, the one new adapter takes the place of the base
+    agent's own, from which it was trained on."""
+    names = "\n".join(expert.adapter.name for expert in experts)
+    kept = () if route is None else base.adapters
+    return replace(
+        base,
+        version=f"trace-{len(experts)}-{hashlib.sha256(names.encode()).hexdigest()[:8]}",
+        adapters=(*kept, *(expert.adapter for expert in experts)),
+        router=None if route is None else route.router(experts, evidence),
+    )
