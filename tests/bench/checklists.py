@@ -49,7 +49,7 @@ def share(dialogues: int, rounds: int) -> tuple[float, int]:
         setattr(owner, name, call)
 
     parts = ((ChecklistProgress, "judge"), (ChecklistProgress, "goes_on"), (RecordedEnv, "score"))
-    for owner, name in (*parts, (played, "read_checklists")):
+    for owner, name in (*parts, (played, "checklists_of")):
         timed(owner, name)
     with tempfile.TemporaryDirectory() as place:
         made = suite(write(Path(place) / "phone", recorded(dialogues)), tools="real")

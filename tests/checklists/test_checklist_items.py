@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trace_bench.checklists.items import read_checklists, to_json
+from trace_bench.checklists.items import checklists_of, read_checklists, to_json
 from trace_bench.core.errors import UserError
 from trace_bench.llm.structured import Unusable
 from trace_bench.record.annotate import read_annotation
@@ -44,27 +44,35 @@ RECORD = [
 
 
 def test_the_public_format_is_read_and_written_without_a_loss() -> None:
-    found = read_checklists(json.loads(json.dumps(RECORD)), "r7")
-    assert to_json(found) == RECORD
-    assert len(found) == 2 and [len(turn) for turn in found[0].turns] == [2, 1]
-    second = found[0].turns[0][1]
+    checklists = read_checklists(json.loads(json.dumps(RECORD)), "r7")
+    assert to_json(checklists) == RECORD and checklists_of(RECORD) == checklists
+    assert len(checklists) == 2 and [len(turn) for turn in checklists[0].turns] == [2, 1]
+    second = checklists[0].turns[0][1]
     assert second.dependence == ("C0",) and second.required_for_next_turn
     assert second.evidence[0]["step"] == 1
 
 
 BAD: dict[str, tuple[Any, Any, str]] = {
     "weights": ("weight", 0.9, r"record r7, variant 0, turn 0: the weights sum to 1\.5"),
-    "a weight of nobody": ("weight", None, r"turn 0, item C0: weight is None"),
+    "a weight of nobody": ("weight", None, r"record r7: `\[0\]\[0\]\[0\]\.weight` is None"),
     "a weight that is no number": ("weight", float("nan"), "checklists cannot be used"),
-    "focus": ("focus_on", "user.content", r"item C0: focus_on is 'user\.content'; allowed: assis"),
+    "focus": ("focus_on", "user.content", r"focus_on` is 'user\.content'; allowed: assis"),
     "an id twice": ("id", "C1", r"turn 0: two items have the id 'C1'"),
-    "an id with a colon": ("id", "0:C", "turn 0, item 0: id is '0:C'"),
+    "an id with a colon": ("id", "0:C", "turn 0: an item has the id '0:C'"),
     "dependence": ("dependence", ["C9"], r"item C0: dependence on 'C9'.*allowed: C0, C1"),
     "a circle": ("dependence", ["C1"], r"item C0: its dependences form a circle"),
-    "question": ("question", 3, r"item C0: question is 3; allowed: a text"),
-    "required": ("required_for_next_turn", "yes", "required_for_next_turn is 'yes'"),
-    "evidence": ("evidence", [{"turn": 0, "step": -1}], "item C0, evidence 0: step is -1"),
-    "failures": ("failure_examples", "none", "failure_examples is 'none'; allowed: a list"),
+    "question": ("question", 3, r"question` is 3; allowed: str"),
+    "required": (
+        "required_for_next_turn",
+        "yes",
+        "required_for_next_turn` is 'yes'; allowed: bool",
+    ),
+    "evidence": (
+        "evidence",
+        [{"turn": 0, "step": -1}],
+        r"evidence\[0\]\.step` is -1; allowed: int >= 0",
+    ),
+    "failures": ("failure_examples", "none", "failure_examples` is 'none'; allowed: array"),
 }
 
 
@@ -79,9 +87,10 @@ def test_errors_name_record_turn_and_item(name: str) -> None:
 
 def test_the_outer_lists_are_checked() -> None:
     for data, message in (
-        ({}, "record r7 is {}; allowed: a list of variants"),
-        ([[]], "variant 0 is"),
-        ([[[]]], "variant 0, turn 0 is"),
+        ({}, "record r7: `it` is {}; allowed: array"),
+        ([], "record r7 has no checklist"),
+        ([[]], "variant 0 has no turn"),
+        ([[[]]], "variant 0, turn 0 has no item"),
         ([RECORD[0], RECORD[1][:1]], "its variants have 2 and 1 turns"),
     ):
         with pytest.raises(UserError, match=message):
@@ -100,11 +109,11 @@ def test_an_annotators_maps_are_merged_into_its_items() -> None:
     ]  # fmt: skip
     for changes, message in (
         ({"weight": {"C0": 1.0, "C7": 0.0}}, "turn 0: weight names 'C7'"),
-        ({"weight": {"C0": 0.5}}, "item C1: weight is None"),
+        ({"weight": {"C0": 0.5}}, r"`\[0\]\[1\]\.weight` is None"),
         ({"checklist": []}, "turn 0 has no list `checklist`"),
         (
             {"checklist": [{**items[0], "id": ["C0"]}, items[1]], "weight": {}, "dependence": {}},
-            r"item 0: id is \['C0'\]",
+            r"\[0\]\[0\]\.id` is \['C0'\]",
         ),
     ):
         with pytest.raises(Unusable, match=message):

@@ -1,20 +1,22 @@
 """A checklist as typed values, and CM2's JSON for it: [variant][turn][item].
 
 A variant is one whole checklist of a dialogue; several come from several annotations. Whatever is
-read is checked: an error names record, variant, turn and item.
+read is checked: an error names the record and the place, such as `[0][1][2].weight`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 from trace_bench.core import types
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, fault_of
+from trace_bench.core.limits import Limits, Unreadable, fault_of
+from trace_bench.core.types import Count, Meta, Share
 
 THINKING, REPLY = "assistant.content.thinking", "assistant.content.user_visible_reply"
 CALLS, RESULTS = "assistant.tool_calls", "tool.content"
@@ -24,27 +26,33 @@ ORIGINS = ("user.content", *FOCUSES)
 """Where evidence can come from."""
 SUM = 1e-6  # how far the weights of a turn may be from 1
 TEXTS = Limits(2**20, depth=20, items=50_000)  # of one record's checklists
+FIX = "docs/checklists.md has the format; correct the file, or take the record out of it."
+
+Evidence = TypedDict(
+    "Evidence",
+    {"turn": Count, "step": Count, "from": Literal[ORIGINS], "snippet": str},  # type: ignore[valid-type]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One yes-or-no question about the agent's work in a turn of the user. The fields are CM2's.
 
-    `evidence`: where in the reference it comes from, as {"turn", "step", "from", "snippet"} with
-    the agent's step from 0 in each turn. `focus_on`: the part of a step that it is about.
-    `required_for_next_turn`: the user goes on only if it is satisfied. `dependence`: ids of items
-    of the same turn that must be satisfied first. `weight`: its share of the turn. `extra_info`:
-    anything else; "check" is a condition for programs (`judges.py`)."""
+    `evidence`: where in the reference it comes from, with the agent's step from 0 in each turn.
+    `focus_on`: the part of a step that it is about. `required_for_next_turn`: the user goes on only
+    if it is satisfied. `dependence`: ids of items of the same turn that must be satisfied first.
+    `weight`: its share of the turn. `extra_info`: anything else; "check" is a condition for
+    programs (`judges.py`)."""
 
-    id: str
-    evidence: tuple[Mapping[str, Any], ...] = ()
-    focus_on: str
+    id: Annotated[str, Meta(min_length=1, max_length=60)]
+    evidence: tuple[Evidence, ...] = ()
+    focus_on: Literal[FOCUSES]  # type: ignore[valid-type]
     question: str
     pass_condition: str
     failure_examples: tuple[str, ...] = ()
     required_for_next_turn: bool = False
     dependence: tuple[str, ...] = ()
-    weight: float = 1.0
+    weight: Share = 1.0
     extra_info: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -60,27 +68,33 @@ def read_checklists(data: Any, record: str) -> tuple[Checklist, ...]:
     where = f"record {record}"
     if fault := fault_of(data, TEXTS):
         raise UserError(f"{where}: its checklists cannot be used: {fault}. {FIX}")
-    variants = _list(data, where, "a list of variants")
-    found = tuple(
-        read_checklist(variant, f"{where}, variant {number}")
-        for number, variant in enumerate(variants)
-    )
-    if lengths := {len(checklist.turns) for checklist in found} - {len(found[0].turns)}:
+    variants = _typed(data, tuple[_Turns, ...], where)
+    if not variants:
+        raise UserError(f"{where} has no checklist; needed: at least one variant. {FIX}")
+    for number, turns in enumerate(variants):
+        _check(turns, f"{where}, variant {number}")
+    if lengths := {len(turns) for turns in variants} - {len(variants[0])}:
         raise UserError(
-            f"{where}: its variants have {len(found[0].turns)} and {min(lengths)} turns; allowed: "
+            f"{where}: its variants have {len(variants[0])} and {min(lengths)} turns; allowed: "
             f"equally many. {FIX}"
         )
-    return found
+    return tuple(map(Checklist, variants))
 
 
 def read_checklist(data: Any, where: str) -> Checklist:
     """One variant. Raises UserError that begins with `where`."""
-    turns = enumerate(_list(data, where, "a list of turns"))
-    return Checklist(tuple(_turn(turn, f"{where}, turn {number}") for number, turn in turns))
+    turns = _typed(data, _Turns, where)
+    _check(turns, where)
+    return Checklist(turns)
+
+
+def checklists_of(data: Sequence[Sequence[Sequence[Mapping[str, Any]]]]) -> tuple[Checklist, ...]:
+    """The inverse of `to_json`, of what was read and checked before."""
+    return tuple(Checklist(tuple(tuple(map(_item_of, turn)) for turn in turns)) for turns in data)
 
 
 def to_json(checklists: Sequence[Checklist]) -> list[list[list[dict[str, Any]]]]:
-    """The inverse of `read_checklists`."""
+    """All variants as `read_checklists` reads them."""
     return [[[item_to_json(i) for i in turn] for turn in c.turns] for c in checklists]
 
 
@@ -88,82 +102,47 @@ def item_to_json(item: Item) -> dict[str, Any]:
     return dict(types.to_json(item))
 
 
-FIX = "docs/checklists.md has the format; correct the file, or take the record out of it."
-Wanted = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""Of each key: whether a value is allowed, and what is, in words."""
+_Turns = tuple[tuple[Item, ...], ...]
+_NULL = ("extra_info", "failure_examples", "dependence")  # may be null in CM2's files
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _typed(data: Any, kind: Any, where: str) -> Any:
+    try:
+        return convert(_without_nulls(data), kind)
+    except Unreadable as error:
+        raise UserError(f"{where}: {error}. {FIX}") from error
 
 
-def is_texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_text, value))
+def _without_nulls(data: Any) -> Any:
+    if isinstance(data, list | tuple):
+        return [_without_nulls(part) for part in data]
+    if isinstance(data, Mapping):
+        return {k: v for k, v in data.items() if v is not None or k not in _NULL}
+    return data
 
 
-def _is_id(value: Any) -> bool:
-    return _is_text(value) and 0 < len(value) <= 60 and value.isprintable() and ":" not in value
+def _item_of(data: Mapping[str, Any]) -> Item:
+    lists = ("evidence", "failure_examples", "dependence")
+    return Item(**{**data, **{name: tuple(data[name]) for name in lists}})
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _check(turns: _Turns, where: str) -> None:
+    """Raises UserError unless there are turns, all have items, their ids are unique, their weights
+    sum to 1, and they can be satisfied in some order."""
+    if not turns:
+        raise UserError(f"{where} has no turn; needed: at least one. {FIX}")
+    for number, items in enumerate(turns):
+        _check_turn(items, f"{where}, turn {number}")
 
 
-def _is_weight(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 <= value <= 1 + SUM
-
-
-_ID: Wanted = {"id": (_is_id, "1 to 60 printable characters without a colon")}
-_ITEM: Wanted = {
-    "focus_on": (lambda value: value in FOCUSES, ", ".join(FOCUSES)),
-    "required_for_next_turn": (lambda value: isinstance(value, bool), "true or false"),
-    "extra_info": (lambda value: isinstance(value, Mapping), "an object"),
-    "evidence": (lambda value: isinstance(value, list | tuple), "a list"),
-    "question": (_is_text, "a text"),
-    "pass_condition": (_is_text, "a text"),
-    "failure_examples": (is_texts, "a list of texts"),
-    "dependence": (is_texts, "a list of texts"),
-    "weight": (_is_weight, "a number from 0 to 1"),
-}
-_EVIDENCE: Wanted = {
-    "turn": (_is_count, "a whole number from 0"),
-    "step": (_is_count, "a whole number from 0"),
-    "from": (lambda value: value in ORIGINS, ", ".join(ORIGINS)),
-    "snippet": (_is_text, "a text"),
-}
-
-
-def _item(data: Any, where: str, number: int) -> Item:
-    name = _checked(data, _ID, f"{where}, item {number}")["id"]
-    place = f"{where}, item {name}"
-    given = {"required_for_next_turn": False, "evidence": (), **data}
-    for key, none in (("extra_info", {}), ("failure_examples", ()), ("dependence", ())):
-        given[key] = given.get(key) or none
-    found = _checked(given, _ITEM, place)
-    listed = enumerate(found["evidence"])
-    found["evidence"] = [_checked(e, _EVIDENCE, f"{place}, evidence {n}") for n, e in listed]
-    for key in ("evidence", "failure_examples", "dependence"):
-        found[key] = tuple(found[key])
-    return Item(**found | {"id": name, "weight": min(float(found["weight"]), 1.0)})
-
-
-def _checked(data: Any, wanted: Wanted, place: str) -> dict[str, Any]:
-    """The wanted values of an object. Raises UserError for one that is not allowed."""
-    if not isinstance(data, Mapping):
-        raise _wrong(place, data, "an object")
-    for key, (fits, allowed) in wanted.items():
-        if not fits(data.get(key)):
-            raise _wrong(f"{place}: {key}", data.get(key), allowed)
-    return {key: data[key] for key in wanted}
-
-
-def _turn(data: Any, where: str) -> tuple[Item, ...]:
-    """A turn's items. Raises UserError unless ids are unique, weights sum to 1, and the items can
-    be satisfied in some order."""
-    listed = enumerate(_list(data, where, "a list of items"))
-    items = tuple(_item(item, where, number) for number, item in listed)
+def _check_turn(items: Sequence[Item], where: str) -> None:
+    if not items:
+        raise UserError(f"{where} has no item; needed: at least one. {FIX}")
     names = [item.id for item in items]
+    for name in names:
+        if ":" in name or not name.isprintable():
+            allowed = "printable characters without a colon"
+            raise UserError(f"{where}: an item has the id {name!r}; allowed: {allowed}. {FIX}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"{where}: two items have the id {twice[0]!r}; allowed: each once. {FIX}")
     total = math.fsum(item.weight for item in items)
@@ -180,14 +159,3 @@ def _turn(data: Any, where: str) -> tuple[Item, ...]:
     except CycleError as error:
         place = f"{where}, item {min(error.args[1])}"
         raise UserError(f"{place}: its dependences form a circle. {FIX}") from error
-    return items
-
-
-def _list(value: Any, place: str, what: str) -> list[Any]:
-    if not isinstance(value, list | tuple) or not value:
-        raise _wrong(place, value, f"{what}, at least one")
-    return list(value)
-
-
-def _wrong(place: str, given: Any, allowed: str) -> UserError:
-    return UserError(f"{place} is {given!r:.100}; allowed: {allowed}. {FIX}")

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trace_bench.checklists.items import CALLS, RESULTS, Checklist, Item, is_texts
+from trace_bench.checklists.items import CALLS, RESULTS, Checklist, Item
 from trace_bench.checklists.talk import AgentStep, UserTurn, is_error, plain
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
@@ -44,7 +44,8 @@ def fault_of(check: Any) -> str | None:
         return f"{kind} must be a text"
     if kind == "call" and not isinstance(check.get("arguments", {}), Mapping):
         return "arguments must be an object"
-    if kind == "tell_all" and not is_texts(value):
+    texts = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    if kind == "tell_all" and not texts:
         return "tell_all must be a list of texts"
     share = check.get("likeness", 1.0)
     if kind == "tell" and not (type(share) in (int, float) and 0 <= share <= 1):

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from trace_bench.checklists.items import Checklist, read_checklist, read_checklists, to_json
+from trace_bench.checklists.items import Checklist, checklists_of, read_checklist, to_json
 from trace_bench.checklists.judges import ChecklistProgress, ProgramJudge, Scene
 from trace_bench.checklists.sources import of_reference, rewarded_in, spread
 from trace_bench.checklists.talk import UserTurn, text_of, turns_of
@@ -179,7 +179,7 @@ def split_of(scenario: str) -> str:
 
 def satisfies_itself(record: Record, opening: Sequence[Message], turns: Sequence[UserTurn]) -> bool:
     """Whether the dialogue satisfies every item of its checklist by the judge by program."""
-    checklists = read_checklists(record["checklists"], record["uuid"])
+    checklists = checklists_of(record["checklists"])
     progress, steps = ChecklistProgress(checklists, ProgramJudge()), 0
     for number, turn in enumerate(turns):
         for place in range(len(turn.steps)):

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from trace_bench.checklists.items import read_checklists
+from trace_bench.checklists.items import checklists_of
 from trace_bench.checklists.judges import (
     ChecklistProgress,
     ErringJudge,
@@ -66,7 +66,7 @@ class RecordedEnv(LiveEnv):
         self.close()
         record = task.data["record"]
         opening, self._turns = turns_of(record["messages"])
-        self._checklists = read_checklists(record["checklists"], str(record["uuid"]))
+        self._checklists = checklists_of(record["checklists"])
         self._progress = ChecklistProgress(self._checklists, self._judge)
         self._tools = self._make_tools(record)
         self._task = task.id
