@@ -131,14 +131,14 @@ def test_words_of_a_held_out_task_are_found() -> None:
     entity = sorted(leaks.entities)[0]
     assert verdict(leaking(f"Mind {entity}.")) == [TOO_CLOSE]
     # The objection goes back to the author, who must not learn what is held out.
-    assert not [e for e in leaks.entities if e in TOO_CLOSE] and leaks.found([TOO_CLOSE]) == []
+    assert not [e for e in leaks.entities if e in TOO_CLOSE] and leaks.overlap([TOO_CLOSE]) == []
     # Words that stand only in the tasks that the program makes get the same answer, word for word.
     joined = code.replace(json.dumps(long), f"' '.join({long.split()!r})")
-    assert leaks.found(quoted(code)) and not leaks.found(quoted(joined))
+    assert leaks.overlap(quoted(code)) and not leaks.overlap(quoted(joined))
     problems = verdict(joined)
     assert problems == [TOO_CLOSE]
     asked = again([], joined, problems)[-1]["content"]
-    assert TOO_CLOSE in asked and leaks.found([asked]) == []
+    assert TOO_CLOSE in asked and leaks.overlap([asked]) == []
 
 
 @pytest.mark.parametrize("run", [0, 7])
@@ -158,16 +158,16 @@ def test_seeds_do_not_tell_what_they_are_for(run: int) -> None:
 
 def test_names_and_texts_in_the_program_count_too() -> None:
     leaks = Leaks.of([["Write to Fredrik Thordendal in New York."]], [["New York is far."]])
-    assert leaks.found(["met fredrik", "In New York"]) == []
-    assert leaks.found(quoted("def f():\n    return {'to': 'Fredrik Thordendal'}\n")) == [
+    assert leaks.overlap(["met fredrik", "In New York"]) == []
+    assert leaks.overlap(quoted("def f():\n    return {'to': 'Fredrik Thordendal'}\n")) == [
         "'fredrik thordendal'"
     ]
 
 
 def test_what_training_tasks_say_is_no_leak() -> None:
     leaks = Leaks.of([["the quick brown fox jumps over dogs", "id 991122"]], [["id 991122"]])
-    assert leaks.found(["id 991122"]) == []
-    assert leaks.found(["the quick brown fox jumps over"]) == [
+    assert leaks.overlap(["id 991122"]) == []
+    assert leaks.overlap(["the quick brown fox jumps over"]) == [
         "the wording 'the quick brown fox jumps over'"
     ]
 

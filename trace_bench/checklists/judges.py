@@ -87,8 +87,8 @@ def _called(check: Mapping[str, Any], step: AgentStep) -> bool:
     for call, result in zip(step.calls, step.results, strict=False):
         if call is None or call.name != check["call"] or is_error(result):
             continue
-        given = plain(call.arguments)
-        if all(key in given and given[key] == value for key, value in wanted.items()):
+        arguments = plain(call.arguments)
+        if all(key in arguments and arguments[key] == value for key, value in wanted.items()):
             return True
     return False
 
@@ -166,14 +166,14 @@ class ErringJudge:
     def satisfied(self, items: Sequence[Item], scene: Scene) -> frozenset[str]:
         right = self._inner.satisfied(items, scene)
         said = self._said(scene)
-        found = set()
+        affirmed = set()
         for item in items:
             parts = () if self._errors.correlated else (item.id,)
             draw = stable_seed(self._seed, "judge", scene.task, said, *parts) / 2**63
             met = item.id in right
             if met != (draw < (self._errors.misses if met else self._errors.alarms)):
-                found.add(item.id)
-        return frozenset(found)
+                affirmed.add(item.id)
+        return frozenset(affirmed)
 
     def _said(self, scene: Scene) -> str:
         """What the draw depends on: everything so far, or only the agent's first message."""

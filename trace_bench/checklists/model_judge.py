@@ -71,10 +71,12 @@ class ModelJudge:
         read = partial(read_verdicts, count=count, control=control)
         asked, schema = opening_of(_SYSTEM, question), schema_of(count)
         try:
-            found = ask_until(self._ask, "judge", asked, schema, read, tries=TRIES, longest=LONGEST)
+            verdicts = ask_until(
+                self._ask, "judge", asked, schema, read, tries=TRIES, longest=LONGEST
+            )
         except Controlled:
             return []
-        return [item.id for item, met in zip(items, found, strict=True) if met]
+        return [item.id for item, met in zip(items, verdicts, strict=True) if met]
 
 
 def question_of(items: Sequence[Item], scene: Scene) -> tuple[str, int]:
@@ -112,12 +114,12 @@ def entries_in(text: str, what: str, count: int) -> list[dict[str, Any]]:
         data = read_text(text[text.find("{") : text.rfind("}") + 1], _ANSWER)
     except Unreadable as error:
         raise ValueError(f"it is not JSON ({error})") from error
-    found = data.get("verdicts") if isinstance(data, dict) else None
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+    entries = data.get("verdicts") if isinstance(data, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError("it has no list `verdicts` of objects")
-    if [entry.get(what) for entry in found] != list(range(1, count + 1)):
+    if [entry.get(what) for entry in entries] != list(range(1, count + 1)):
         raise ValueError(f"it does not judge the {what}s 1 to {count}, each once and in order")
-    return found
+    return entries
 
 
 def read_verdicts(text: str, count: int, control: int) -> list[bool]:

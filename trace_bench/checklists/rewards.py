@@ -114,8 +114,8 @@ def advantages(group: Sequence[Rollout | None], how: Assignment) -> list[list[fl
     rollout: it is in no baseline and gets no advantage (an empty list)."""
     there = [rollout for rollout in group if rollout is not None]
     find = {"trajectory": _by_trajectory, "turn": _by_turn, "step": _by_step}[how.level]
-    found = iter(find(there, how))
-    return [[] if rollout is None else next(found) for rollout in group]
+    each = iter(find(there, how))
+    return [[] if rollout is None else next(each) for rollout in group]
 
 
 def _by_trajectory(group: Sequence[Rollout], how: Assignment) -> list[list[float]]:

@@ -22,12 +22,12 @@ _SNIPPET = 400  # characters
 
 def call_item(name: str, arguments: Mapping[str, Any]) -> Item:
     """That the agent calls a tool with these arguments and gets no error."""
-    shown = json.dumps(dict(arguments), ensure_ascii=False)
+    text = json.dumps(dict(arguments), ensure_ascii=False)
     return Item(
         id="C0",
-        question=f"Does the agent call {name} with {shown}?",
+        question=f"Does the agent call {name} with {text}?",
         focus_on=CALLS,
-        pass_condition=f"A call of {name} has these arguments, and its result is no error: {shown}",
+        pass_condition=f"A call of {name} has these arguments, and its result is no error: {text}",
         failure_examples=("another tool, or other values", "the call is described, but not made"),
         required_for_next_turn=True,
         extra_info={"check": {"call": name, "arguments": dict(arguments)}},
@@ -75,7 +75,7 @@ _REPLIES: Mapping[str, tuple[str, bool]] = {
 def of_reference(turns: Sequence[UserTurn], rewarded: Collection[Place] | None = None) -> Checklist:
     """The checklist of a reference. `rewarded`: the steps that count; None: all of them. A turn in
     which nothing counts asks for a question or an answer, whichever the reference gives."""
-    made = []
+    checklist = []
     for number, turn in enumerate(turns):
         items: list[Item] = []
         for place, step in enumerate(turn.steps):
@@ -87,8 +87,8 @@ def of_reference(turns: Sequence[UserTurn], rewarded: Collection[Place] | None =
             if reply := step.reply:
                 item = reply_item("ask") if "?" in reply else tell_item(reply)
                 items.append(_seen(item, number, place, reply))
-        made.append(finished(items or [_fallback(turn)]))
-    return Checklist(tuple(made))
+        checklist.append(finished(items or [_fallback(turn)]))
+    return Checklist(tuple(checklist))
 
 
 def rewarded_in(
@@ -112,16 +112,16 @@ def spread(items: Sequence[Item], turns: Sequence[UserTurn]) -> Checklist:
     """Items of a task whose turns were not known, each in the turn of the reference that first
     satisfies it. What the reference never satisfies is left out."""
     left = list(items)
-    made = []
+    checklist = []
     for number, turn in enumerate(turns):
-        found: list[Item] = []
+        satisfied: list[Item] = []
         for place in range(len(turn.steps)):
             steps = turn.steps[: place + 1]
             for item in [i for i in left if holds(i.extra_info["check"], steps)]:
                 left.remove(item)
-                found.append(_seen(item, number, place, steps[-1].reply or steps[-1].calls[0]))
-        made.append(finished(found or [_fallback(turn)]))
-    return Checklist(tuple(made))
+                satisfied.append(_seen(item, number, place, steps[-1].reply or steps[-1].calls[0]))
+        checklist.append(finished(satisfied or [_fallback(turn)]))
+    return Checklist(tuple(checklist))
 
 
 def finished(items: Sequence[Item]) -> tuple[Item, ...]:

@@ -34,7 +34,7 @@ def symptoms(conversation: str) -> frozenset[str]:
     )
     request = " ".join(heard).lower()
     failed = [i for i, r in enumerate(results) if re.match(r"\w*Error: ", r)]
-    found = {
+    seen = {
         ERROR: bool(failed),
         GAVE_UP: bool(failed) and failed[-1] == len(results) - 1,
         NO_CALL: not calls,
@@ -46,7 +46,7 @@ def symptoms(conversation: str) -> frozenset[str]:
         UNTOLD: bool(said) and len(said[-1].split()) < 4,
         ANY: True,
     }
-    return frozenset(name for name, there in found.items() if there)
+    return frozenset(name for name, there in seen.items() if there)
 
 
 def under(base: AgentSpec, prompt: str, kind: str) -> AgentSpec:
@@ -65,8 +65,8 @@ class ProgramReflector:
         self.lines, self.seed = lines, seed
 
     def __call__(self, prompt: str, records: Sequence[Record]) -> str:
-        shown = [str(r["Conversation"]) for r in records]
-        rng = random.Random(stable_seed(self.seed, "reflect", prompt, *shown))
+        talks = [str(r["Conversation"]) for r in records]
+        rng = random.Random(stable_seed(self.seed, "reflect", prompt, *talks))
         now = prompt.splitlines()
         failed = [r for r in records if float(r["Score"]) < 1.0] or list(records)
         noticed = [symptoms(str(r["Conversation"])) for r in failed]
@@ -159,8 +159,8 @@ class ModelReflector:
         rules = RULES.format(lines=self._lines)
         now = prompt or "(none)"
         each = max(200, (limit - len(rules) - len(now)) // max(1, len(records)) - 100)
-        shown = "\n\n".join(f"-- {r['Feedback']}\n{str(r['Conversation'])[:each]}" for r in records)
-        question = opening_of(rules, f"Present instructions:\n{now}\n\n{shown}")
+        talks = "\n\n".join(f"-- {r['Feedback']}\n{str(r['Conversation'])[:each]}" for r in records)
+        question = opening_of(rules, f"Present instructions:\n{now}\n\n{talks}")
         self._asked += 1
         return self._lab.ask(ROLE, f"proposal/{self._asked:04d}", question, self._read)
 

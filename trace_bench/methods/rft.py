@@ -109,12 +109,12 @@ def successes(played: Sequence[Trajectory]) -> list[Trajectory]:
             "the policy gives no token ids, so nothing can be fine-tuned on its rollouts. Change "
             "the setting `policy`."
         )
-    found: dict[str, dict[tuple[tuple[int, ...], ...], Trajectory]] = {}
+    by_task: dict[str, dict[tuple[tuple[int, ...], ...], Trajectory]] = {}
     for t in played:
         if t.turns and t.score is not None and t.score.success and t.failure is None and exact(t):
             said = tuple(turn.token_ids for turn in t.turns)
-            found.setdefault(t.task, {}).setdefault(said, t)
-    return [t for of in found.values() for t in list(of.values())[:PER_TASK]]
+            by_task.setdefault(t.task, {}).setdefault(said, t)
+    return [t for of in by_task.values() for t in list(of.values())[:PER_TASK]]
 
 
 def tune(
@@ -128,8 +128,8 @@ def tune(
         return stretches(*kept)
 
     said = [[t.task, [list(turn.token_ids) for turn in t.turns]] for t in kept]
-    given = {"kept": fingerprint({"said": said})}
-    return Tuning(name, base, lab, settings, given, sequences).run()
+    identity = {"kept": fingerprint({"said": said})}
+    return Tuning(name, base, lab, settings, identity, sequences).run()
 
 
 @dataclass(frozen=True)

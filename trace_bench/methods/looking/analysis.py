@@ -122,10 +122,10 @@ class Analysis:
         self._report()
 
     def _by_program(self) -> None:
-        known = self._of_tasks()
+        facts = self._of_tasks()
         for episode in self.episodes:
-            if episode.task.id in known and episode.scored:
-                episode.labels = label(known[episode.task.id], episode.trajectory)
+            if episode.task.id in facts and episode.scored:
+                episode.labels = label(facts[episode.task.id], episode.trajectory)
         rows = [Labelled(e.passed, e.labels) for e in self.episodes if e.labels is not None]
         self.candidates = [
             c for c in VOCABULARY if any(r.labels[c.name] is not Label.NA for r in rows)
@@ -135,15 +135,15 @@ class Analysis:
 
     def _of_tasks(self) -> dict[str, Facts]:
         """Without tasks at which the environment fails: their episodes get no labels."""
-        known: dict[str, Facts] = {}
+        facts: dict[str, Facts] = {}
         for task_id, task in {e.task.id: e.task for e in self.episodes}.items():
             try:
-                known[task_id] = facts_of(self.lab.suite, task)
+                facts[task_id] = facts_of(self.lab.suite, task)
             except UserError:
                 raise
             except Exception as error:  # an environment may raise anything
                 self.lab.log(f"{task_id} is not labelled, its reference cannot be run: {error}")
-        return known
+        return facts
 
     def _by_model(self) -> None:
         scored = [e for e in self.episodes if e.scored]

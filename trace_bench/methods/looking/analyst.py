@@ -58,12 +58,12 @@ Answer with one JSON object and nothing else, with every episode and every capab
 {{"labels": {{"T001": {{"capability_name": "NA"}}}}}}"""
 
 
-def _discovered(shown: Sequence[Seen]) -> JSON:
-    named = {"enum": [s.name for s in shown]}
+def _discovered(episodes: Sequence[Seen]) -> JSON:
+    named = {"enum": [s.name for s in episodes]}
     one = _object(
         name={"type": "string", "pattern": "^[a-z][a-z0-9_]{2,50}$"},
         description={"type": "string", "minLength": 10, "maxLength": 500},
-        episodes={"type": "array", "minItems": 1, "maxItems": len(shown), "items": named},
+        episodes={"type": "array", "minItems": 1, "maxItems": len(episodes), "items": named},
     )
     return _object(
         capabilities={"type": "array", "minItems": FEWEST, "maxItems": MOST, "items": one}
@@ -90,19 +90,19 @@ def number(episodes: Sequence[tuple[Task, Trajectory, bool]]) -> list[Seen]:
 
 def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
     """The candidates. Raises UserError when the analyst gives none that can be used."""
-    shown = _fitting(seen, _prompt_limit(lab))
+    episodes = _fitting(seen, _prompt_limit(lab))
     rules = DISCOVER.format(fewest=FEWEST, most=MOST)
-    schema = _discovered(shown)
+    schema = _discovered(episodes)
 
     def read(text: str) -> list[Capability]:
-        found = read_json(text, schema)["capabilities"]
-        names = [c["name"] for c in found]
+        proposals = read_json(text, schema)["capabilities"]
+        names = [c["name"] for c in proposals]
         if len(set(names)) < len(names):
             raise Unusable(f"a name stands twice in {names}.")
-        return [Capability(c["name"], " ".join(c["description"].split())) for c in found]
+        return [Capability(c["name"], " ".join(c["description"].split())) for c in proposals]
 
     try:
-        question = _messages(rules, shown, _prompt_limit(lab))
+        question = _messages(rules, episodes, _prompt_limit(lab))
         return lab.ask(ROLE, "discover", question, read, schema)
     except LLMError as error:
         lab.retract(ROLE, "discover")
@@ -153,7 +153,7 @@ def _run(
 ) -> LabellingRun | LLMError:
     order = list(seen)
     random.Random(stable_seed(lab.seed, "trace", "labelling", run)).shuffle(order)
-    found: dict[str, Mapping[str, Label]] = {}
+    labels: dict[str, Mapping[str, Label]] = {}
     rules = LABEL.format(capabilities="\n".join(f"  {c.name}: {c.description}" for c in candidates))
     one = _object(**{c.name: {"enum": [v.value for v in Label]} for c in candidates})
     try:
@@ -161,12 +161,12 @@ def _run(
             schema = _object(labels=_object(**{s.name: one for s in batch}))
             question = _messages(rules, batch, _prompt_limit(lab))
             read = partial(_read_labels, batch, candidates, schema)
-            found |= lab.ask(ROLE, call := f"label/{run}/{n}", question, read, schema)
+            labels |= lab.ask(ROLE, call := f"label/{run}/{n}", question, read, schema)
     except LLMError as error:
         if error.outage:  # else the next start would be told of it again without asking
             lab.retract(ROLE, call)
         return error
-    return tuple(found[s.name] for s in seen)
+    return tuple(labels[s.name] for s in seen)
 
 
 def _object(**properties: JSON) -> JSON:
@@ -181,11 +181,11 @@ def _read_labels(
     return {s.name: {c.name: Label(labels[s.name][c.name]) for c in candidates} for s in batch}
 
 
-def _messages(rules: str, shown: Sequence[Seen], limit: int) -> list[Message]:
-    each = (limit - len(rules)) // max(1, len(shown)) - 40
+def _messages(rules: str, episodes: Sequence[Seen], limit: int) -> list[Message]:
+    each = (limit - len(rules)) // max(1, len(episodes)) - 40
     texts = [
         f"== {s.name}: {'solved' if s.passed else 'failed'}\n{compact(s.trajectory, each)}"
-        for s in shown
+        for s in episodes
     ]
     return opening_of(rules, "\n\n".join(texts))
 

@@ -92,11 +92,11 @@ def read(messages: Sequence[Message]) -> Heard:
             text = content if isinstance(content, str) and content.strip() else ""
             if text:
                 said.append(Text(text, next(ticks)))
-            made = message.get("tool_calls")
-            made = made if isinstance(made, list | tuple) else []
-            ends_with_text = bool(text) and not made
-            waiting = [(_get(call, "id"), len(calls) + n) for n, call in enumerate(made)]
-            calls += [_call(call, next(ticks)) for call in made]
+            listed = message.get("tool_calls")
+            listed = listed if isinstance(listed, list | tuple) else []
+            ends_with_text = bool(text) and not listed
+            waiting = [(_get(call, "id"), len(calls) + n) for n, call in enumerate(listed)]
+            calls += [_call(call, next(ticks)) for call in listed]
         elif role == "tool" and waiting:
             wanted = message.get("tool_call_id")
             spot = next((i for i, (key, _) in enumerate(waiting) if key == wanted), 0)
@@ -247,12 +247,12 @@ def made_up(call: Call, key: str, agent: Heard) -> bool:
     return precise(value) and not in_results(value, past.good) and not in_texts(value, past.heard)
 
 
-def invents(case: Case, known: Set[str]) -> bool:
+def invents(case: Case, expected: Set[str]) -> bool:
     """The agent made a call that the reference does not make, with an argument from nowhere."""
     return any(
         made_up(call, key, case.agent)
         for call in case.agent.calls
-        if call.name not in known
+        if call.name not in expected
         for key in call.arguments
     )
 

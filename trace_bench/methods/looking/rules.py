@@ -42,23 +42,23 @@ HIT = 1.0 - 1e-6
 TOLD = 0.5  # a closing message less similar than this to the wanted one does not tell the result
 
 
-def label(known: Facts, trajectory: Trajectory) -> dict[str, Label]:
+def label(facts: Facts, trajectory: Trajectory) -> dict[str, Label]:
     """Labels of all capabilities of the vocabulary, in its order, by what is known of the task.
     Never raises for what an agent did; expects a scored trajectory."""
     score, agent = trajectory.score, read(trajectory.messages)
     assert score is not None
-    if isinstance(known, Heard):
-        case = Case(agent, score.milestones, score.minefields, known)
-        found = {name: rule(case) for name, rule in RULES.items()}
-        acts = bool(known.calls)
+    if isinstance(facts, Heard):
+        case = Case(agent, score.milestones, score.minefields, facts)
+        labels = {name: rule(case) for name, rule in RULES.items()}
+        acts = bool(facts.calls)
     else:
-        case = Case(agent, score.milestones or known, score.minefields)
-        found = dict.fromkeys(RULES, NA) | _by_milestones(case)
+        case = Case(agent, score.milestones or facts, score.minefields)
+        labels = dict.fromkeys(RULES, NA) | _by_milestones(case)
         acts = any(m.tells is None for m in case.milestones)
-    explained = LACKING in found.values()
+    explained = LACKING in labels.values()
     for name, verdict in _controls(trajectory, agent, acts).items():
-        found[name] = PRESENT if verdict is LACKING and explained else verdict
-    return {c.name: found[c.name] for c in VOCABULARY}
+        labels[name] = PRESENT if verdict is LACKING and explained else verdict
+    return {c.name: labels[c.name] for c in VOCABULARY}
 
 
 def _lacking(lack: bool) -> Label:
@@ -87,15 +87,15 @@ def _by_milestones(case: Case) -> dict[str, Label]:
     were some done and others not, though nothing was in the way? Of those that must not be done:
     was one?"""
     agent, hits = case.agent, [m.hit for m in case.milestones if m.tells is None]
-    found = {"tells_the_user": _tells(case)}
+    labels = {"tells_the_user": _tells(case)}
     if any(c.error is not None for c in agent.calls):
         unmended = (NA if all(hits) else LACKING) if agent.stuck() else PRESENT
-        found["recovers_from_errors"] = unmended
+        labels["recovers_from_errors"] = unmended
     if len(hits) > 1 and any(hits) and not agent.stuck():
-        found["completes_all_parts"] = _lacking(not all(hits) and bool(agent.said))
+        labels["completes_all_parts"] = _lacking(not all(hits) and bool(agent.said))
     if case.minefields:
-        found["declines_when_impossible"] = _lacking(any(m.hit for m in case.minefields))
-    return found
+        labels["declines_when_impossible"] = _lacking(any(m.hit for m in case.minefields))
+    return labels
 
 
 def _tells(case: Case) -> Label:
@@ -142,11 +142,11 @@ def _checks(case: Case) -> Label:
         return PRESENT if looked and min(looked) < min(acted) else LACKING
     if not case.minefields:
         return NA  # the answer itself was asked for
-    known = earlier | {check.name}
-    if any(c.name not in known for c in case.agent.calls):
+    expected = earlier | {check.name}
+    if any(c.name not in expected for c in case.agent.calls):
         # The reference stops here, the agent acted: against the answer, unless it looked and then
         # acted on something made up, which is a failure to decline.
-        return PRESENT if looked and invents(case, known) else LACKING
+        return PRESENT if looked and invents(case, expected) else LACKING
     return PRESENT if looked else NA
 
 
@@ -308,14 +308,14 @@ def _skipped_step(case: Case) -> Label:
 def _declines(case: Case) -> Label:
     """The reference ends with words instead of acts, and not because of a check."""
     reference = case.reference
-    known = {c.name for c in reference.calls}
+    expected = {c.name for c in reference.calls}
     checked = any(isinstance(c.result, bool) for c in reference.good)
     refuses = bool(reference.said) and not reference.calls and not reference.questions
     if case.minefields and checked:
-        return LACKING if _checks(case) is PRESENT and invents(case, known) else NA
+        return LACKING if _checks(case) is PRESENT and invents(case, expected) else NA
     if not refuses and not case.minefields:
         return NA
-    return LACKING if any(c.name not in known for c in case.agent.calls) else PRESENT
+    return LACKING if any(c.name not in expected for c in case.agent.calls) else PRESENT
 
 
 def _tells_all(case: Case) -> Label:

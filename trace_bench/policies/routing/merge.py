@@ -115,8 +115,8 @@ def _store(folder: Path, tensors: dict[str, Any], config: dict[str, Any], rank: 
     from safetensors.torch import save
 
     write_bytes(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
-    own = {"r": rank, "lora_alpha": rank, "use_rslora": False}
-    write_json(folder / CONFIG, {**config, **own})  # last: then it is whole
+    scale = {"r": rank, "lora_alpha": rank, "use_rslora": False}
+    write_json(folder / CONFIG, {**config, **scale})  # last: then it is whole
 
 
 def _sum(pairs: Sequence[Pair], weights: Sequence[float]) -> tuple[Any, Any]:
@@ -147,12 +147,12 @@ def factors(update: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     import torch
 
     u, s, v = torch.linalg.svd(update.double(), full_matrices=False)
-    own = min(rank, len(s))
+    kept = min(rank, len(s))
     a = torch.zeros(rank, update.shape[1])
     b = torch.zeros(update.shape[0], rank)
-    root = s[:own].sqrt()
-    a[:own] = (root[:, None] * v[:own]).float()
-    b[:, :own] = (u[:, :own] * root).float()
+    root = s[:kept].sqrt()
+    a[:kept] = (root[:, None] * v[:kept]).float()
+    b[:, :kept] = (u[:, :kept] * root).float()
     return a, b
 
 

@@ -151,21 +151,21 @@ class Accepted:
     acting: frozenset[str]
 
 
-def before_training(made: Accepted, fresh: Suite) -> list[str]:
+def before_training(accepted: Accepted, fresh: Suite) -> list[str]:
     """What is wrong before training. `fresh`: the module in a process that has run nothing."""
-    if other := difference(fresh, made.calibration):
+    if other := difference(fresh, accepted.calibration):
         return [other]
-    earned = by_talk(made, made.calibration)
+    earned = by_talk(accepted, accepted.calibration)
     if earned > IDLE_LIMIT:
         return [
             f"calls of tools are needed, and messages without any earned the agent {earned:.2f} on "
             f"average; allowed: {IDLE_LIMIT:g}."
         ]
-    return too_high(measure(fresh, _sample(made)))
+    return too_high(measure(fresh, _sample(accepted)))
 
 
 def after_training(
-    made: Accepted, trained: Suite, fresh: Suite, heard: Sequence[Episode]
+    accepted: Accepted, trained: Suite, fresh: Suite, heard: Sequence[Episode]
 ) -> str | None:
     """Why what was trained cannot be used; None when all is well. `trained`: the module in the
     processes that training used; `heard`: training's episodes, in order."""
@@ -174,22 +174,22 @@ def after_training(
         if other := difference(fresh, [*heard[::step], *heard[-1:]]):
             return other
         for suite in (trained, fresh):
-            if high := too_high(measure(suite, _sample(made))):
+            if high := too_high(measure(suite, _sample(accepted))):
                 return high[0]
     except (EpisodeError, SourceError) as error:
         return f"the module failed: {error}"
-    return jump(made, heard)
+    return jump(accepted, heard)
 
 
-def jump(made: Accepted, heard: Sequence[Episode]) -> str | None:
+def jump(accepted: Accepted, heard: Sequence[Episode]) -> str | None:
     """The reward of the second half of training against calibration's: it may not have risen, by
     more than what an idle agent may earn, in episodes without a call of a tool."""
     late = heard[len(heard) // 2 :]
-    before, after = by_talk(made, made.calibration), by_talk(made, late)
+    before, after = by_talk(accepted, accepted.calibration), by_talk(accepted, late)
     if after - before <= IDLE_LIMIT:
         return None
     return (
-        f"the reward was {_mean(made.calibration):.2f} in calibration and {_mean(late):.2f} in "
+        f"the reward was {_mean(accepted.calibration):.2f} in calibration and {_mean(late):.2f} in "
         f"training, with {after - before:.2f} more of it from episodes without the calls of tools "
         f"that the tasks need; allowed: {IDLE_LIMIT:g}."
     )
@@ -203,9 +203,9 @@ def acting(suite: Suite, tasks: Sequence[Task]) -> frozenset[str]:
     )
 
 
-def by_talk(made: Accepted, episodes: Sequence[Episode]) -> float:
+def by_talk(accepted: Accepted, episodes: Sequence[Episode]) -> float:
     """The mean reward earned without a call of a tool, over the tasks that need one."""
-    needing = [e for e in episodes if e.task.id in made.acting]
+    needing = [e for e in episodes if e.task.id in accepted.acting]
     talk = [e for e in needing if not any(a.get("tool_calls") for a in e.actions)]
     return sum(e.score.similarity for e in talk) / max(len(needing), 1)
 
@@ -214,6 +214,6 @@ def _mean(episodes: Sequence[Episode]) -> float:
     return sum(e.score.similarity for e in episodes) / max(len(episodes), 1)
 
 
-def _sample(made: Accepted) -> list[Task]:
-    rng = random.Random(stable_seed("floors", made.name))
-    return rng.sample(made.tasks, min(SAMPLE, len(made.tasks)))
+def _sample(accepted: Accepted) -> list[Task]:
+    rng = random.Random(stable_seed("floors", accepted.name))
+    return rng.sample(accepted.tasks, min(SAMPLE, len(accepted.tasks)))

@@ -202,24 +202,24 @@ class Leaks:
 
     @classmethod
     def of(cls, held_out: Iterable[Sequence[str]], training: Iterable[Sequence[str]]) -> Leaks:
-        hidden, shown = _collect(held_out), _collect(training)
-        return cls(hidden[0] - shown[0], hidden[1] - shown[1])
+        hidden, public = _collect(held_out), _collect(training)
+        return cls(hidden[0] - public[0], hidden[1] - public[1])
 
-    def found(self, texts: Sequence[str]) -> list[str]:
+    def overlap(self, texts: Sequence[str]) -> list[str]:
         """What the texts share with held-out tasks alone, in words."""
         shingles, entities = _collect([texts])
         out = [f"the wording {s!r}" for s in sorted(shingles & self.shingles)]
         return out + [f"{e!r}" for e in sorted(entities & self.entities)]
 
     def in_task(self, suite: Suite, task: Task) -> bool:
-        return bool(self.found([*texts_of(task), opening(suite, task)]))
+        return bool(self.overlap([*texts_of(task), opening(suite, task)]))
 
 
 def held_out(suite: Suite, training: Sequence[Task]) -> Leaks:
     """What an environment may not repeat: what only tasks outside the training splits have."""
     splits = [s for s in suite.splits() if not s.startswith(("train", "fit"))]
-    known = {task.id for task in training}
-    hidden = [task for split in splits for task in suite.tasks(split) if task.id not in known]
+    ids = {task.id for task in training}
+    hidden = [task for split in splits for task in suite.tasks(split) if task.id not in ids]
     asks = suite.asks_user()  # then an opening costs an answer
 
     def texts(task: Task) -> list[str]:

@@ -107,18 +107,18 @@ class Generation:
                 self._drop(name, f"{left} (budget, method.calibration_share){last}")
                 return None
             attempt = Attempt(f"{name}@{number}")
-            made: Accepted | None = None
+            accepted: Accepted | None = None
             problems: Sequence[str] = ()
             try:
                 attempt.code = self._ask(f"{name}/{number}", talk)
-                made = self._try(capability, attempt)
+                accepted = self._try(capability, attempt)
             except Refused as refused:
                 problems = refused.problems
             self._keep(f"{file_name(name)}/{number}", attempt, problems)
-            if made is not None:
-                self.accepted[made.tasks[0].env] = made
+            if accepted is not None:
+                self.accepted[accepted.tasks[0].env] = accepted
                 self.lab.log(f"{name}, attempt {number + 1}: accepted")
-                return made.tasks
+                return accepted.tasks
             self.lab.log(f"{name}, attempt {number + 1}: {problems[0]}")
             last = f"; the last one: {problems[0]}"
             talk = again(first, attempt.code, problems) if attempt.code else first
@@ -139,7 +139,7 @@ class Generation:
     def _try(self, capability: Capability, attempt: Attempt) -> Accepted:
         """Raises Refused at the first step that the module does not pass."""
         refuse(violations(attempt.code))
-        if self.leaks.found(quoted(attempt.code)):
+        if self.leaks.overlap(quoted(attempt.code)):
             raise Refused([TOO_CLOSE])
         try:
             return self._run(capability, attempt)
@@ -161,12 +161,12 @@ class Generation:
         suite = self._load(name, code)
         played = self._calibrate(attempt, suite, seeds)
         tasks, acting = self._tasks(suite, seeds)
-        made = Accepted(capability.name, name, code, tasks, tuple(played), acting)
+        accepted = Accepted(capability.name, name, code, tasks, tuple(played), acting)
         with self._fresh(f"{name}'", code) as fresh:
-            refuse(audit.before_training(made, fresh))
+            refuse(audit.before_training(accepted, fresh))
         self.lab.drop_suite(name)
         self._load(name, code)
-        return made
+        return accepted
 
     def _load(self, name: str, code: str) -> Suite:
         try:

@@ -77,8 +77,8 @@ def request(
     )
     left = limit - len(rules) - len(head)
     each = left // (2 * EXAMPLES)
-    shown = [compact(t, each) for t in examples[:EXAMPLES]] if each > 300 else []
-    lacking = "\n\n".join(f"-- an episode that lacked it\n{text}" for text in shown)
+    episodes = [compact(t, each) for t in examples[:EXAMPLES]] if each > 300 else []
+    lacking = "\n\n".join(f"-- an episode that lacked it\n{text}" for text in episodes)
     return opening_of(rules, f"{head}\n{lacking}".rstrip())
 
 
