@@ -202,11 +202,6 @@ def test_a_trainer_that_goes_on_from_no_adapter_is_given_none() -> None:
     assert isinstance(LocalTrainer(TrainerSettings(), RunContext()), ContinuesAdapters)
 
 
-def test_only_some_trainers_fine_tune() -> None:
-    assert isinstance(LocalTrainer(TrainerSettings(), RunContext()), FineTunes)
-    assert not isinstance(ScriptedTrainer(), FineTunes)
-
-
 def test_every_table_says_where_the_environments_come_from() -> None:
     assert plan("select", 437).marks == ("environments selected from training tasks",)
     assert plan("trace", 437).marks == ()

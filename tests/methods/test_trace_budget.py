@@ -33,6 +33,8 @@ def test_every_setting_has_a_default_and_survives_the_edge() -> None:
         ({"calibration_group_size": 1}, ["from 2"]),
         ({"keep_runs": 11}, ["keep_runs=11", "1 to 10"]),
         ({"route": {"name": "gate", "warm": 1}}, ["true or false", "method.route.warm"]),
+        ({"calibration_rounds": -1}, ["from 0", "method.calibration_rounds"]),
+        ({"route": {"name": "linear", "others": 0.1}}, ["setting of", "gate", "method.route"]),
         ({"adapters": "many"}, ["many", "per_capability, joint", "method.adapters"]),
         ({"band_low": 0.7}, ["band_low", "band_high"]),
         ({"synthesis": "steal"}, ["steal", "generate, select", "method.synthesis"]),

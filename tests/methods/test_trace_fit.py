@@ -8,7 +8,6 @@ import pytest
 from named import method
 from trace_lab import BASE, MemoryLab, ScriptedTrainer, States
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec, Purpose, to_json
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.methods.trace import Trace
@@ -155,17 +154,6 @@ def test_a_small_budget_trains_fewer_capabilities() -> None:
     assert len(agent.adapters) == 1
     assert any("budget and method.max_capabilities allow" in text for text in lab.logged)
     assert lab.left == 0
-
-
-def test_a_budget_below_the_minimum_is_refused() -> None:
-    with pytest.raises(UserError, match="at least 160"):
-        fit(budget=159)
-
-
-@pytest.mark.parametrize("budget", [161, 640, 777])
-def test_odd_budgets_are_never_exceeded(budget: int) -> None:
-    _, lab = fit(budget=budget)
-    assert sum(len(t) for _, _, t in lab.calls) + lab.left == budget
 
 
 def test_what_a_job_leaves_goes_to_the_next() -> None:

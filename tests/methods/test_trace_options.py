@@ -54,17 +54,6 @@ def test_without_calibration_its_rollouts_go_to_training(usual: Any) -> None:
     assert [(p.name, p.rollouts) for p in phases] == [("analysis", 64), ("training", 536)]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"calibration_rounds": -1}, "calibration_rounds"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(settings: Any, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        method("trace", **settings)
-
-
 def test_a_models_environments_need_calibration() -> None:
     run = PlannedRun(600, 64, ScriptedTrainer(), models=frozenset({"analyst", "generator"}))
     with pytest.raises(UserError, match=r"method\.calibration_rounds="):

@@ -12,10 +12,8 @@ import torch
 from named import method
 from trace_lab import BASE, MemoryLab, act_out
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun, RoutesTurns
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
-from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.classifier import ClassifierRouter
 from trace_bench.policies.routing.merge import Mixture
@@ -145,13 +143,6 @@ def whole(choice: Any) -> str | None:
     return next((name for name, weight in choice.parts if weight == 1.0), None)
 
 
-@pytest.mark.parametrize("route", ["classifier", "soft", "turn", "linear"])
-@pytest.mark.parametrize("budget", [300, 437])
-def test_the_ledger_is_an_own_count(policy: LocalPolicy, budget: int, route: str) -> None:
-    _, lab = fitted(policy, budget, route=route, synthetic_tasks=8)
-    assert sum(len(tasks) for _, _, tasks in lab.calls) + lab.left == budget
-
-
 def test_a_policy_without_states_is_refused_before_anything_is_played() -> None:
     run = PlannedRun(budget=640, tasks=64, trainer=MemoryLab(HABITS, 0).trainer)
     needs = method("trace", route="classifier").plan(run).needs
@@ -185,14 +176,3 @@ def test_where_no_adapter_counts_the_one_of_the_beginning_plays() -> None:
     chosen = blend(labels, first, 0.5, "own")  # own + (a - own) + (b - own) / 2
     assert chosen == Mixture((("a", 1.0), ("b", 0.5), ("own", -0.5)))
     assert blend([None], np.array([1.0]), 0.35, "own") == "own"
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    from trace_bench.core.checked import build
-
-    with pytest.raises(UserError, match=r"route\.others.*1\.5"):
-        build(TraceSettings, {"route": {"others": 1.5}}, "method")
-    with pytest.raises(UserError, match=r"unknown value 'nearest'.*classifier, soft"):
-        build(TraceSettings, {"route": "nearest"}, "method")
-    with pytest.raises(UserError, match=r"`method.route.others` is a setting of .*gate"):
-        build(TraceSettings, {"route": {"name": "linear", "others": 0.1}}, "method")
