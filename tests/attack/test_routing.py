@@ -13,6 +13,8 @@ from trace_bench.policies.routing.route import Expert
 from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.engine import Sandbox
 
+TIER = "model"  # its router is fitted by torch
+
 SOURCE = """
 import os, time
 from trace_bench.core.types import Step

@@ -20,6 +20,7 @@ from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.settings import TrainerSettings
 
+TIER = "model"  # it trains an adapter
 SUITE = EmbeddedSuite()
 WORLD = Fitting(SUITE, SUITE.tasks("train")[:12])
 TALK: dict[str, Any] = {
