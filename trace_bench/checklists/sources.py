@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trace_bench.checklists.items import CALLS, REPLY, Checklist, Item
+from trace_bench.checklists.items import CALLS, REPLY, Checklist, Evidence, Item
 from trace_bench.checklists.judges import holds
 from trace_bench.checklists.talk import ToolCall, UserTurn, is_error
 from trace_bench.core.types import Milestone
@@ -147,5 +147,7 @@ def _fallback(turn: UserTurn) -> Item:
 def _seen(item: Item, turn: int, step: int, what: ToolCall | str | None) -> Item:
     """The item with its place in the reference."""
     snippet = what.key if isinstance(what, ToolCall) else str(what or "")
-    place = {"turn": turn, "step": step, "from": item.focus_on, "snippet": snippet[:_SNIPPET]}
+    place: Evidence = {
+        "turn": turn, "step": step, "from": item.focus_on, "snippet": snippet[:_SNIPPET]
+    }  # fmt: skip
     return replace(item, evidence=(place,))

@@ -101,13 +101,18 @@ def _for_policy(settings: Settings) -> Settings:
     at servers, or the setting's own default."""
     method = settings.method
     left = {key: value for key, value in method.options.items() if value is not None}
-    known = find("method", replace(method, options=left)).factory.known()
-    decided = {key: known[key].metadata["at_servers"] for key in method.options
-               if key in known and "at_servers" in known[key].metadata
-               and method.options[key] is None}  # fmt: skip
-    others = {key: value for key, value in method.options.items() if key not in decided}
+    takes = find("method", replace(method, options=left)).factory.known()
+    nulls = method.options.keys() - left.keys()
+    at_servers = {
+        key: takes[key].metadata["at_servers"]
+        for key in nulls & takes.keys()
+        if "at_servers" in takes[key].metadata
+    }
     served = find("policy", settings.policy).declared.at_servers
-    return replace(settings, method=replace(method, options=others | (decided if served else {})))
+    options = {key: value for key, value in method.options.items() if key not in at_servers}
+    return replace(
+        settings, method=replace(method, options=options | (at_servers if served else {}))
+    )
 
 
 def recipe_of(settings: Settings, parts: Mapping[str, Part]) -> ModelRecipe | None:
