@@ -38,7 +38,6 @@ pytestmark = [
     pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter"),
 ]
 MODEL = str(MODEL_FOLDER)
-STATES = 5e-5  # of hidden states, whose numbers reach some tens
 EQUAL = 0.98  # share of the tasks on which server and local policy must agree
 
 
