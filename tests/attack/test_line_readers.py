@@ -37,11 +37,10 @@ from trace_bench.results.places import find
 from trace_bench.results.records import read_records
 from trace_bench.results.runs import same_agents
 from trace_bench.runner.api import Result
-from trace_bench.runner.evaluate import Evaluator, KnownOutcomes, outcome_of
+from trace_bench.runner.evaluate import Evaluator, KnownOutcomes, Terms, outcome_of
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger, entry
 from trace_bench.runner.progress import Progress
-from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
 from trace_bench.trainers.verl.spec import Arrivals, StepFiles
 
@@ -61,7 +60,6 @@ OBJECTS = st.dictionaries(st.sampled_from(FIELDS), FIELD | TRAJECTORY, min_size=
 EPISODES = st.fixed_dictionaries(
     {"call": st.sampled_from(TEXTS), "index": NUMBERS, "trajectory": TRAJECTORY}
 )
-SETTINGS = compose([])
 LINES = st.lists(
     (OBJECTS | EPISODES).map(lambda value: json.dumps(value).encode()) | BYTES | DEEP, max_size=4
 )
@@ -83,7 +81,7 @@ def lab(folder: Path) -> None:
 
 def evaluator(folder: Path) -> None:
     player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
-    Evaluator(folder / "evaluation.jsonl", player, SETTINGS, Progress(9), KnownOutcomes())
+    Evaluator(folder / "evaluation.jsonl", player, Terms(), Progress(9), KnownOutcomes())
 
 
 def roles(folder: Path) -> None:

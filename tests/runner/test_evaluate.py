@@ -16,10 +16,9 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner import evaluation as figures_of
 from trace_bench.runner import report
-from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes
+from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes, Terms
 from trace_bench.runner.evaluation import only, routing
 from trace_bench.runner.progress import Progress
-from trace_bench.settings.compose import compose
 
 
 def outcomes(agent: str, adapter: str | None, similarities: list[float | None]) -> list[Outcome]:
@@ -101,7 +100,7 @@ def make(
     return Evaluator(
         folder / "evaluation.jsonl",
         Player(policy, Suites(suite), max_turns=8, max_tokens=8),
-        compose(["max_lost=1"]),
+        Terms(max_lost=1.0),
         Progress(0, stream=io.StringIO()),
         KnownOutcomes() if known is None else known,
     )

@@ -20,10 +20,9 @@ from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.scripted import IdlePolicy, ScriptedPolicy
-from trace_bench.runner.evaluate import act_of
+from trace_bench.runner.evaluate import Terms, act_of
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.progress import Clock, Progress
-from trace_bench.settings.compose import compose
 
 TASKS = 12
 KINDS = 6
@@ -90,13 +89,15 @@ class AskingDevSuite(DevSuite, AskingSuite):
 
 
 def evaluation(folder: Path, policy: ScriptedPolicy, suite: ToySuite) -> Evaluation:
-    settings = compose(["seed=1", "evaluation.trials=2", "policy.eval_temperature=1"])
     folder.mkdir(parents=True, exist_ok=True)
     return Evaluation(
         folder,
         Player(policy, Suites(suite)),
-        settings,
+        Terms(seed=1, temperature=1.0),
         suite.tasks("test"),
+        2,
+        ("dev", None),
+        True,
         (10, 20, 30),
         progress=Progress(0, stream=io.StringIO()),
         clock=Clock(folder / "timing.json"),

@@ -31,7 +31,17 @@ from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.runner.ledger import EpisodeFile, Spot, check, play_missing
 from trace_bench.runner.progress import Progress
-from trace_bench.settings.schema import Settings
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all evaluations of a run have in common. `retries`: how often a lost episode is run
+    again; `max_lost`: the share of an evaluation's episodes that may be lost."""
+
+    seed: int = 0
+    temperature: float = 0.0
+    retries: int = 1
+    max_lost: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -85,12 +95,12 @@ def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> 
 @dataclass(eq=False)
 class Evaluator:
     """Runs agents on held-out tasks and writes outcomes to `path`, and trajectories, on request,
-    beside it. A lost episode is run again, up to `evaluation.retries` times, and once by every
+    beside it. A lost episode is run again, up to `terms.retries` times, and once by every
     later start."""
 
     path: Path
     player: Player
-    settings: Settings
+    terms: Terms
     progress: Progress
     played: KnownOutcomes
 
@@ -131,16 +141,16 @@ class Evaluator:
             self._copy(job, shared)
             self._play(job, [i for i in everything if i not in shared], 0, chosen)
         again = [self._lost.pop((label, *key), 0) for key in plan.keys]
-        for attempt in range(1, max(self.settings.evaluation.retries, *again) + 1):
+        for attempt in range(1, max(self.terms.retries, *again) + 1):
             lost = [i for i in everything if lines[plan.keys[i]].lost]
-            lost = [i for i in lost if attempt <= max(self.settings.evaluation.retries, again[i])]
+            lost = [i for i in lost if attempt <= max(self.terms.retries, again[i])]
             if lost := [i for i in lost if lines[plan.keys[i]].attempt < attempt]:
                 self._play(job, lost, attempt)
         outcomes = [lines[key] for key in plan.keys]
         if policy is None:
             causes = [f"{o.error} ({o.task})" for o in outcomes if o.lost]
             what = f"evaluation of {label}"
-            check(what, causes, len(outcomes), self.settings.max_lost, self.player.faults.where)
+            check(what, causes, len(outcomes), self.terms.max_lost, self.player.faults.where)
         if self._reuses(job):
             for i, outcome in enumerate(outcomes):
                 act = act_of(agent, outcome.adapter, outcome.task, outcome.trial)
@@ -247,16 +257,14 @@ class Evaluator:
             score = trajectory.score
             self.progress.episode(None if score is None else score.similarity, charged=False)
 
-        seeds = [
-            stable_seed(self.settings.seed, "evaluation", t.id, trial) for t, trial in episodes
-        ]
+        seeds = [stable_seed(self.terms.seed, "evaluation", t.id, trial) for t, trial in episodes]
         tasks = tuple(task for task, _ in episodes)
         route = None
         if chosen is not None:
             choices = [chosen[i % len(job.plan.tasks)] for i in which]
             names = tuple(c for c in choices if c is None or isinstance(c, str))
             route = names if len(names) == len(choices) else None  # one is no adapter's name
-        temperature = self.settings.policy.eval_temperature
+        temperature = self.terms.temperature
         batch = EpisodeBatch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
 

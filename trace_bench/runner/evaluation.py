@@ -27,24 +27,28 @@ from trace_bench.core.types import AgentSpec, Outcome, Task, Tool, Trajectory, g
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import splits_of, tasks_of
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
-from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes
+from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes, Terms
 from trace_bench.runner.progress import Clock, Progress
-from trace_bench.settings.schema import Settings
 
 
 @dataclass(eq=False)
 class Evaluation:
     """The evaluations of one run folder; finished ones are answered from disk.
 
-    tasks: the held-out ones. due: the rollout counts of the curve's points, ascending. outcomes: of
+    tasks: the held-out ones, each `trials` times. development: the split of the curve and of the
+    router's figures, with how many of its tasks (None: all). choices: whether adapters and router
+    are measured, too. due: the rollout counts of the curve's points, ascending. outcomes: of
     each agent on the held-out tasks, by label ("base", "final", a floor's or a yardstick's name).
     points: the curve. routed, validated: the router's choices on the held-out and on the
     development tasks, where there is a choice."""
 
     folder: Path
     player: Player
-    settings: Settings
+    terms: Terms
     tasks: Sequence[Task]
+    trials: int
+    development: tuple[str, int | None]
+    choices: bool
     due: Sequence[int]
     progress: Progress
     clock: Clock
@@ -54,8 +58,8 @@ class Evaluation:
     validated: RouterFigures | None = None
 
     def __post_init__(self) -> None:
-        self._plan = EvaluationPlan(tuple(self.tasks), self.settings.evaluation.trials)
-        shared = (self.player, self.settings, self.progress, KnownOutcomes())
+        self._plan = EvaluationPlan(tuple(self.tasks), self.trials)
+        shared = (self.player, self.terms, self.progress, KnownOutcomes())
         self._held_out, self._curve, self._routing = (
             Evaluator(self.folder / f"{name}.jsonl", *shared)
             for name in ("evaluation", "curve", "routing")
@@ -104,9 +108,9 @@ class Evaluation:
         self.outcomes[label] = outcomes
 
     def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
-        """With `evaluation.routing`, evaluates every adapter alone on every held-out task, if the
+        """Evaluates every adapter alone on every held-out task, if the
         agent has a choice; and the model without any, if the router may choose that."""
-        if not self.settings.evaluation.routing or not agent.adapters:
+        if not self.choices or not agent.adapters:
             return
         if len(agent.adapters) == 1 and agent.router is None:
             return
@@ -115,9 +119,9 @@ class Evaluation:
             self.routed = routing(alone, self.outcomes["final"])
 
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
-        if agent.router is None or not self.settings.evaluation.routing:
+        if agent.router is None or not self.choices:
             return
-        split = self.settings.env.dev_split
+        split, _ = self.development
         if split not in splits_of(self.player.suites.target):
             self.progress.log(f"there is no split {split}, so the router is not measured on it")
             return
@@ -158,10 +162,8 @@ class Evaluation:
             evaluator.close()
 
     def _dev_plan(self) -> EvaluationPlan:
-        settings = self.settings
-        tasks = tasks_of(self.player.suites.target, settings.env.dev_split)
-        few = settings.evaluation.limit if settings.rehearsal else None
-        return EvaluationPlan(tuple(tasks[:few]))
+        split, count = self.development
+        return EvaluationPlan(tuple(tasks_of(self.player.suites.target, split)[:count]))
 
 
 def _each_alone(

@@ -28,6 +28,7 @@ from trace_bench.play.suites import Suites
 from trace_bench.runner import build, report
 from trace_bench.runner.bench import Bench, build_bench
 from trace_bench.runner.build import Log, Parts
+from trace_bench.runner.evaluate import Terms
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place, locate, only_writer
 from trace_bench.runner.lab import RunLab
@@ -159,7 +160,19 @@ def _execute(
     limits = how.max_turns, how.max_tokens, how.max_seconds
     player = Player(bench.policy, suites, *limits, faults)
     points = checkpoints(settings, bench.plan)
-    evaluation = Evaluation(folder, player, settings, bench.held_out, points, progress, clock)
+    scoring = settings.evaluation
+    evaluation = Evaluation(
+        folder,
+        player,
+        Terms(settings.seed, how.eval_temperature, scoring.retries, settings.max_lost),
+        bench.held_out,
+        scoring.trials,
+        (settings.env.dev_split, scoring.limit if settings.rehearsal else None),
+        scoring.routing,
+        points,
+        progress,
+        clock,
+    )
     stack.enter_context(closing(evaluation))
     lab = RunLab(
         folder,
