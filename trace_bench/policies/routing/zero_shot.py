@@ -17,7 +17,7 @@ from trace_bench.policies.routing.merge import Mixture, mixture
 from trace_bench.policies.routing.route import Evidence, Expert, Route, part_of
 
 LETTERS = Need(
-    "policy", RanksLabels, "docs/methods.md", "With method.route=turn no model is asked."
+    "policy", RanksLabels, "docs/routing.md", "With method.route=turn no model is asked."
 )
 
 VERSION = 1  # of the question, stored in the agent
