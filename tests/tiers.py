@@ -16,7 +16,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-HEAVY = ("torch", "transformers", "peft", "safetensors.torch", "trace_bench.runner.pipeline")
+HEAVY = {"torch", "transformers", "peft", "safetensors.torch"}
+HEAVY |= {"trace_bench.runner.pipeline", "trace_bench.__main__", "trace_bench.run"}  # runs
+HEAVY |= {"forks"}  # commands as children of a process that has imported torch
 _IMPORT = re.compile(
     r"^(?P<inner>[ ]*)(?:from (?P<source>[\w.]+) import (?P<names>\([^)]*\)|[^\n#]+)"
     r"|import (?P<modules>[\w., ]+))",
@@ -66,7 +68,7 @@ def imports(text: str, *, inner: bool) -> Iterator[str]:
 
 def needs_torch(text: str) -> bool:
     """Whether a test file imports torch, itself or by what it imports."""
-    names, seen = [*imports(text, inner=True)], set()
+    names, seen = [*imports(text, inner=True), *re.findall(r"\btrace_bench\.run\b", text)], set()
     while names:
         name = names.pop()
         if name in HEAVY:

@@ -18,6 +18,7 @@ from trace_bench.runner.plan import check_splits, development_tasks
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
 
+TIER = "model"  # a forecast asks the trainer
 LEARNS = MethodPlan()
 
 
