@@ -57,7 +57,7 @@ class Desk(tb.Env):
         return tb.Score(mean, mean == 1.0, milestones=tuple(met))
 
 
-class Suite(tb.HasReference, tb.Synthesizes):
+class Suite(tb.Suite):
     name, variant = "desk", "own"
     tag_keys = ("needs",)  # where a task names the capabilities that it takes
 

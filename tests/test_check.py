@@ -55,7 +55,7 @@ def test_splits_that_share_tasks_are_found(
 BELL = """
 import trace_bench as tb
 
-class Bell:
+class Bell(tb.Env):
     def reset(self, task):
         return tb.Step(({"role": "user", "content": "Ring."},), (tb.make_tool("ring", "Rings."),))
 
@@ -71,7 +71,7 @@ class Bell:
     def close(self):
         pass
 
-class Suite(tb.HasMilestones):
+class Suite(tb.Suite):
     name, variant = "bell", "own"
 
     def splits(self):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Env, HasReference
+from trace_bench.core.protocols import Env, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 
@@ -87,7 +87,7 @@ class ToyEnv(Env):
         return {"role": "tool", "tool_call_id": call["id"], "name": name, "content": content}
 
 
-class ToySuite(HasReference):
+class ToySuite(Suite):
     name, variant = "toy", "tests"
 
     def __init__(self, max_steps: int = 6) -> None:

@@ -180,6 +180,7 @@ def test_what_is_within_the_limits_is_read() -> None:
 
 SOURCE = """
 import gc, time
+from trace_bench.core import protocols
 from trace_bench.core.types import Score, Step, StopReason, Task
 
 def one(kind):
@@ -195,7 +196,7 @@ def ask(number, **changes):
     question = {"ask": number, "episode": one("Serving")._now.episode, "role": "user"}
     one("Channel").send(question | {"messages": []} | changes)
 
-class Env:
+class Env(protocols.Env):
     def reset(self, task):
         self.bad = task.data["bad"]
         return Step(({"role": "user", "content": "hello"},))
@@ -209,7 +210,7 @@ class Env:
     def close(self):
         pass
 
-class Suite:
+class Suite(protocols.Suite):
     name, variant = "hostile", "test"
     def splits(self):
         return ["train"]

@@ -13,7 +13,7 @@ import pytest
 from toy import ToySuite
 
 from trace_bench.__main__ import main
-from trace_bench.core.protocols import Method, MethodPlan, Tracker
+from trace_bench.core.protocols import Env, Method, MethodPlan, Tracker
 from trace_bench.core.types import AgentSpec, Step
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.runner.api import load
@@ -155,7 +155,7 @@ def test_an_environment_that_ends_the_program_loses_its_episode(
     )
 
 
-class _ExitingEnv:
+class _ExitingEnv(Env):
     def reset(self, task: Any) -> Step:
         sys.exit(3)
 

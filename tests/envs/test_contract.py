@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from phone_world import wifi_task
 
-from trace_bench.core.protocols import Env, HasReference, Solves, Synthesizes
+from trace_bench.core.protocols import Env, Suite
 from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs.check import Report, check
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
@@ -31,7 +31,7 @@ REFERENCE: list[Message] = [
 ]
 
 
-class OneTask(HasReference):
+class OneTask(Suite):
     """A suite of one task with an environment of choice."""
 
     name = "toolsandbox"
@@ -103,7 +103,7 @@ class Endless(ToolSandboxEnv):
         return Step(messages=({"role": "user", "content": "Go on"},))
 
 
-class Solving(ToolSandboxEnv, Solves):
+class Solving(ToolSandboxEnv):
     """Knows the way."""
 
     def solution(self) -> Sequence[Message]:
@@ -166,7 +166,7 @@ def test_a_score_that_is_no_number_is_named() -> None:
     assert fault == "test/wifi: Broken: similarity is 'full'; allowed: a number from 0 to 1"
 
 
-class Generating(OneTask, Synthesizes):
+class Generating(OneTask):
     """`makes`: what `synthetic` does."""
 
     def __init__(self, makes: Callable[[int], Task]) -> None:

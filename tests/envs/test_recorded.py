@@ -25,7 +25,7 @@ from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.sandbox.choose import Processes, suite_in
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.pool import Pool
-from trace_bench.sandbox.suite import sandboxed
+from trace_bench.sandbox.suite import SandboxedSuite
 from trace_bench.settings.registry import find
 from trace_bench.settings.schema import EnvSettings, PartSettings, RoleSettings
 
@@ -88,7 +88,7 @@ def test_the_registry_and_a_worker_process_make_the_same_suite(folder: Path) -> 
     worker = {"factory": part.factory.text, "options": options, "asks_user": False}
     engine = Processes(Sandbox("process"), "")
     pool = Pool(lambda: engine.start(worker), Sandbox("process"))
-    hosted = sandboxed(inner, pool)
+    hosted = SandboxedSuite(inner, pool)
     try:
         task = hosted.tasks("test")[0]
         env = hosted.make()

@@ -10,7 +10,7 @@ from named import method
 from playing import play
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
-from trace_bench.core.protocols import FineTunes, RunContext
+from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory, Turn
 from trace_bench.policies.loading import DType
 from trace_bench.policies.local import LocalPolicy
@@ -22,7 +22,7 @@ MODEL = str(MODEL_FOLDER)
 HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
 
 
-class Adapting(ScriptedTrainer, FineTunes):
+class Adapting(ScriptedTrainer):
     """Its adapters are real ones, and it can fine-tune: the gate's recipe and model."""
 
     def __init__(

@@ -15,7 +15,7 @@ from trace_lab import ScriptedTrainer
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import AssignsAdvantages, HasChecklist, PlannedRun, RunContext
+from trace_bench.core.protocols import PlannedRun, RunContext, Suite, Trainer, overrides
 from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.results.compare import cells
 from trace_bench.results.details import checklists
@@ -35,11 +35,11 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_trainer_says_that_it_heeds_the_checklists() -> None:
     plan = method("cm2").plan(PlannedRun(64, 8, LocalTrainer(SETTINGS, RunContext())))
-    assert {need.protocol for need in plan.needs} == {HasChecklist, AssignsAdvantages}
-    assert issubclass(LocalTrainer, AssignsAdvantages) and issubclass(
-        VerlTrainer, AssignsAdvantages
+    assert {need.ability for need in plan.needs} == {Suite.checklist, Trainer.check_assignment}
+    assert overrides(LocalTrainer, Trainer.check_assignment) and overrides(
+        VerlTrainer, Trainer.check_assignment
     )
-    assert not issubclass(ScriptedTrainer, AssignsAdvantages)
+    assert not overrides(ScriptedTrainer, Trainer.check_assignment)
 
 
 def test_a_run_with_another_trainer_is_refused_at_its_start(
@@ -50,7 +50,7 @@ def test_a_run_with_another_trainer_is_refused_at_its_start(
     assert main(["method=cm2", *given]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1, said
-    assert "needs `AssignsAdvantages` (check_assignment) of the setting `trainer`" in said
+    assert "needs `Trainer.check_assignment` (check_assignment) of the setting `trainer`" in said
     assert "train on the similarity instead" in said
     assert not list(tmp_path.rglob("ledger.jsonl"))
 

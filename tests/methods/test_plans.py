@@ -11,17 +11,7 @@ from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
 from trace_bench.core.beginning import Beginning
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    ContinuesAdapters,
-    FineTunes,
-    HasReference,
-    MethodPlan,
-    PlannedRun,
-    RanksLabels,
-    RunContext,
-    ShowsState,
-    Synthesizes,
-)
+from trace_bench.core.protocols import MethodPlan, PlannedRun, Policy, RunContext, Suite, Trainer
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
 from trace_bench.runner.plan import with_beginning
 from trace_bench.trainers.local import LocalTrainer
@@ -174,18 +164,23 @@ def test_a_models_capabilities_need_a_models_environments() -> None:
 
 def test_what_a_method_needs_of_the_others() -> None:
     def needs(name: str, *models: str) -> set[Any]:
-        return {n.protocol for n in plan(name, 437, models=frozenset(models)).needs}
+        return {n.ability for n in plan(name, 437, models=frozenset(models)).needs}
 
-    states = {ShowsState}  # for the default route
-    assert needs("trace") == needs("single_capability") == {HasReference, Synthesizes} | states
-    assert needs("select") == {HasReference} | states
-    assert needs("prompt_only") == {HasReference} and needs("joint") == {HasReference, Synthesizes}
+    states = {Policy.prompt_states}  # for the default route
+    assert (
+        needs("trace") == needs("single_capability") == {Suite.reference, Suite.synthetic} | states
+    )
+    assert needs("select") == {Suite.reference} | states
+    assert needs("prompt_only") == {Suite.reference} and needs("joint") == {
+        Suite.reference,
+        Suite.synthetic,
+    }
     assert needs("trace", "analyst", "generator") == needs("select", "analyst") == states
-    assert needs("untargeted") == {Synthesizes}
-    assert needs("sft") == {FineTunes, HasReference}
+    assert needs("untargeted") == {Suite.synthetic}
+    assert needs("sft") == {Trainer.learner, Suite.reference}
     assert needs("grpo") == needs("gepa") == needs("base") == set()
     asks = method("trace", route="zero_shot").plan(PlannedRun(437, 64, ScriptedTrainer()))
-    assert asks.routed and RanksLabels in {n.protocol for n in asks.needs}
+    assert asks.routed and Policy.label_logprobs in {n.ability for n in asks.needs}
     assert not plan("trace", 437).routed
 
 
@@ -194,12 +189,12 @@ def test_a_trainer_that_goes_on_from_no_adapter_is_given_none() -> None:
     run = PlannedRun(437, 64, ScriptedTrainer())
 
     def goes_on(made: Any) -> bool:
-        return ContinuesAdapters in {n.protocol for n in made.plan(run).needs}
+        return Trainer.check_start in {n.ability for n in made.plan(run).needs}
 
     assert goes_on(method("trace_finish"))
     for name in ("trace", "joint", "grpo"):
         assert not goes_on(method(name)), name
-    assert isinstance(LocalTrainer(TrainerSettings(), RunContext()), ContinuesAdapters)
+    assert LocalTrainer(TrainerSettings(), RunContext()).has(Trainer.check_start)
 
 
 def test_every_table_says_where_the_environments_come_from() -> None:

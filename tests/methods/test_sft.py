@@ -12,7 +12,7 @@ import pytest
 from toy import ToySuite, toy_task
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, PlannedRun, RunContext
+from trace_bench.core.protocols import PlannedRun, RunContext, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
@@ -230,7 +230,7 @@ def test_in_another_world_the_training_tasks_are_solved_and_mistakes_not_learned
     assert len(tokens_of(chat, wrong[0]).sampled) < len(tokens_of(chat, whole).sampled)
     method = Sft(SftSettings(demonstrations=8, batch=8), RunContext())
     plan = method.plan(PlannedRun(640, len(tasks), trainer))
-    assert HasReference in {need.protocol for need in plan.needs}
+    assert Suite.reference in {need.ability for need in plan.needs}
     assert plan.marks == ("given the references of 6 tasks",)
     place = lab(tmp_path, trainer)
     place.suite = suite

@@ -16,13 +16,7 @@ from trace_lab import BASE, MemoryLab, States
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    HasMilestones,
-    HasReference,
-    PlannedRun,
-    Suite,
-    Synthesizes,
-)
+from trace_bench.core.protocols import PlannedRun, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import (
     Message,
@@ -50,7 +44,7 @@ from trace_bench.policies.routing.router import make_router
 PARTS = "completes_all_parts"
 
 
-class Making(ToySuite, Synthesizes):
+class Making(ToySuite):
     """Makes tasks for a capability of the vocabulary and for one that nobody looks for; knows no
     contrast cases, and nothing of the other capabilities."""
 
@@ -105,7 +99,7 @@ class MarkedEnv(ToyEnv):
         return replace(step, score=replace(step.score, milestones=(*made, said)))
 
 
-class Marked(Bare, HasMilestones):
+class Marked(Bare):
     """A suite with milestones and no references."""
 
     def make(self) -> MarkedEnv:
@@ -154,7 +148,7 @@ def purposes(lab: Adding) -> set[Purpose]:
 
 def test_with_references_only_it_trains_on_training_tasks() -> None:
     suite = ToySuite()
-    assert isinstance(suite, HasReference) and not isinstance(suite, Synthesizes)
+    assert suite.has(Suite.reference) and not suite.has(Suite.synthetic)
     agent, lab = fit(Trace(TraceSettings(synthesis="select")), suite)
     assert [a.capability for a in agent.adapters] == [PARTS]
     assert purposes(lab) == {Purpose.ANALYSIS, Purpose.TRAINING} and lab.left == 0
@@ -275,7 +269,7 @@ def test_the_other_methods_of_this_kind_work_there_too() -> None:
         (
             Trace(TraceSettings(synthesis="select")),
             Bare(),
-            "toy/bare has neither .HasReference, HasMilestones.*Set llm.analyst.by=endpoint",
+            "toy/bare has neither .Suite.reference, Suite.milestones.*Set llm.analyst.by=endpoint",
         ),
         (PromptOnly(PromptOnlySettings()), Bare(), "toy/bare has neither"),
         (Untargeted(TaskSettings()), ToySuite(), "no generator"),
@@ -291,7 +285,7 @@ def test_what_a_suite_lacks_is_refused_before_anything_is_played(
         method.fit(BASE, suite.tasks("train"), lab)
     assert lab.calls == []
     needs = method.plan(PlannedRun(300, 16, lab.trainer)).needs
-    lacking = [n for n in needs if n.group == "env" and not isinstance(suite, n.protocol)]
+    lacking = [n for n in needs if n.group == "env" and not isinstance(suite, n.ability)]
     assert lacking and all(n.hint for n in lacking)
 
 

@@ -231,7 +231,10 @@ def test_a_share_that_pays_for_no_iteration_is_refused(refs: Any) -> None:
     with pytest.raises(UserError, match=r"leaves 60 for the adapters, which need at least 160"):
         method("trace", route={"name": "gate", "share": 0.8}).plan(run)
     plan = method("trace", route="gate").plan(run)
-    assert {n.protocol.__name__ for n in plan.needs} >= {"ShowsState", "FineTunes"}
+    assert {n.ability.__qualname__ for n in plan.needs} >= {
+        "Policy.prompt_states",
+        "Trainer.learner",
+    }
     assert plan.phases[-1].name == "training of the gate" and plan.phases[-1].rollouts == 45
     joint = method("joint", route="gate").plan(run)
     assert [p.name for p in joint.phases][-1] == "training"

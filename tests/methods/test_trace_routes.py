@@ -12,7 +12,7 @@ import torch
 from named import method
 from trace_lab import BASE, MemoryLab, act_out
 
-from trace_bench.core.protocols import PlannedRun, RoutesTurns
+from trace_bench.core.protocols import PlannedRun, Router
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.classifier import ClassifierRouter
@@ -120,7 +120,7 @@ def test_the_turns_are_learned_from_rollouts_that_are_paid_for(
     assert lab.calls == classified[1].calls, "the route costs no rollout"
     assert lab.heard == [], "it listens to the training only"
     router = make_router(agent, None)
-    assert isinstance(router, RoutesTurns)
+    assert router.has(Router.next)
     adapter = next(a.name for a in agent.adapters if a.capability == "recovers_from_errors")
     first, later = 0, 0
     tasks = [t for t in lab.suite.tasks("dev") if "recovers_from_errors" in t.data["requires"]]
@@ -146,7 +146,9 @@ def whole(choice: Any) -> str | None:
 def test_a_policy_without_states_is_refused_before_anything_is_played() -> None:
     run = PlannedRun(budget=640, tasks=64, trainer=MemoryLab(HABITS, 0).trainer)
     needs = method("trace", route="classifier").plan(run).needs
-    assert any(n.group == "policy" and n.protocol.__name__ == "ShowsState" for n in needs)
+    assert any(
+        n.group == "policy" and n.ability.__qualname__ == "Policy.prompt_states" for n in needs
+    )
     joint = method("joint", route="classifier").plan(run).needs
     assert not any(n.group == "policy" for n in joint), "one adapter needs no router"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import BudgetExceeded
-from trace_bench.core.protocols import Hear, Prompt, ShowsState, State, Trainer, TrainingJob
+from trace_bench.core.protocols import Hear, Prompt, State, Trainer, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import (
     CHARGED,
@@ -191,7 +191,7 @@ class MemoryLab:
         self.files[name] = json.loads(json.dumps(value, allow_nan=False))
 
 
-class States(IdlePolicy, ShowsState):
+class States(IdlePolicy):
     """The states of a lab's policy, for a router."""
 
     def __init__(self, lab: MemoryLab) -> None:

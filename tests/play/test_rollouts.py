@@ -10,7 +10,7 @@ from toy import ToyEnv, ToySuite, toy_task
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.decode import convert, step_of
 from trace_bench.core.limits import Unreadable
-from trace_bench.core.protocols import ActsTogether, TurnReply
+from trace_bench.core.protocols import TurnReply
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import (
     AdapterRef,
@@ -122,7 +122,7 @@ def test_a_checklist_that_names_a_step_nobody_made_is_that_episodes_failure(monk
     assert f"the item 'added' of the checklist was satisfied by step {heard}" in lost.failure.error
 
 
-class Faulty(ToySuite, ActsTogether):
+class Faulty(ToySuite):
     """Resets and steps together, and does it wrong from the second call on."""
 
     def __init__(self, fault) -> None:

@@ -15,7 +15,7 @@ from sandboxes import in_process as suite
 from transformers import AutoModelForCausalLM
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RoutesTurns, TurnRequest
+from trace_bench.core.protocols import Router, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Stored, Tool, Turn
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.local import LocalPolicy
@@ -138,7 +138,7 @@ REFS = (AdapterRef("one@0001", "x"), AdapterRef("two@0001", "y"))
 
 def test_the_choice_follows_what_the_conversation_shows() -> None:
     router = make_router(AgentSpec("m", adapters=REFS, router=description()))
-    assert isinstance(router, RoutesTurns) and not router.waits
+    assert router.has(Router.next) and not router.waits
     said: list[Message] = [{"role": "user", "content": "Write a mail."}]
     assert router.route(said, ()) == "two@0001"
     call = {"id": "c", "type": "function", "function": {"name": "send", "arguments": "{}"}}

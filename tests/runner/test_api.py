@@ -34,7 +34,7 @@ from trace_bench import (
     Yardstick,
 )
 from trace_bench.__main__ import main
-from trace_bench.core.protocols import HasReference, Method
+from trace_bench.core.protocols import Method, Suite
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
@@ -156,7 +156,7 @@ def test_a_method_cannot_write_over_the_runs_own_files(name: str) -> None:
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"needs": (Need("suite", HasReference, "docs/methods.md"),)}, "unknown group 'suite'"),
+        ({"needs": (Need("suite", Suite.reference, "docs/methods.md"),)}, "unknown group 'suite'"),
         ({"yardsticks": (Yardstick("final", "again", Advice()),)}, "a yardstick 'final'"),
         ({"yardsticks": (Yardstick("../x", "up", Advice()),)}, "a yardstick '../x'"),
     ],

@@ -136,7 +136,7 @@ def test_phases_add_up_and_servers_are_looked_at() -> None:
         text = described(compose(["method=trace", *there]))
         assert "nothing keeps it from running here" in text, "the published router is the default"
         text = described(compose(["method=trace", "method.route=classifier", *there]))
-    assert "what keeps it from running here" in text and "ShowsState" in text
+    assert "what keeps it from running here" in text and "Policy.prompt_states" in text
     assert "`method.route` to zero_shot" in text
     gone = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
     text = described(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))

@@ -7,7 +7,6 @@ import re
 import pytest
 from toy import ToySuite, toy_task
 
-from trace_bench.core.protocols import ActsTogether, ShowsState
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
@@ -23,7 +22,7 @@ class Asking(ToySuite):
         return True
 
 
-class Together(ToySuite, ActsTogether):
+class Together(ToySuite):
     """Resets and steps many episodes at once, as a sandbox does."""
 
     def __init__(self) -> None:
@@ -98,7 +97,7 @@ ROUTED = AgentSpec(
 )  # fmt: skip
 
 
-class Reading(IdlePolicy, ShowsState):
+class Reading(IdlePolicy):
     """Its state of a prompt says whether the first number to add is even."""
 
     def prompt_states(self, prompts):

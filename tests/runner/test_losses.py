@@ -13,7 +13,7 @@ from test_lab import make as make_lab
 from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.protocols import OnEpisode, TakesBack
+from trace_bench.core.protocols import OnEpisode, PlayElsewhere
 from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import Boundary, Failure, Purpose, Step, Task
 from trace_bench.play.rollouts import EpisodeBatch
@@ -137,10 +137,14 @@ def test_what_trainers_elsewhere_have_lost_is_not_played_again(tmp_path: Path) -
     lab = make(tmp_path)
     tasks = [toy_task(i) for i in range(8)]
     with pytest.raises(UserError, match=r"5 of 8 .* change the setting `run_dir`"):
-        lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING, by=lambda which, ended: None)
+        lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING, by=Nothing())
 
 
-class Elsewhere(TakesBack):
+class Nothing(PlayElsewhere):
+    def __call__(self, which: Sequence[int], ended: OnEpisode) -> None: ...
+
+
+class Elsewhere(PlayElsewhere):
     """Plays the toy world's episodes for the lab, as another process does; `desks` of them are
     broken. Keeps what it was asked to take back."""
 
@@ -164,7 +168,7 @@ def test_a_trainer_elsewhere_that_goes_back_plays_them_again(tmp_path: Path) -> 
         return sum(t.score is None for t in played)
 
     by = Elsewhere(tmp_path / "other", {1, 2, 3, 4, 5})
-    assert isinstance(by, TakesBack)
+    assert by.has(PlayElsewhere.take_back)
     with pytest.raises(UserError, match=r"5 of 8 .* the lost episodes are run again"):
         trained(make(tmp_path / "run"), by)
     assert by.taken == []

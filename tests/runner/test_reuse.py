@@ -13,7 +13,7 @@ import pytest
 from toy import ToySuite, toy_task
 
 from trace_bench.core.chat import call_message, text_message
-from trace_bench.core.protocols import Prompt, ShowsState, State, TurnRequest
+from trace_bench.core.protocols import Prompt, State, TurnRequest
 from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Message
 from trace_bench.play.rollouts import Player
@@ -30,7 +30,7 @@ ADAPTERS = (AdapterRef("a@1", "a"), AdapterRef("b@1", "b"))
 BASE = AgentSpec("m")
 
 
-class AdapterPolicy(ScriptedPolicy, ShowsState):
+class AdapterPolicy(ScriptedPolicy):
     """What it does follows from seed and adapter, as with a model. Counts what it plays. Its state
     of a prompt tells which of six kinds it is."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from sandboxes import ROOTS, untrusted_suite
 
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import ActsTogether
+from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.sandbox.engine import Sandbox
 
@@ -19,6 +19,7 @@ ACTION: Message = {"role": "assistant", "content": "go"}
 
 _SOURCE = '''
 import ctypes, errno, gc, json, os, resource, signal, socket, stat, subprocess, sys, threading, time
+from trace_bench.core import protocols
 from trace_bench.core.types import Score, Step, Task
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -38,7 +39,7 @@ def syscall(do, *arguments):
     if do(*arguments) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
-class Env:
+class Env(protocols.Env):
     def reset(self, task):
         self.body = task.data["body"]
         return Step(({"role": "user", "content": "hello"},))
@@ -50,7 +51,7 @@ class Env:
     def close(self):
         pass
 
-class Suite:
+class Suite(protocols.Suite):
     name, variant = "hostile", "test"
     def splits(self):
         return ["train"]
@@ -86,15 +87,15 @@ def sandbox_of(kind: Any, workers: int = 1, **changes: Any) -> Sandbox:
     )  # fmt: skip
 
 
-def suite_in(kind: str, workers: int = 1) -> ActsTogether:
+def suite_in(kind: str, workers: int = 1) -> Suite:
     """A suite whose tasks carry out their `body` in their step, where it may set `said` and
     `score`."""
     suite = untrusted_suite(_SOURCE, sandbox_of(kind, workers), print)
-    assert isinstance(suite, ActsTogether)
+    assert suite.has(Suite.act)
     return suite
 
 
-def try_it(suite: ActsTogether, body: str) -> Outcome:
+def try_it(suite: Suite, body: str) -> Outcome:
     """Carries out `body` beside a good episode in the same worker, and sees to it that the good one
     ends as if nothing had been."""
     bad, good, again = suite.make(), suite.make(), suite.make()

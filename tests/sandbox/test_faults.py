@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sandboxes import chosen, containers, in_process, in_sandbox
 
-from trace_bench.core.protocols import HasReference
+from trace_bench.core.protocols import Suite
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Entry, Purpose, Trajectory, to_json
 from trace_bench.policies.scripted import ReferencePolicy
@@ -31,7 +31,7 @@ class Unlucky(ReferencePolicy):
 
     capacity = 6
 
-    def __init__(self, suite: HasReference) -> None:
+    def __init__(self, suite: Suite) -> None:
         super().__init__(suite)
         self.rng, self.rounds, self.kills = random.Random(7), 0, 0
         self.last = 0  # the round of the latest death: a worker that starts again then gets to work

@@ -30,9 +30,10 @@ from trace_bench.sandbox.engine import Sandbox
 
 SOURCE = """
 import os, subprocess, sys
+from trace_bench.core import protocols
 from trace_bench.core.types import Step
 
-class Env:
+class Env(protocols.Env):
     def reset(self, task):
         if place := task.data["place"]:
             child = subprocess.Popen(["sleep", "3600"])
@@ -48,7 +49,7 @@ class Env:
     def close(self):
         pass
 
-class Suite:
+class Suite(protocols.Suite):
     name, variant = "loops", "test"
     def splits(self):
         return ["train"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import random
@@ -21,20 +22,14 @@ from sandboxes import ROOTS, chosen, in_process, in_sandbox, untrusted_suite
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
-from trace_bench.core.protocols import (
-    ActsTogether,
-    Source,
-    Suite,
-    abilities,
-    members,
-)
+from trace_bench.core.protocols import Source, Suite, members
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.suite import SandboxedSuite, _class_with, _Remote, abilities_of
+from trace_bench.sandbox.suite import SandboxedSuite
 from trace_bench.sandbox.workers import Lost, ProcessTransport, Worker
 
 PHONE = chosen("toolsandbox", "embedded")
@@ -52,19 +47,30 @@ def sandboxed(kind: Any, **changes: Any) -> Any:
     return suite
 
 
-def test_every_ability_of_a_suite_is_forwarded() -> None:
-    able = type("Able", tuple(abilities(Suite)), {name: name for name in members(Suite)})
-    inside = able()
-    for ability in abilities(Suite):
-        assert ability is ActsTogether or issubclass(_Remote, ability)
-        for name in members(ability):
-            setattr(able, name, name)
-    made: Any = _class_with(abilities_of(inside), False)(inside, cast(Any, None))
-    assert all(isinstance(made, ability) for ability in abilities(Suite))
-    assert made.forks is False, "forks would read answers from the same workers"
-    own = {"make", "act", "close", "forks"}
-    names = {name for kind in (Suite, *abilities(Suite)) for name in members(kind)} - own
-    assert {name: getattr(made, name) for name in names} == {name: name for name in names}
+class Telling(Suite):
+    """Answers with the name of the method that was asked."""
+
+    name, variant, larger = "toy", "telling", {"train": "dev"}
+    tag_keys, world_key, typical = ("needs",), "world", None
+
+
+TOLD = [
+    n
+    for n in members(Suite)
+    if inspect.isfunction(vars(Suite).get(n)) and n not in ("make", "act", "close")
+]
+for member in TOLD:
+    setattr(Telling, member, lambda self, *given, said=member: said)
+
+
+def test_a_sandboxed_suite_is_the_suite_inside() -> None:
+    suite = SandboxedSuite(cast(Any, Telling)(), cast(Any, None))
+    places = {n: len(inspect.signature(getattr(Suite, n)).parameters) - 1 for n in TOLD}
+    assert {n: getattr(suite, n)(*"ab"[:k]) for n, k in places.items()} == {n: n for n in TOLD}
+    for name in ("name", "variant", "larger", "tag_keys", "world_key", "typical"):
+        assert getattr(suite, name) == getattr(Telling, name)
+    assert suite.has(Suite.reference) and suite.has(Suite.synthetic)
+    assert suite.unwrapped is suite.inside
 
 
 @pytest.fixture(params=KINDS)
@@ -252,9 +258,10 @@ def test_a_worker_that_takes_no_call_is_replaced(monkeypatch: pytest.MonkeyPatch
 
 
 WORDY = """
+from trace_bench.core import protocols
 from trace_bench.core.types import Score, Step, Task
 
-class Env:
+class Env(protocols.Env):
     def reset(self, task):
         self.size = task.data["first"]
         tool = {"type": "function", "function": {"name": "wait", "parameters": {}}}
@@ -262,7 +269,7 @@ class Env:
     def step(self, action):
         return Step((), done=True, score=Score(1.0, True))
 
-class Suite:
+class Suite(protocols.Suite):
     name, variant = "wordy", "test"
     def splits(self): return ["train"]
     def tasks(self, split):

@@ -14,9 +14,9 @@ from trace_bench.settings.registry import find
 from trace_bench.settings.schema import EnvSettings
 
 SUITE = """
-from trace_bench import RunContext, Task
+from trace_bench import RunContext, Suite, Task
 
-class Dice:
+class Dice(Suite):
     name, variant = "dice", "own"
     def __init__(self, run: RunContext): self.run = run
     def splits(self): return [f"{self.run.seed}/{self.run.budget}/{self.run.max_turns}"]

@@ -10,7 +10,7 @@ import pytest
 
 from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext
+from trace_bench.core.protocols import Method, RunContext
 from trace_bench.runner.api import _settings
 from trace_bench.settings.compose import compose, compose_all
 from trace_bench.settings.identity import identity, parts_of
@@ -42,7 +42,7 @@ class ToySettings:
     second: Gate | None = None
 
 
-class Toy:
+class Toy(Method):
     def __init__(self, settings: ToySettings) -> None:
         self.settings = settings
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext
+from trace_bench.core.protocols import Method, RunContext
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.settings.compose import compose
@@ -26,9 +26,9 @@ from trace_bench.settings.schema import EnvSettings, PartSettings
 
 SUITE = """
 from dataclasses import dataclass, field
-from trace_bench import RunContext
+from trace_bench import RunContext, Suite
 
-class Toy:
+class Toy(Suite):
     name, variant = "toy", "own"
     def __init__(self, size: int = 3, words: tuple[str, ...] = ("a",)):
         self.size, self.words = size, words
@@ -107,14 +107,18 @@ def test_the_facts_of_the_run_reach_a_factory_that_asks_for_them(here: Path) -> 
         ("desk_that_is_not_there:suite", {}, "the module desk_that_is_not_there cannot be import"),
         ("trace_bench.envs.gone.suite:Suite", {}, "the module trace_bench.envs.gone.suite cannot"),
         ("math:pi.digits", {}, "math has no attribute pi.digits; it has: as_integer_ratio, "),
-        ("{}:nothing", {}, "has no attribute nothing; it has: RunContext, Settings, Toy"),
+        ("{}:nothing", {}, "has no attribute nothing; it has: RunContext, Settings, Suite, Toy"),
         ("{}", {}, "allowed: module:attribute"),
         ("{}:toy", {"length": 4}, "unknown key 'env.length'; allowed: size"),
         ("{}:toy", {"size": "much"}, "env.size='much' is not allowed; allowed: a whole number"),
         ("{}:typed", {"size": 10}, "env.size=10 is not allowed; allowed: a whole number from 1 to"),
         ("{}:ready", {"size": 4}, "is an object, which takes no options; given: size"),
         ("{}:broken", {}, "raised OSError: no such desk. Change `env.factory`"),
-        ("{}:wrong", {}, "gives object, which is no Suite: it has no name, variant, splits"),
+        (
+            "{}:wrong",
+            {},
+            "gives object, which is no Suite: its class must inherit trace_bench.Suite",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_one_line_that_says_why(
@@ -199,7 +203,7 @@ class Word:
     weights: Any = None
 
 
-class Method:
+class Rounds(Method):
     """Its settings are the arguments of its constructor; a cache is none of them."""
 
     def __init__(self, rounds: int = 1, word: object = "a", _secret: int = 0) -> None:
@@ -211,7 +215,7 @@ class Method:
         return base
 
 
-class Slotted:
+class Slotted(Method):
     __slots__ = ("length",)
 
     def __init__(self, **anything: int) -> None:
@@ -230,18 +234,18 @@ def state(part: object) -> object:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (Method(3), Method(4)),
-        (Method(word=Word("a")), Method(word=Word("b"))),
-        (Method(word=[{"a": {1, 2}}]), Method(word=[{"a": {1, 3}}])),
-        (Method(word=np.zeros(3)), Method(word=np.ones(3))),
-        (Method(word=Word(weights=b"12")), Method(word=Word(weights=b"13"))),
-        (Method(word=len), Method(word=max)),
-        (Method(_secret=1), Method(_secret=2)),
+        (Rounds(3), Rounds(4)),
+        (Rounds(word=Word("a")), Rounds(word=Word("b"))),
+        (Rounds(word=[{"a": {1, 2}}]), Rounds(word=[{"a": {1, 3}}])),
+        (Rounds(word=np.zeros(3)), Rounds(word=np.ones(3))),
+        (Rounds(word=Word(weights=b"12")), Rounds(word=Word(weights=b"13"))),
+        (Rounds(word=len), Rounds(word=max)),
+        (Rounds(_secret=1), Rounds(_secret=2)),
         (Slotted(a=1), Slotted(a=1, b=1)),
-        (functools.partial(Method, 3), functools.partial(Method, 4)),
-        (functools.partial(Method, rounds=3), functools.partial(Method, rounds=4)),
-        (Method(word="x" * 9000), Method(word="x" * 8999 + "y")),
-        (Method(word=Method(1).fit), Method(word=Method(2).fit)),
+        (functools.partial(Rounds, 3), functools.partial(Rounds, 4)),
+        (functools.partial(Rounds, rounds=3), functools.partial(Rounds, rounds=4)),
+        (Rounds(word="x" * 9000), Rounds(word="x" * 8999 + "y")),
+        (Rounds(word=Rounds(1).fit), Rounds(word=Rounds(2).fit)),
     ],
 )
 def test_objects_of_other_arguments_are_other_runs(one: object, other: object) -> None:
@@ -251,21 +255,21 @@ def test_objects_of_other_arguments_are_other_runs(one: object, other: object) -
 
 
 def test_what_a_function_closes_over_counts() -> None:
-    def maker(rounds: int) -> Callable[[], Method]:
-        return lambda: Method(rounds)
+    def maker(rounds: int) -> Callable[[], Rounds]:
+        return lambda: Rounds(rounds)
 
     assert state(maker(3)) == state(maker(3)) != state(maker(4))
 
 
 def test_what_an_object_remembers_does_not_count() -> None:
-    used = Method(3)
+    used = Rounds(3)
     used.fit(None, None, None)
-    assert state(used) == state(Method(3)) == {"rounds": 3, "word": "a", "_secret": 0}
+    assert state(used) == state(Rounds(3)) == {"rounds": 3, "word": "a", "_secret": 0}
 
 
 def test_a_class_or_function_is_named_as_in_its_module() -> None:
-    part = given(Method)
-    assert part.label == f"{__name__}:Method"
+    part = given(Rounds)
+    assert part.label == f"{__name__}:Rounds"
     assert part.options == {"rounds": 1, "word": "a", "_secret": 0}
     assert part.origin is not None and part.origin.module == __name__
 
@@ -296,7 +300,7 @@ def test_a_class_may_say_that_it_is_not_scripted(value: bool) -> None:
 
 
 def test_an_object_without_end_is_refused() -> None:
-    endless = Method()
+    endless = Rounds()
     endless.word = endless
     with pytest.raises(UserError, match=r"nested more than 12 levels deep.*as options"):
         given(endless)
@@ -345,7 +349,8 @@ def test_an_installed_package_adds_names(tmp_path: Path, monkeypatch: pytest.Mon
     site = tmp_path / "site"
     site.mkdir()
     (site / "guest_pkg.py").write_text(
-        "class Idle:\n"
+        "import trace_bench\n"
+        "class Idle(trace_bench.Method):\n"
         "    def __init__(self, rounds: int = 1): self.rounds = rounds\n"
         "    def fit(self, base, tasks, lab): return base\n"
     )

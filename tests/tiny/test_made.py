@@ -16,7 +16,7 @@ import trace_bench
 from trace_bench.__main__ import main as run_main
 from trace_bench.core.chat import call_message, make_tool, text_message
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Solves, Suite, Synthesizes
+from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.tiny import MadeSettings, World, make
@@ -52,7 +52,7 @@ class Sums(ToySuite):
         return Task(task_id, "toy", split, found.seed, data)
 
 
-class Knows(ToyEnv, Solves):
+class Knows(ToyEnv):
     """Knows what is left to add, and gives up on a sum that is too large."""
 
     def solution(self) -> Sequence[Message]:
@@ -71,7 +71,7 @@ class Solved(Sums):
         raise AssertionError("its program knows better")
 
 
-class Makes(Sums, Synthesizes):
+class Makes(Sums):
     """Makes what it also holds out."""
 
     def capabilities(self) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 import trace_bench
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import TakesReport, Tracker
+from trace_bench.core.protocols import Tracker
 from trace_bench.trackers.jsonl import MOST_SAID, Metrics, Silent
 
 TRAINED = (
@@ -62,7 +62,7 @@ class Failing(Tracker):
             raise OSError(errno.ENOSPC, "No space\nleft")
 
 
-class Taking(Failing, TakesReport):
+class Taking(Failing):
     """One that also takes the report."""
 
     def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
@@ -88,7 +88,7 @@ def test_only_a_tracker_that_takes_the_report_has_it_made(tmp_path: Path) -> Non
     ):
         said: list[str] = []
         metrics = Metrics(tmp_path / "metrics.jsonl", tracker, said.append)
-        metrics.report(make)
+        metrics.hand_over(make)
         assert metrics.failure == failure and len(said) == (failure is not None)
         metrics.close()
     assert made == ["page"] * 2

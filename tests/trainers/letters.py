@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.protocols import Env, HasReference, Policy, RunContext, TrainingJob
+from trace_bench.core.protocols import Env, Policy, RunContext, Suite, TrainingJob
 from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
@@ -51,7 +51,7 @@ class LettersEnv(Env):
         pass
 
 
-class LettersSuite(HasReference):
+class LettersSuite(Suite):
     name, variant = "letters", "tests"
 
     def __init__(self, broken: Sequence[str] = ()) -> None:

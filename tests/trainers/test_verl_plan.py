@@ -225,7 +225,10 @@ def test_the_context_of_a_served_agent_must_be_stated() -> None:
 def test_fine_tuning_needs_a_trainer_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*jobs.CPU, "method=sft"]) == 2
     said = capsys.readouterr().err
-    assert "method=sft needs `FineTunes`" in said and "of the setting `trainer`, and verl" in said
+    assert (
+        "method=sft needs `Trainer.learner`" in said
+        and "of the setting `trainer`, and verl" in said
+    )
 
 
 def test_settings_that_only_local_has() -> None:

@@ -25,7 +25,7 @@ from trace_bench.core.checked import (
     takes_any,
 )
 from trace_bench.core.errors import TraceBenchError, UserError, attempt
-from trace_bench.core.protocols import RunContext, adopted, missing
+from trace_bench.core.protocols import RunContext, missing
 from trace_bench.core.text import described
 from trace_bench.core.types import to_json
 
@@ -87,19 +87,24 @@ class Factory:
         return {k: v for k, v in options.items() if k not in known or identifies(known[k])}
 
     def make(self, options: Mapping[str, Any], run: RunContext, group: str, kind: type) -> Any:
-        """Builds the object, see `protocols.adopted`. Raises UserError if it lacks members of the
-        protocol `kind`, and for any exception that a factory from outside the package raises."""
-        return self.adopted(self.target if self.finished else self._call(options, run, group), kind)
+        """Builds the object. Raises UserError if it is no complete `kind`, and for any exception
+        that a factory from outside the package raises."""
+        part = self.target if self.finished else self._call(options, run, group)
+        self.check(part, kind)
+        return part
 
-    def adopted(self, made: object, kind: type) -> Any:
-        """What was made, as a `kind`. Raises UserError if it lacks members of that protocol."""
-        if lacks := self.asked(lambda: missing(made, kind)):
-            raise UserError(
-                f"{self.where}={self.text} gives {type(made).__name__}, which is no {kind.__name__}"
-                f": it has no {', '.join(lacks)} (see trace_bench.core.protocols). Change "
-                f"`{self.where}`."
-            )
-        return adopted(made, kind)
+    def check(self, part: object, kind: type) -> None:
+        """Raises UserError for a part that does not inherit `kind`, or lacks members of it."""
+        if not isinstance(part, kind):
+            why = f"its class must inherit trace_bench.{kind.__name__}"
+        elif lacks := self.asked(lambda: missing(part, kind)):
+            why = f"it has no {', '.join(lacks)}"
+        else:
+            return
+        raise UserError(
+            f"{self.where}={self.text} gives {type(part).__name__}, which is no {kind.__name__}: "
+            f"{why}. Change `{self.where}`."
+        )
 
     def _call(self, options: Mapping[str, Any], run: RunContext, group: str) -> Any:
         cls, known = self._parameters()

@@ -18,18 +18,12 @@ from trace_bench.core.chat import call_json, make_call, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Env,
-    HasMilestones,
-    HasReference,
-    Solves,
+    Part,
     Suite,
-    Synthesizes,
-    abilities,
     make_env,
     members,
     perform,
     performed,
-    required,
-    written,
 )
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Step, StopReason, Task, to_json
@@ -54,12 +48,11 @@ class Checked:
 @dataclass
 class Report:
     """The results of all checks, and the upper and lower bound: the mean score of the reference
-    trajectories and of an agent that sends empty messages. `notes`: what is no fault."""
+    trajectories and of an agent that sends empty messages."""
 
     lines: list[Checked]
     reference: float | None  # None where there are none
     idle: float
-    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -73,7 +66,7 @@ class Report:
         ]
         best = "none" if self.reference is None else f"{self.reference:.3f}"
         anchors = f"mean similarity: reference {best}, idle {self.idle:.3f}"
-        return "\n".join([*rows, anchors, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([*rows, anchors])
 
 
 def check(suite: Suite, tasks: Sequence[Task]) -> Report:
@@ -82,11 +75,10 @@ def check(suite: Suite, tasks: Sequence[Task]) -> Report:
     classes = Checked("members of the classes are what their names say", len(parts))
     classes.faults = [fault for part, kind in parts for fault in _misshapen(part, kind)]
     lines = [classes, *_lines(suite, tasks, False)]
-    if isinstance(suite, Synthesizes):
+    if suite.has(Suite.synthetic):
         lines.append(_generates(suite))
-    best = _mean(suite, tasks, suite.reference) if isinstance(suite, HasReference) else None
-    notes = [note for part, kind in parts for note in _unused(part, kind)]
-    return Report(lines, best, _mean(suite, tasks, idle_actions), notes)
+    best = _mean(suite, tasks, suite.reference) if suite.has(Suite.reference) else None
+    return Report(lines, best, _mean(suite, tasks, idle_actions))
 
 
 def repeats(suite: Suite, tasks: Sequence[Task]) -> Checked:
@@ -116,14 +108,14 @@ def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Checked]
         ("a task is found again by its id and survives JSON", _task_round_trip),
         ("reset gives messages and valid tool schemas", _reset),
     ]
-    if isinstance(suite, HasReference):
+    if suite.has(Suite.reference):
         checks.append(("the reference earns the full score", _reference))
-    if any(isinstance(part, Solves) for part, _ in _parts(suite)):
+    if any(part.has(Env.solution) for part, kind in _parts(suite) if kind is Env):
         checks.append(("its solution solves it from anywhere", _solution))
     checks.append(REPEATS)
     checks.append(("bad tool calls are answered with an error message", _bad_calls))
     checks.append(("an idle agent's episode ends with a score", _idle))
-    if isinstance(suite, HasMilestones):
+    if suite.has(Suite.milestones):
         checks.append(("its score has the task's milestones, unmet", _milestones))
     checks.append(("close may be called twice", _close))
     yield from _run(suite, tasks, stop, checks)
@@ -145,17 +137,17 @@ def _run(
         yield line
 
 
-def _parts(suite: Suite) -> list[tuple[object, type]]:
+def _parts(suite: Suite) -> list[tuple[Part, type]]:
     """The suite and, if it can be made, an environment, with what they are."""
     try:
-        return [(suite, Suite), (make_env(suite), Env)]
+        return [(suite.unwrapped, Suite), (make_env(suite), Env)]
     except Exception:  # reported by every check that makes one
-        return [(suite, Suite)]
+        return [(suite.unwrapped, Suite)]
 
 
 def typical_actions(suite: Suite, task: Task) -> Sequence[Message]:
     """The reference trajectory; without one, every tool once without arguments, then a text."""
-    if isinstance(suite, HasReference):
+    if suite.has(Suite.reference):
         return suite.reference(task)
     names = [tool["function"]["name"] for tool in performed(suite, task)[0].tools]
     return [*map(make_call, names), text_message("That is done.")]
@@ -234,7 +226,7 @@ def _check_schema(tool: dict[str, Any]) -> str:
 
 
 def _reference(suite: Suite, task: Task) -> None:
-    assert isinstance(suite, HasReference)
+    assert suite.has(Suite.reference)
     steps = performed(suite, task, suite.reference(task))
     for step in steps:
         _check_step(step)
@@ -246,7 +238,7 @@ def _reference(suite: Suite, task: Task) -> None:
 def _solution(suite: Suite, task: Task) -> None:
     """From the start; and after each tool was called once, if the program can."""
     env = make_env(suite)
-    assert isinstance(env, Solves)
+    assert env.has(Env.solution)
     names = [tool["function"]["name"] for tool in env.reset(task).tools]
     for before in ([], [make_call(name) for name in names]):
         last = perform(env, task, before)[-1]
@@ -311,7 +303,7 @@ def _idle(suite: Suite, task: Task) -> None:
 
 
 def _milestones(suite: Suite, task: Task) -> None:
-    assert isinstance(suite, HasMilestones)
+    assert suite.has(Suite.milestones)
     listed = list(suite.milestones(task))
     _require(bool(listed), "milestones() names none")
     _require(not any(m.hit or m.similarity for m in listed), f"milestones() has met ones: {listed}")
@@ -327,7 +319,7 @@ def _close(suite: Suite, task: Task) -> None:
         env.close()
 
 
-def _generates(suite: Synthesizes) -> Checked:
+def _generates(suite: Suite) -> Checked:
     """Whether each capability has training tasks that can be begun."""
     line = Checked("capabilities() and synthetic() give tasks, the same for a seed")
     name = "capabilities()"
@@ -352,37 +344,22 @@ def _generates(suite: Synthesizes) -> Checked:
 def _misshapen(part: object, kind: type) -> list[str]:
     """Members of a class that inherits `kind` which cannot be what they should be, or look like a
     misspelt one."""
-    part = written(part)
-    if not isinstance(part, kind):
-        return []
-    cls, theirs, declaring = type(part).__name__, _members(type(part)), _declaring(kind)
+    cls, theirs, declared = type(part).__name__, _members(type(part)), members(kind)
     faults = []
     for name in dict.fromkeys([*theirs, *vars(part)]):
-        home = declaring.get(name)
-        if home is not None and isinstance(part, home):
-            if why := _fault(getattr(part, name, None), home, name):
+        if name in declared:
+            if why := _fault(getattr(part, name, None), kind, name):
                 faults.append(f"{cls}.{name} {why}")
-        elif home is None and name in theirs:
-            for like in get_close_matches(name, declaring.keys() - theirs, 1, _ALIKE):
-                home = declaring[like]
-                if callable(theirs[name]) is callable(vars(home).get(like)):
+        elif name in theirs:
+            for like in get_close_matches(
+                name, [n for n in declared if n not in theirs], 1, _ALIKE
+            ):
+                if callable(theirs[name]) is callable(vars(kind).get(like)):
                     faults.append(
-                        f"{cls}.{name} looks like `{like}` of trace_bench.{home.__name__}; give "
+                        f"{cls}.{name} looks like `{like}` of trace_bench.{kind.__name__}; give "
                         "it another name if it is not"
                     )
     return faults
-
-
-def _unused(part: object, kind: type) -> list[str]:
-    """Members that are named like those of a class which this one does not inherit."""
-    part = written(part)
-    declaring, needed = _declaring(kind), required(kind)
-    return [
-        f"{type(part).__name__}.{name} is not used: its class does not inherit "
-        f"trace_bench.{declaring[name].__name__}"
-        for name in _members(type(part))
-        if name in declaring and not isinstance(part, declaring[name]) and name not in needed
-    ]
 
 
 def _members(cls: type) -> dict[str, Any]:
@@ -390,11 +367,6 @@ def _members(cls: type) -> dict[str, Any]:
     theirs = [c for c in reversed(cls.__mro__) if c is not object]
     theirs = [c for c in theirs if not c.__module__.startswith("trace_bench.core.protocols")]
     return {n: v for c in theirs for n, v in vars(c).items() if not n.startswith("_")}
-
-
-def _declaring(kind: type) -> dict[str, type]:
-    """What declares each member of a kind and of its abilities."""
-    return {name: home for home in (*abilities(kind), kind) for name in members(home)}
 
 
 def _fault(value: object, home: type, name: str) -> str | None:

@@ -12,14 +12,14 @@ from zlib import crc32
 
 from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import EpisodeError, UserError, unknown
-from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Synthesizes
+from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Step, StopReason, Task
 from trace_bench.envs import SplitsByNumber
 
 SYNTHETIC, CONTRAST = "synthetic", 0.2  # the split of made tasks, and the share of contrast cases
 
 
-class Game(Solves):
+class Game(Env):
     """The game's end, `steps` calls, and a message without a call end an episode. `reset` sets
     `_game` and `_left`."""
 
@@ -62,7 +62,7 @@ class Game(Solves):
             return f"ValueError: {error}"
 
 
-class GameSuite(HasReference, HasMilestones, Synthesizes, SplitsByNumber):
+class GameSuite(SplitsByNumber):
     """A suite of games, with a capability's seeds as further tasks
     ("name/variant/synthetic/CAPABILITY/7"). `skills`: the capabilities that a game may need."""
 

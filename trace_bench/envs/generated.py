@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trace_bench.core.protocols import Env, HasReference, Synthesizes
-from trace_bench.core.types import Message, Task
+from trace_bench.core.protocols import Env, Suite
+from trace_bench.core.types import Message, Step, Task
 
 NAMES = ("make_task", "reference", "Env")
 SPLIT = "seeds"
 _SHOWN = 16  # number of tasks in the split; further ones are made by seed
 
 
-class GeneratedSuite(Synthesizes, HasReference):
+class GeneratedSuite(Suite):
     """`name`: capability and attempt, unique in a run.
 
     Raises ValueError that names what the source does not define."""
@@ -53,8 +53,22 @@ class GeneratedSuite(Synthesizes, HasReference):
         return Task(f"{env}/{seed}", env, SPLIT, seed, data)
 
     def make(self) -> Env:
-        made: Env = self._space["Env"]()
-        return made
+        return _Generated(self._space["Env"]())
 
     def reference(self, task: Task) -> Sequence[Message]:
         return list(self._space["reference"](dict(task.data)))
+
+
+class _Generated(Env):
+    """What a program's environment has: `reset` and `step`."""
+
+    def __init__(self, inside: Any) -> None:
+        self._inside = inside
+
+    def reset(self, task: Task) -> Step:
+        step: Step = self._inside.reset(task)
+        return step
+
+    def step(self, action: Message) -> Step:
+        step: Step = self._inside.step(action)
+        return step

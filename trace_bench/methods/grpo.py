@@ -15,14 +15,14 @@ from typing import Any, Literal
 
 from trace_bench.checklists.rewards import Cm2Settings
 from trace_bench.core.protocols import (
-    AssignsAdvantages,
-    HasChecklist,
     Lab,
     Method,
     MethodPlan,
     Need,
     Phase,
     PlannedRun,
+    Suite,
+    Trainer,
     TrainingJob,
 )
 from trace_bench.core.store import stable_seed
@@ -99,13 +99,13 @@ def one_training(run: PlannedRun, name: str) -> MethodPlan:
 
 CHECKLISTS = Need(
     "env",
-    HasChecklist,
+    Suite.checklist,
     "docs/checklists.md",
     "Set `env` to recorded, with `env.folder` a folder of recorded dialogues.",
 )
 ADVANTAGES = Need(
     "trainer",
-    AssignsAdvantages,
+    Trainer.check_assignment,
     "docs/trainers.md",
     "It would train on the similarity instead of the checklists.",
 )
@@ -123,6 +123,6 @@ class Cm2(Method):
         return train_once("cm2", base, tasks, lab, assignment=dataclasses.asdict(self.settings))
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        if isinstance(run.trainer, AssignsAdvantages):
+        if run.trainer.has(Trainer.check_assignment):
             run.trainer.check_assignment(dataclasses.asdict(self.settings))
         return dataclasses.replace(one_training(run, "cm2"), needs=(CHECKLISTS, ADVANTAGES))

@@ -1,9 +1,9 @@
 """Making: synthetic tasks of a capability, self-tested before use (step 4 of TRACE; other methods
 make them too).
 
-The suite brings the generator (`Synthesizes`). This module draws seeds from it, keeps the wanted
-share of contrast cases, and throws away what fails the self-test: the reference must earn the full
-reward, doing nothing must not. No rollout is spent here, since no agent acts.
+The suite brings the generator (`Suite.synthetic`). This module draws seeds from it, keeps the
+wanted share of contrast cases, and throws away what fails the self-test: the reference must earn
+the full reward, doing nothing must not. No rollout is spent here, since no agent acts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Need, Suite, Synthesizes, performed
+from trace_bench.core.protocols import Need, Suite, performed
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Task
 
@@ -30,7 +30,7 @@ LOOKED_AT = 200  # tasks without a contrast case among them: the generator makes
 
 GENERATOR = Need(
     "env",
-    Synthesizes,
+    Suite.synthetic,
     "docs/environments.md",
     "With method.synthesis=select the training tasks are trained on instead; with "
     "llm.generator.by=endpoint a model writes environments.",
@@ -58,9 +58,9 @@ class Mix:
     level: int = 0
 
 
-def generator(suite: Suite) -> Synthesizes:
+def generator(suite: Suite) -> Suite:
     """The suite as a generator of synthetic tasks; UserError if it is none."""
-    if not isinstance(suite, Synthesizes):
+    if not suite.has(Suite.synthetic):
         raise UserError(
             f"there are no synthetic tasks for {suite.name}/{suite.variant}: that suite has no "
             "generator of them. Change `env` or `method`. With method=trace, "
@@ -86,7 +86,7 @@ def script(replies: Sequence[Message], then: Message) -> Iterator[Message]:
 
 def self_test(suite: Suite, task: Task) -> str | None:
     """What is wrong with the task or with its reference, if it has one; None: it is fit for use."""
-    if isinstance(suite, HasReference):
+    if suite.has(Suite.reference):
         reference = play(suite, task, suite.reference(task), IDLE)
         if reference is None or reference.similarity < FULL or not reference.success:
             return f"the reference earns {reference and reference.similarity}"
@@ -153,7 +153,7 @@ def draw(
 
 def _by_length(suite: Suite, pool: Sequence[Task], level: int) -> Task:
     """The task with the longest (level > 0) or shortest reference; the first one without any."""
-    if len(pool) == 1 or not isinstance(suite, HasReference):
+    if len(pool) == 1 or not suite.has(Suite.reference):
         return pool[0]
     lengths = [len(suite.reference(task)) for task in pool]
     return pool[lengths.index(max(lengths) if level > 0 else min(lengths))]

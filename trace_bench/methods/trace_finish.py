@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trace_bench.core.protocols import (
-    ContinuesAdapters,
     Lab,
     Method,
     MethodPlan,
     Need,
     PlannedRun,
+    Trainer,
     TrainingJob,
 )
 from trace_bench.core.store import stable_seed
@@ -28,7 +28,7 @@ from trace_bench.trainers.record import start_of
 
 NAME = "finish"
 SHARE = 0.25  # of the budget for GRPO on the target's training tasks (ours)
-GOES_ON = Need("trainer", ContinuesAdapters, "docs/trainers.md")
+GOES_ON = Need("trainer", Trainer.check_start, "docs/trainers.md")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, Lab, Need
+from trace_bench.core.protocols import Lab, Need, Trainer
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HERE = Need(
     "trainer",
-    FineTunes,
+    Trainer.learner,
     "docs/trainers.md",
     "This method fine-tunes in this process. Set `trainer` to local.",
 )
@@ -59,7 +59,7 @@ class Tuning:
         sequences: Callable[[int], Sequence[Tokens]],
     ) -> None:
         trainer = lab.trainer
-        if not isinstance(trainer, FineTunes):
+        if not trainer.has(Trainer.learner):
             raise UserError("This method fine-tunes in this process. Set `trainer` to local.")
         self.name, self.base, self.lab, self.settings = name, base, lab, settings
         self.given, self.sequences = given, sequences

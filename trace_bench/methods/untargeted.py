@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trace_bench.core.protocols import Lab, Method, MethodPlan, Need, PlannedRun, Synthesizes
+from trace_bench.core.protocols import Lab, Method, MethodPlan, Need, PlannedRun, Suite
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.grpo import one_training, train_once
 from trace_bench.methods.making import Mix, TaskSettings, draw, generator, interleave
 
 GENERATOR = Need(
     "env",
-    Synthesizes,
+    Suite.synthetic,
     "docs/environments.md",
     "With method=grpo its training tasks are trained on instead.",
 )

@@ -15,16 +15,7 @@ from typing import Any
 
 from trace_bench.core.decode import score_of
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError, attempt
-from trace_bench.core.protocols import (
-    ActsTogether,
-    Env,
-    OnEpisode,
-    Policy,
-    RoutesTurns,
-    Suite,
-    TurnReply,
-    TurnRequest,
-)
+from trace_bench.core.protocols import Env, OnEpisode, Policy, Router, Suite, TurnReply, TurnRequest
 from trace_bench.core.text import described
 from trace_bench.core.types import (
     AgentSpec,
@@ -158,7 +149,8 @@ class _Playing:
         policy, agent = self.player.policy, self.batch.agent
         self.policy = policy
         self.router = make_router(agent, policy) if self.batch.route is None else None
-        self.turns = self.router if isinstance(self.router, RoutesTurns) else None
+        every_turn = self.router is not None and self.router.has(Router.next)
+        self.turns = self.router if every_turn else None
         self.sums = MergedSums(policy, agent)
         self.live: dict[int, _Live] = {}
         self.done: dict[int, Trajectory] = {}
@@ -233,7 +225,7 @@ class _Playing:
         """Makes the resets and steps that are due, suite by suite."""
         for group in grouped(due, lambda one: id(one[0].suite)).values():
             suite = group[0][0].suite
-            if suite.asks_user() and not isinstance(suite, ActsTogether):
+            if suite.asks_user() and not suite.has(Suite.act):
                 for episode, what in group:
                     self._in_thread(
                         partial(steps.step_one, episode.env, what), partial(self._stepped, episode)
@@ -324,7 +316,7 @@ class _Playing:
             )
         )
 
-    def _switched(self, episode: _Live, turns: RoutesTurns) -> bool:
+    def _switched(self, episode: _Live, turns: Router) -> bool:
         """Chooses the adapter for an episode's next turn; False if that failed the episode."""
         said = [m for turn in episode.turns for m in (*turn.messages, turn.reply)]
         every = [*said, *episode.pending]

@@ -15,7 +15,7 @@ from typing import Any
 from trace_bench.core.decode import step_of
 from trace_bench.core.errors import EpisodeError, SourceError, TraceBenchError, attempt
 from trace_bench.core.limits import Unreadable
-from trace_bench.core.protocols import ActsTogether, Env, Suite, make_env
+from trace_bench.core.protocols import Env, Suite, make_env
 from trace_bench.core.store import disk_errors
 from trace_bench.core.text import without_password, without_surrogates
 from trace_bench.core.types import Boundary, Message, Score, Step, Task, Turn
@@ -63,8 +63,8 @@ def deadline(seconds: float) -> Iterator[None]:
 
 def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]:
     """Many resets and steps of one suite's environments, in this thread: together where the suite
-    `ActsTogether`, else each when its result is asked for."""
-    if not isinstance(suite, ActsTogether):
+    `Suite.act`, else each when its result is asked for."""
+    if not suite.has(Suite.act):
         return (step_one(env, what) for env, what in due)
     made = [call for call in due if not isinstance(call[0], Unmade)]
     found = iter(_together(suite, made) if made else ())
@@ -81,7 +81,7 @@ def opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step | BaseException
             close(env)
 
 
-def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | BaseException]:
+def _together(suite: Suite, due: Sequence[Due]) -> Sequence[Step | BaseException]:
     """One result per call, in order. Raises UserError for a sandbox that does not work."""
     found = attempt(lambda: list(suite.act(due)))
     if isinstance(found, SourceError):  # a generated environment that no longer loads

@@ -13,15 +13,7 @@ from typing import Any
 import torch
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import (
-    HoldsModel,
-    Prompt,
-    RanksLabels,
-    ShowsState,
-    State,
-    TurnReply,
-    TurnRequest,
-)
+from trace_bench.core.protocols import Policy, Prompt, State, TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Tool, grouped
 from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
@@ -34,7 +26,7 @@ from trace_bench.policies.talk import Talk, Thoughts
 _STATES = 1024  # prompts whose states are remembered
 
 
-class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
+class LocalPolicy(Policy):
     """A model in this process.
 
     `batch`: live episodes, and the most rows in one forward call; memory for keys and values grows
@@ -136,6 +128,9 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         if tools:
             self.chat.check_tools(messages, tools)
         return len(self.chat.first(messages, tools))
+
+    def holds_model(self) -> bool:
+        return True
 
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]

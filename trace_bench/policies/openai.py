@@ -21,7 +21,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Unreadable
-from trace_bench.core.protocols import RanksLabels, TurnReply, TurnRequest
+from trace_bench.core.protocols import Policy, TurnReply, TurnRequest
 from trace_bench.core.store import read_object, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Turn
 from trace_bench.llm.client import Client, Endpoint, LLMError
@@ -37,7 +37,7 @@ PROBATION = 60.0  # seconds until a server that did not answer is tried again
 TOP = 20  # the most likely tokens to request when ranking labels
 
 
-class OpenAIPolicy(RanksLabels):
+class OpenAIPolicy(Policy):
     """`model`: the base model's name on the servers; `extra`: further fields of every request;
     `chat`: reads the sampled ids in place of the servers' parsers; `keep`: it renders the prompts
     too, with all thoughts. No server is asked before `try_turn` or `load`, which raise UserError if

@@ -8,7 +8,7 @@ from typing import Any
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Policy, RunContext, TurnReply, TurnRequest
+from trace_bench.core.protocols import Policy, RunContext, Suite, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool, Turn
 
@@ -64,7 +64,7 @@ class IdlePolicy(ScriptedPolicy):
 class ReferencePolicy(ScriptedPolicy):
     """Replays each task's reference trajectory, then sends empty messages: the upper bound."""
 
-    def __init__(self, suite: HasReference) -> None:
+    def __init__(self, suite: Suite) -> None:
         super().__init__()
         self._suite = suite
         self._script: dict[int, list[Message]] = {}
@@ -87,11 +87,11 @@ def reference(run: RunContext) -> ReferencePolicy:
     Scripted, so it works with method=base only.
 
     Raises UserError for a suite without references."""
-    if not isinstance(run.suite, HasReference):
+    if run.suite is None or not run.suite.has(Suite.reference):
         name = "this suite" if run.suite is None else f"{run.suite.name}/{run.suite.variant}"
         raise UserError(
-            f"policy=reference replays reference trajectories, and {name} has none (HasReference: "
-            "reference, see docs/environments.md). Change `policy`."
+            f"policy=reference replays reference trajectories, and {name} has none "
+            "(Suite.reference, see docs/environments.md). Change `policy`."
         )
     return ReferencePolicy(run.suite)
 

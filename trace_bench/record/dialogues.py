@@ -15,15 +15,7 @@ from trace_bench.checklists.judges import ChecklistProgress, ProgramJudge, Scene
 from trace_bench.checklists.sources import of_reference, rewarded_in, spread
 from trace_bench.checklists.talk import UserTurn, text_of, turns_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    HasChecklist,
-    HasReference,
-    Suite,
-    conversation,
-    make_env,
-    perform,
-    performed,
-)
+from trace_bench.core.protocols import Suite, conversation, make_env, perform, performed
 from trace_bench.core.store import Lines, canonical, read_object, stable_seed, write_json
 from trace_bench.core.types import Message, Milestone, Task
 from trace_bench.envs.recorded.data import META, Record, read_record
@@ -31,7 +23,7 @@ from trace_bench.envs.recorded.data import META, Record, read_record
 
 def of_suite(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record | None]]:
     """(uuid, the dialogue) of each task's reference; None for one that does not succeed."""
-    if not isinstance(suite, HasReference):
+    if not suite.has(Suite.reference):
         raise UserError(f"{suite.name}/{suite.variant} has no references to record. Change `env`.")
     for task in tasks:
         yield task.id, _of_reference(suite, task)
@@ -43,12 +35,12 @@ def held_out(suite: Suite, splits: Sequence[str]) -> set[str]:
     scenarios = set()
     for split in splits:
         for task in suite.tasks(split):
-            actions = suite.reference(task) if isinstance(suite, HasReference) else ()
+            actions = suite.reference(task) if suite.has(Suite.reference) else ()
             scenarios.add(scenario_of(conversation(performed(suite, task, actions), actions)))
     return scenarios
 
 
-def _of_reference(suite: HasReference, task: Task) -> Record | None:
+def _of_reference(suite: Suite, task: Task) -> Record | None:
     actions = suite.reference(task)
     with closing(make_env(suite)) as env:
         steps = perform(env, task, actions)
@@ -75,7 +67,7 @@ def _checklist(
 ) -> Checklist:
     """The suite's own checklist, laid over the turns; without one, of what was rewarded, or of all
     calls and replies if the suite does not say where its milestones were met."""
-    if not isinstance(suite, HasChecklist):
+    if not suite.has(Suite.checklist):
         placed = any(m.place is not None for m in milestones)
         return of_reference(turns, rewarded_in(turns, first, milestones) if placed else None)
     items = [list(turn) for turn in suite.checklist(task)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from trace_bench.core.protocols import Policy, Prompt, Router, RoutesTurns
+from trace_bench.core.protocols import Policy, Prompt, Router
 from trace_bench.core.store import Lines, stable_seed
 from trace_bench.core.types import (
     AdapterRef,
@@ -298,7 +298,7 @@ def choices(
     if agent.router is None:
         return [router.route((), ())] * len(tasks)
     asks = any(suite.asks_user() for suite in player.suites)
-    if router.waits or isinstance(router, RoutesTurns) or asks:
+    if router.waits or router.has(Router.next) or asks:
         return None
     choices: list[Choice | BaseException] = []
     for first in range(0, len(tasks), player.policy.capacity):

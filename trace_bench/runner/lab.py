@@ -18,12 +18,11 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Hear,
     PlayElsewhere,
+    Policy,
     Prompt,
-    ShowsState,
     Source,
     State,
     Suite,
-    TakesBack,
     Tracker,
     Trainer,
 )
@@ -71,7 +70,7 @@ class NamedCall:
     @property
     def goes_back(self) -> bool:
         """Whether its lost episodes can be run again at the next start."""
-        return self.by is None or isinstance(self.by, TakesBack)
+        return self.by is None or self.by.has(PlayElsewhere.take_back)
 
     def missing(self) -> list[int]:
         return [i for i in range(len(self.batch)) if i not in self.there]
@@ -159,9 +158,9 @@ class RunLab:
         return out
 
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
-        """The base model's hidden states of prompts (`ShowsState`), which cost no rollout."""
+        """The base model's hidden states of prompts, which cost no rollout."""
         policy = self.player.policy
-        if not isinstance(policy, ShowsState):
+        if not policy.has(Policy.prompt_states):
             raise UserError(
                 "the method reads the base model's hidden state, and this policy does not show "
                 f"it. {AT_SERVERS}"
@@ -291,7 +290,7 @@ class RunLab:
         lost = call.lost(stored)
         if len(lost) <= self.max_lost * count:
             return
-        if isinstance(call.by, TakesBack):
+        if call.by is not None and call.by.has(PlayElsewhere.take_back):
             kept = stored.keys() - set(lost)
             call.by.take_back([i for i in range(count) if i not in kept])
         self.ledger.take_back(call.name, lost)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trace_bench.core.beginning import base_agent
 from trace_bench.core.errors import BudgetExceeded, UserError, outlasting
-from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
+from trace_bench.core.protocols import Method, Suite, Tracker, Yardstick
 from trace_bench.core.run_files import AGENT, CONFIG, FAULTS, LOWER, SUMMARY, UNTOLD, UPPER
 from trace_bench.core.store import read_lines, write_json, write_text
 from trace_bench.core.summary import Summary, TrainedApart, read_summary
@@ -228,7 +228,7 @@ def _phases(run: _InProgress, base: AgentSpec) -> AgentSpec:
     """Runs the phases: base agent, scripted bounds, method, trained agent, adapters, router."""
     bench, evaluation, lab = run.bench, run.evaluation, run.lab
     evaluation.base(base)
-    names = [*LOWER, *(UPPER if isinstance(bench.suite, HasReference) else ())]
+    names = [*LOWER, *(UPPER if bench.suite.has(Suite.reference) else ())]
     evaluation.floors(build.scripted_policies(bench.context, names))
     with run.clock.phase("method"):
         run.progress.phase("method")

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from trace_bench.core.beginning import Beginning, read_beginning
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
-    ContinuesAdapters,
     Method,
     MethodPlan,
     Need,
     PlannedRun,
     Policy,
-    ShowsState,
     Suite,
     Trainer,
-    members,
+    overrides,
 )
 from trace_bench.core.run_files import DEMONSTRATED, FLOORS
 from trace_bench.core.store import read_if_there
@@ -33,7 +32,7 @@ from trace_bench.trainers.record import start_of
 
 STATES = Need(
     "policy",
-    ShowsState,
+    Policy.prompt_states,
     "docs/routing.md",
     "The router of the `agent` that the run begins with reads hidden states, which servers do not "
     "show. Set `policy` to local.",
@@ -107,20 +106,25 @@ def check_needs(
             "base."
         )
     acting = policy.declared if built is None else type(built)
-    has = {"env": type(suite), "trainer": type(trainer), "policy": acting}
     for need in plan.needs:
-        one_of = tuple(filter(None, (need.protocol, need.instead)))
-        if has[need.group] is not Policy and not issubclass(has[need.group], one_of):
+        one_of = [a for a in (need.ability, need.instead) if a is not None]
+        if need.group == "policy":
+            able = acting is Policy or any(overrides(acting, a) for a in one_of)
+        else:
+            part = suite if need.group == "env" else trainer
+            able = any(part.has(a) for a in one_of)
+        if not able:
             raise _lacking(need, one_of, parts, suite)
 
 
-def _lacking(need: Need, one_of: Iterable[type], parts: Parts, suite: Suite) -> UserError:
+def _lacking(
+    need: Need, one_of: Iterable[Callable[..., Any]], parts: Parts, suite: Suite
+) -> UserError:
     part = parts[need.group].label
     if need.group == "env":
         part = f"{suite.name}/{suite.variant}"
     hint = f" {need.hint}" if need.hint else ""
-    named = ((p.__name__, ", ".join(members(p))) for p in one_of)
-    wanted = " or ".join(f"`{name}` ({own})" if own else f"`{name}`" for name, own in named)
+    wanted = " or ".join(f"`{ability.__qualname__}`" for ability in one_of)
     return UserError(
         f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and {part} "
         f"does not have it.{hint} {need.page} explains it. Change `{need.group}` or `method`."
@@ -244,10 +248,10 @@ def check_beginning(
         )
     if not plan.trains or (start := start_of(beginning.agent)) is None:
         return
-    if not isinstance(trainer, ContinuesAdapters):
+    if not trainer.has(Trainer.check_start):
         raise UserError(
             f"the agent has the adapter {start.name}, and {type(trainer).__name__} does not train "
-            "on from one (`ContinuesAdapters`: check_start, see docs/trainers.md). Change "
+            "on from one (`Trainer.check_start`, see docs/trainers.md). Change "
             "`trainer` or `agent`."
         )
     trainer.check_start(start)

@@ -248,7 +248,7 @@ def _hand_over(folder: Path, metrics: Metrics) -> None:
             write_text(page, build(*find([folder]), MOST_BYTES)[0])
             return held_out(folder), page
 
-        metrics.report(make)
+        metrics.hand_over(make)
 
 
 def held_out(folder: Path) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from trace_bench.sandbox.engine import COMMAND, Engine, Sandbox
 from trace_bench.sandbox.podman import Podman
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import encode
-from trace_bench.sandbox.suite import remote, sandboxed
+from trace_bench.sandbox.suite import SandboxedSuite, remote
 from trace_bench.sandbox.workers import ProcessTransport, Transport
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import EnvSettings, SandboxSettings
@@ -105,7 +105,7 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, env: EnvSettings, lo
     pool = make_pool(engine(sandbox, image, env.python), sandbox, worker, ask, log)
     try:
         if part.declared.lists_tasks_here:
-            return sandboxed(part.make(run), pool)
+            return SandboxedSuite(part.make(run), pool)
         return remote(pool)
     except BaseException:
         pool.close()

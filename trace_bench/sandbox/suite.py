@@ -1,9 +1,8 @@
 """A suite whose episodes run in a sandbox's workers. It behaves like a suite in this process and
-has the same abilities as the suite inside, which its class inherits."""
+has the same abilities as the suite inside."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,17 +10,9 @@ from trace_bench.core.decode import convert, messages_of
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import (
-    ActsTogether,
     Env,
-    Forwards,
-    HasChecklist,
-    HasMilestones,
-    HasReference,
+    Lender,
     Suite,
-    Synthesizes,
-    abilities,
-    forwards,
-    members,
 )
 from trace_bench.core.text import is_name
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
@@ -60,12 +51,34 @@ class SandboxedEnv(Env):
         return self._pool.act([(self.episode, call)])[0]
 
 
-class SandboxedSuite(Forwards, Suite):
+ABILITIES: Mapping[str, Callable[..., Any]] = {
+    f.__name__: f
+    for f in (Suite.reference, Suite.milestones, Suite.checklist, Suite.capabilities,
+              Suite.synthetic)
+}  # fmt: skip
+"""What a sandboxed suite takes over from the suite inside; a worker reports the names."""
+
+
+class SandboxedSuite(Suite):
     """The pool's workers run the episodes; all else is answered by the suite `inside`."""
 
     def __init__(self, inside: Suite, pool: Pool) -> None:
-        super().__init__(inside)
-        self._pool = pool
+        self.inside, self._pool = inside, pool
+        self.name, self.variant, self.larger = inside.name, inside.variant, inside.larger
+        self.tag_keys, self.world_key, self.typical = (
+            inside.tag_keys,
+            inside.world_key,
+            inside.typical,
+        )
+
+    def has(self, ability: Callable[..., Any]) -> bool:
+        """As the suite inside; of one that asks nobody, a turn's calls are one message. Where a
+        user is asked, each call ends by itself, as each is made in a thread of its own."""
+        return not self.asks_user() if ability is Suite.act else self.inside.has(ability)
+
+    @property
+    def unwrapped(self) -> Suite:
+        return self.inside.unwrapped
 
     def make(self) -> Env:
         return SandboxedEnv(self._pool)
@@ -73,53 +86,61 @@ class SandboxedSuite(Forwards, Suite):
     def close(self) -> None:
         self._pool.close()
 
-
-class _Together(SandboxedSuite, ActsTogether):
-    """One that asks nobody: a turn's calls are one message. Where a user is asked, each call ends
-    by itself, as each is made in a thread of its own."""
-
     def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> list[Step | Exception]:
-        made = []
+        batch = []
         for env, what in calls:
             assert isinstance(env, SandboxedEnv)
-            made.append((env.episode, _call(what)))
+            batch.append((env.episode, _call(what)))
         out: list[Step | Exception] = []
-        for (env, _), result in zip(calls, self._pool.act(made), strict=True):
+        for (env, _), result in zip(calls, self._pool.act(batch), strict=True):
             try:
                 out.append(_step(env, result))  # type: ignore[arg-type]
             except EpisodeError as error:
                 out.append(error)
         return out
 
+    def splits(self) -> Sequence[str]:
+        return self.inside.splits()
 
-def abilities_of(suite: Suite) -> tuple[type, ...]:
-    """What a sandboxed suite takes over from the suite inside; a worker reports the names."""
-    return tuple(a for a in abilities(Suite) if isinstance(suite, a) and a is not ActsTogether)
+    def tasks(self, split: str) -> Sequence[Task]:
+        return self.inside.tasks(split)
 
+    def task(self, task_id: str) -> Task:
+        return self.inside.task(task_id)
 
-def sandboxed(inside: Suite, pool: Pool) -> SandboxedSuite:
-    """A suite that lists its tasks in this process, with its episodes in the pool's workers."""
-    return _class_with(abilities_of(inside), inside.asks_user())(inside, pool)
+    def about(self) -> Mapping[str, Any]:
+        return self.inside.about()
+
+    def asks_user(self) -> bool:
+        return self.inside.asks_user()
+
+    def lender(self, split: str) -> Lender | None:
+        return self.inside.lender(split)
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        return self.inside.reference(task)
+
+    def milestones(self, task: Task) -> Sequence[Milestone]:
+        return self.inside.milestones(task)
+
+    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
+        return self.inside.checklist(task)
+
+    def capabilities(self) -> Sequence[str]:
+        return self.inside.capabilities()
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        return self.inside.synthetic(capability, seed)
 
 
 def remote(pool: Pool, generated: str | None = None) -> SandboxedSuite:
     """A suite that exists only in its worker, such as a benchmark with its own packages.
     `generated`: its name if it comes from generated code; it can then take no other. Raises
     UserError for facts or tasks that are not its own or break a limit."""
-    inside = _Remote(pool, generated)
-    inherited = tuple(a for a in abilities_of(inside) if a.__name__ in inside.abilities)
-    return _class_with(inherited, inside.asks_user())(inside, pool)
+    return SandboxedSuite(_Remote(pool, generated), pool)
 
 
-@functools.lru_cache(maxsize=32)
-def _class_with(inherited: tuple[type, ...], asks: bool) -> type[SandboxedSuite]:
-    base = SandboxedSuite if asks else _Together
-    names = {name for protocol in (Suite, *inherited) for name in members(protocol)}
-    own = forwards(names - vars(SandboxedSuite).keys())
-    return type("SandboxedSuite", (base, *inherited), own)
-
-
-class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes):
+class _Remote(Suite):
     """The suite in a worker, by remote calls. `abilities`: the names of those that it has."""
 
     def __init__(self, pool: Pool, generated: str | None) -> None:
@@ -137,6 +158,9 @@ class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes):
         self.abilities = _names(about["abilities"])
         self._splits, self._about = _names(about["splits"]), dict(about["about"])
         self._asks = bool(about["asks_user"])
+
+    def has(self, ability: Callable[..., Any]) -> bool:
+        return ability.__name__ in self.abilities
 
     def _read(self, member: str, read: Callable[[Any], T], *given: Any) -> T:
         """What the member of the suite in the worker returns, read by `read`. Raises UserError

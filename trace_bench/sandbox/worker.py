@@ -37,11 +37,11 @@ from trace_bench.core import VERSION
 from trace_bench.core.errors import EpisodeError, attempt
 from trace_bench.core.factory import load
 from trace_bench.core.limits import Unreadable
-from trace_bench.core.protocols import RunContext, Suite, adopted, make_env, members
+from trace_bench.core.protocols import RunContext, Suite, make_env
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, boundary_of
 from trace_bench.sandbox.protocol import MAX_LINE, PROTOCOL, code_hash, decode, encode, step_to_json
-from trace_bench.sandbox.suite import abilities_of
+from trace_bench.sandbox.suite import ABILITIES
 
 
 class Channel:
@@ -150,7 +150,7 @@ class Serving:
 
     def _answer(self, member: str, given: Sequence[Any]) -> Any:
         """What a member of the suite returns: its tasks, or what it is able to."""
-        known = {"tasks", "task", *(m for a in abilities_of(self.suite) for m in members(a))}
+        known = {"tasks", "task", *self._abilities()}
         if member not in known:
             raise ValueError(f"unknown call {member!r}")
         values = [Task(**value) if isinstance(value, dict) else value for value in given]
@@ -163,10 +163,13 @@ class Serving:
             "name": suite.name,
             "variant": suite.variant,
             "splits": list(suite.splits()),
-            "abilities": [ability.__name__ for ability in abilities_of(suite)],
+            "abilities": self._abilities(),
             "about": dict(suite.about()),
             "asks_user": suite.asks_user(),
         }
+
+    def _abilities(self) -> list[str]:
+        return [name for name, ability in ABILITIES.items() if self.suite.has(ability)]
 
     def _close(self, episode: Any) -> None:
         if (env := self.episodes.pop(episode, None)) is None:
@@ -231,7 +234,10 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
         exec(compile(message["source"], "<environment>", "exec"), space)
         if start["kind"] == "generated":
             return GeneratedSuite(start["name"], space)
-        return adopted(space["suite"](), Suite)
+        suite = space["suite"]()
+        if not isinstance(suite, Suite):
+            raise TypeError(f"{type(suite).__name__} must inherit trace_bench.Suite")
+        return suite
 
     if isinstance(suite := attempt(made), BaseException):
         channel.send({"id": message.get("id"), "error": described(suite)})

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_bench.core.protocols import RoutesTurns, TurnReply, TurnRequest
+from trace_bench.core.protocols import Router, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message
 from trace_bench.play.steps import with_guidance
@@ -176,7 +176,7 @@ class LocalEngine:
         else:
             messages = new_messages(ask)
             ticket.episode, ticket.adapter = kept
-            if ticket.model.routed and isinstance(self._router, RoutesTurns):
+            if ticket.model.routed and self._router.has(Router.next):
                 ticket.adapter = self._adapter(ask, ticket.model)
         seed = ask.seed if ask.seed is not None else stable_seed("serve", ticket.episode)
         how = (ticket.adapter, seed % 2**63, ask.temperature, ask.most or self._most)

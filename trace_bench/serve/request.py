@@ -19,7 +19,7 @@ from trace_bench.core.chat import call_json
 from trace_bench.core.checked import number
 from trace_bench.core.decode import convert, shaped
 from trace_bench.core.limits import Limits, Unreadable, fault_of, read
-from trace_bench.core.protocols import Router, RoutesTurns
+from trace_bench.core.protocols import Router
 from trace_bench.core.store import canonical
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import Message, Tool
@@ -233,7 +233,7 @@ def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
     roles = [m["role"] for m in ask.messages]
     first = roles.index("user") if "user" in roles else 0
     opening = roles.index("assistant", first) if "assistant" in roles[first:] else len(roles)
-    if isinstance(router, RoutesTurns) and opening < len(roles):
+    if router.has(Router.next) and opening < len(roles):
         return router.next(with_guidance(ask.messages, prompt), ask.tools)
     return router.route(with_guidance(ask.messages[:opening], prompt), ask.tools)
 

@@ -147,7 +147,7 @@ class Part:
 
     @property
     def declared(self) -> Any:
-        """Its class, or for a guest or a function that does not name one, that of its kind."""
+        """Its class, or for a function that does not name one, that of its kind."""
         found, kind = self.factory.declared, KINDS[self.group]
         return found if isinstance(found, type) and issubclass(found, kind) else kind
 
@@ -175,7 +175,7 @@ def _part(
     group: str, chosen: PartSettings, factory: Factory, distribution: metadata.Distribution | None
 ) -> Part:
     if factory.finished and KINDS[group] is not str:
-        factory.adopted(factory.target, KINDS[group])
+        factory.check(factory.target, KINDS[group])
     known = factory.known()  # a null for a setting that this part lacks counts as not given
     given = {k: v for k, v in chosen.options.items() if v is not None or k in known}
     given = _preset(group, chosen, given)

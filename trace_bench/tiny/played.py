@@ -1,10 +1,11 @@
 """Demonstrations of any world: episodes that are really played, with mistakes that are put right.
 
-An environment that `Solves` is solved by its program, in half of the episodes from where some
-random calls have led; any other world's episode follows the task's reference (`HasReference`). In
-both, some of the agent's turns are preceded by a mistake: another tool, or other arguments, which
-the environment answers: an agent that has seen none collapses after its first. Mistakes are not
-learned, only what comes after them, and an episode that does not end in success is left out.
+An environment with a program for it (`Env.solution`) is solved by that, in half of the
+episodes from where some random calls have led; any other world's episode follows the task's
+reference. In both, some of the agent's turns are preceded by a mistake: another tool, or other
+arguments, which the environment answers: an agent that has seen none collapses after its first.
+Mistakes are not learned, only what comes after them, and an episode that does not end in success is
+left out.
 
 In half of them other names stand for some words that the agent has read and written (`renamed`):
 else it learns the names that there are by heart, and not to copy those of new tasks.
@@ -19,7 +20,7 @@ from random import Random
 
 from trace_bench.core.chat import make_call, read_call
 from trace_bench.core.errors import UserError, attempt
-from trace_bench.core.protocols import Env, HasReference, Solves, Suite
+from trace_bench.core.protocols import Env, Suite
 from trace_bench.core.store import canonical, stable_seed
 from trace_bench.core.types import JSON, Message, Step, Task, Tool
 from trace_bench.play.steps import close, make, step_one
@@ -90,7 +91,7 @@ def _play(
         if not isinstance(first, Step) or first.done:
             return None
         episode = _Episode(env, first, rng, seen)
-        anywhere = isinstance(env, Solves)
+        anywhere = env.has(Env.solution)
         if anywhere and episode.tools and mistakes and rng.random() < NOISY:
             for _ in range(rng.randint(1, MOST_NOISE)):
                 episode.act(episode.random_call(), False)
@@ -112,10 +113,10 @@ def _play(
 
 def _solution(suite: Suite, env: Env, task: Task) -> list[Message]:
     """What solves the episode; nothing where that is not known."""
-    if isinstance(env, Solves):
+    if env.has(Env.solution):
         solution = attempt(lambda: list(env.solution()))
         return [] if isinstance(solution, BaseException) else solution
-    return list(suite.reference(task)) if isinstance(suite, HasReference) else []
+    return list(suite.reference(task)) if suite.has(Suite.reference) else []
 
 
 class _Episode:

@@ -19,13 +19,7 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import (
-    HasReference,
-    RunContext,
-    Solves,
-    Synthesizes,
-    make_env,
-)
+from trace_bench.core.protocols import Env, RunContext, Suite, make_env
 from trace_bench.core.run_files import DEMONSTRATED
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Task
@@ -162,10 +156,11 @@ def _shown(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
     without solutions."""
     suite = world.suite
     close(env := make_env(suite))
-    if not isinstance(suite, HasReference) and not isinstance(env, Solves):
+    if not suite.has(Suite.reference) and not env.has(Env.solution):
         raise UserError(
-            f"{name_of(suite)} has neither references (HasReference) nor a program that solves it "
-            "(Solves), so nothing can be demonstrated. docs/own_world.md explains it. Change `env`."
+            f"{name_of(suite)} has neither references (Suite.reference) nor a program that "
+            "solves it (Env.solution), so nothing can be demonstrated. docs/own_world.md explains "
+            "it. Change `env`."
         )
     there = splits_of(suite)
     split = settings.split or (DEMO if DEMO in there else world.train)
@@ -208,10 +203,12 @@ def _with_made(world: World, tasks: Sequence[Task], count: int) -> list[Task]:
     if it makes none, or one that is held out."""
     suite = world.suite
     makers = list[Callable[[int], Task]]()
-    if isinstance(suite, Synthesizes):
+    if suite.has(Suite.synthetic):
         makers += [partial(suite.synthetic, name) for name in suite.capabilities()]
     if not makers:
-        raise UserError(f"{name_of(suite)} makes no tasks (Synthesizes). Set `synthetic` to false.")
+        raise UserError(
+            f"{name_of(suite)} makes no tasks (Suite.synthetic). Set `synthetic` to false."
+        )
     own_tasks = [makers[n % len(makers)](n // len(makers)) for n in range((count + 1) // 2)]
     held_out = {content(t) for split in (world.dev, world.test) for t in tasks_of(suite, split)}
     if shared := [task.id for task in own_tasks if content(task) in held_out]:

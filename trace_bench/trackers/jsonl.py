@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import attempt
-from trace_bench.core.protocols import TakesReport, Tracker
+from trace_bench.core.protocols import Tracker
 from trace_bench.core.store import Lines, canonical
 from trace_bench.core.text import described
 
@@ -64,10 +64,10 @@ class Metrics(Tracker):
         """The run is finished."""
         self._forward(lambda tracker: tracker.conclude(summary))
 
-    def report(self, make: Callable[[], tuple[Sequence[Mapping[str, Any]], Path]]) -> None:
+    def hand_over(self, make: Callable[[], tuple[Sequence[Mapping[str, Any]], Path]]) -> None:
         """Passes on what `make` makes, which takes a while, to a tracker that takes it (see
-        `protocols.TakesReport`)."""
-        if isinstance(tracker := self._tracker, TakesReport):
+        `protocols.Tracker.report`)."""
+        if (tracker := self._tracker) is not None and tracker.has(Tracker.report):
             self._forward(lambda _: tracker.report(*make()))
 
     def close(self) -> None:

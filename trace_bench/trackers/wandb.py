@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext, TakesReport
+from trace_bench.core.protocols import RunContext, Tracker
 
 
-class WandbTracker(TakesReport):
+class WandbTracker(Tracker):
     """Weights & Biases besides metrics.jsonl, with held-out episodes and report at the end; needs
     pip install '.[wandb]'. Offline it needs no key.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, Lab, RunContext, TrainingJob
+from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Task, Trajectory
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from trace_bench.trainers.update import State, Steps
 
 
-class LocalTrainer(ByRecipe, FineTunes):
+class LocalTrainer(ByRecipe):
     """`trainer=local`: GRPO with LoRA in this process."""
 
     settings: TrainerSettings

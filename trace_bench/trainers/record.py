@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trace_bench.checklists.rewards import Assignment
 from trace_bench.core.checked import build
 from trace_bench.core.errors import TraceBenchError, UserError, unknown
-from trace_bench.core.protocols import AssignsAdvantages, ContinuesAdapters, Lab, TrainingJob
+from trace_bench.core.protocols import Lab, Trainer, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.engine.lora import read_weights
@@ -210,7 +210,7 @@ def assignment_of(given: Mapping[str, Any], normalize_std: bool) -> Assignment:
     return build(Assignment, {**given, "deviation": normalize_std}, "method")
 
 
-class ByRecipe(ContinuesAdapters, AssignsAdvantages):
+class ByRecipe(Trainer):
     """What trainers by a `Recipe` can train on."""
 
     settings: Recipe

@@ -4,7 +4,7 @@ policy's adapters."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,21 @@ from typing import Any
 from trace_bench.core.types import AgentSpec, Message, Milestone, Score, Step, Task, Tool, Turn
 
 
-class Env:
+class Part:
+    """What all kinds of parts share. The optional methods of a kind are its abilities, and a part
+    has one because its class overrides the method."""
+
+    def has(self, ability: Callable[..., Any]) -> bool:
+        """Whether the part overrides this method of its kind: `suite.has(Suite.reference)`."""
+        return overrides(type(self), ability)
+
+
+def overrides(cls: type, ability: Callable[..., Any]) -> bool:
+    """Whether a class overrides this method of its kind."""
+    return getattr(cls, ability.__name__, ability) is not ability
+
+
+class Env(Part):
     """Runs one episode of one task after the other. Synchronous, deterministic given the task, no
     torch. `step` takes the agent's assistant message. A bad tool call is answered with an error
     message to the agent; an exception raised here is the environment's failure, not the agent's."""
@@ -30,15 +44,12 @@ class Env:
     def close(self) -> None:
         """Gives back what the environment holds. May be called twice."""
 
-
-class Solves(Env):
-    """An environment with a program that solves the episode from its present state, whatever the
-    agent has done so far. `solution`: the agent's messages that end it in success, the final text
-    among them where one is due; none where the program cannot. A tiny agent then learns to put
-    mistakes right (`trace_bench.tiny make`), in this process: a sandbox does not pass it on."""
-
-    @abstractmethod
-    def solution(self) -> Sequence[Message]: ...
+    def solution(self) -> Sequence[Message]:
+        """The agent's messages that end the episode in success from its present state, whatever
+        the agent has done so far, the final text among them where one is due; none where the
+        program cannot. A tiny agent then learns to put mistakes right (`trace_bench.tiny make`), in
+        this process: a sandbox does not pass it on."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class Lender:
     split: str
 
 
-class Suite:
+class Suite(Part):
     """A named set of tasks in splits, and their environment. Every score is reported with `name`
     and `variant`. `task` returns a task of `tasks` by its id. A split `demo`, where there is one,
     is for demonstrations (`trace_bench.tiny make`) and shares no task with the others.
@@ -115,49 +126,40 @@ class Suite:
     def close(self) -> None:
         """Gives back what is held outside this process, such as containers."""
 
+    @property
+    def unwrapped(self) -> Suite:
+        """The suite itself; of a sandboxed one, the suite inside."""
+        return self
 
-class HasReference(Suite):
-    """A suite with a reference solution for each task: the agent's messages, in order."""
+    def reference(self, task: Task) -> Sequence[Message]:
+        """The task's reference solution: the agent's messages, in order."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def reference(self, task: Task) -> Sequence[Message]: ...
+    def milestones(self, task: Task) -> Sequence[Milestone]:
+        """The milestones (`Score.milestones`) of a task, at least one, as an agent that does
+        nothing leaves them; an episode that is cut off without a score of its own has met none.
+        Without references, TRACE's program labels episodes by them."""
+        raise NotImplementedError
 
+    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
+        """What each of the user's turns in a task asks for, by program: [turn][item], items as
+        plain data in the form of `trace_bench.checklists.items`. The turns are those of the task's
+        reference; a single one if the user's turns are not known in advance."""
+        raise NotImplementedError
 
-class HasMilestones(Suite):
-    """A suite whose scores have milestones (`Score.milestones`). `milestones` gives those of a task
-    (at least one) as an agent that does nothing leaves them; an episode that is cut off without a
-    score of its own has met none. Without references, TRACE's program labels episodes by them."""
+    def capabilities(self) -> Sequence[str]:
+        """The capabilities for which the suite generates training tasks."""
+        return ()
 
-    @abstractmethod
-    def milestones(self, task: Task) -> Sequence[Milestone]: ...
+    def synthetic(self, capability: str, seed: int) -> Task:
+        """A training task for one of the `capabilities`. `task.data["contrast"]` marks a task in
+        which exercising the capability would be wrong."""
+        raise NotImplementedError
 
-
-class HasChecklist(Suite):
-    """A suite that says by program what each of the user's turns in a task asks for: [turn][item],
-    items as plain data in the form of `trace_bench.checklists.items`. The turns are those of the
-    task's reference; a single one if the user's turns are not known in advance."""
-
-    @abstractmethod
-    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]: ...
-
-
-class Synthesizes(Suite):
-    """A suite that generates training tasks for a capability, one for each seed.
-    `task.data["contrast"]` marks a task in which exercising the capability would be wrong."""
-
-    @abstractmethod
-    def capabilities(self) -> Sequence[str]: ...
-
-    @abstractmethod
-    def synthetic(self, capability: str, seed: int) -> Task: ...
-
-
-class ActsTogether(Suite):
-    """A suite that resets (given a task) or steps (given an action) many episodes at once. Returns
-    one result per call, in order; for an episode that failed, the exception."""
-
-    @abstractmethod
-    def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> Sequence[Step | Exception]: ...
+    def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> Sequence[Step | Exception]:
+        """Resets (given a task) or steps (given an action) many episodes at once. Returns one
+        result per call, in order; for an episode that failed, the exception."""
+        raise NotImplementedError
 
 
 State = Sequence[float]
@@ -194,7 +196,7 @@ class TurnReply:
     context_full: bool = False
 
 
-class Policy:
+class Policy(Part):
     """Generates the agent's turns, asynchronously across episodes.
 
     `capacity`: how many live episodes it can use at once. `repeatable`: whether the same requests
@@ -249,32 +251,26 @@ class Policy:
         what was asked, as a line of text; raises UserError if no turn can be had."""
         return None
 
-
-class RanksLabels(Policy):
-    """A policy whose base model can score one-token answers: maps each label to the natural
-    logarithm of its probability; None if the server returns no log-probabilities."""
-
-    @abstractmethod
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]
-    ) -> Mapping[str, float] | None: ...
+    ) -> Mapping[str, float] | None:
+        """How the base model scores one-token answers: the natural logarithm of each label's
+        probability; None if the server returns none."""
+        raise NotImplementedError
+
+    def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
+        """What the base model makes of prompts: the final hidden state at the last token of each,
+        alone in its sequence. Nothing is sampled, so it is no rollout. Of a prompt that is longer
+        than the context, its last tokens are read."""
+        raise NotImplementedError
+
+    def holds_model(self) -> bool:
+        """Overridden where the model is in this process, so that it takes a new sum of adapters at
+        once. Training a gate (`method.route=gate`) needs it: the sums change with every update."""
+        return False
 
 
-class ShowsState(Policy):
-    """A policy that can show what its base model makes of prompts: the final hidden state at the
-    last token of each, alone in its sequence. Nothing is sampled, so it is no rollout. Of a prompt
-    that is longer than the context, its last tokens are read."""
-
-    @abstractmethod
-    def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]: ...
-
-
-class HoldsModel(Policy):
-    """A policy whose model is in this process, so that it takes a new sum of adapters at once. The
-    training of a gate (`method.route=gate`) needs it: the sums change with every update."""
-
-
-class Router:
+class Router(Part):
     """Chooses the adapter for an episode from its first messages: a name, None for the base model,
     or a weighted sum of adapters (`policies.routing.merge.Mixture`). `waits`: whether the choice
     waits for a model's answer."""
@@ -288,9 +284,7 @@ class Router:
         """The choices for several prompts."""
         return [self.route(messages, tools) for messages, tools in prompts]
 
-
-class RoutesTurns(Router):
-    """A router that chooses anew before every turn, from the whole conversation so far."""
-
-    @abstractmethod
-    def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any: ...
+    def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any:
+        """Overridden by a router that chooses anew before every turn, from the whole conversation
+        so far."""
+        raise NotImplementedError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from trace_bench.core.protocols.episodes import Prompt, State, Suite, Typical
+from trace_bench.core.protocols.episodes import Part, Prompt, State, Suite, Typical
 from trace_bench.core.types import (
     CHARGED,
     AdapterRef,
@@ -41,9 +41,9 @@ class Ask(Protocol):
 class TrainingJob:
     """One adapter to train. `reward`: the field of the score that is the reward ("similarity" or
     "success"). `assignment`: how advantages are taken from the checklists of the scores instead
-    (the settings of `checklists.rewards.Cm2Settings`; see `AssignsAdvantages`). `whole` maps the
-    agent with the partly trained adapter to the one that the method would return if training ended
-    now, which is evaluated for the curve."""
+    (the settings of `checklists.rewards.Cm2Settings`; see `Trainer.check_assignment`). `whole` maps
+    the agent with the partly trained adapter to the one that the method would return if training
+    ended now, which is evaluated for the curve."""
 
     name: str  # adapter base name; the trainer appends the version
     agent: AgentSpec
@@ -55,7 +55,7 @@ class TrainingJob:
     whole: Callable[[AgentSpec], AgentSpec] | None = None  # None: the agent as it is
 
 
-class Trainer:
+class Trainer(Part):
     """Trains one adapter from (agent, training tasks, reward) and returns the agent with it. All
     rollouts go through `lab.rollouts`. `weights_here`: it reads the weights from a folder on this
     machine even if servers generate the turns."""
@@ -88,37 +88,26 @@ class Trainer:
         not this process that computes it, or none of them can be trained on."""
         return None
 
+    def check_start(self, start: AdapterRef) -> None:
+        """Overridden by a trainer that trains on from the only adapter of a job's agent: it acts in
+        the first iteration, and the new adapter starts as a copy of it and replaces it. Raises
+        UserError for an adapter that its settings cannot hold."""
+        raise NotImplementedError
 
-class ContinuesAdapters(Trainer):
-    """A trainer that trains on from the only adapter of a job's agent: it acts in the first
-    iteration, and the new adapter starts as a copy of it and replaces it. Raises UserError for an
-    adapter that its settings cannot hold."""
+    def check_assignment(self, assignment: Mapping[str, Any]) -> None:
+        """Overridden by a trainer that heeds `TrainingJob.assignment`: it takes advantages from the
+        checklists of the scores, for a trajectory, a turn or a step; one without would train on
+        `reward` instead. Raises UserError for an assignment with which its settings can learn
+        nothing."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def check_start(self, start: AdapterRef) -> None: ...
-
-
-class AssignsAdvantages(Trainer):
-    """A trainer that heeds `TrainingJob.assignment`: it takes advantages from the checklists of the
-    scores, for a trajectory, a turn or a step; one without would train on `reward` instead. Raises
-    UserError for an assignment with which its settings can learn nothing."""
-
-    @abstractmethod
-    def check_assignment(self, assignment: Mapping[str, Any]) -> None: ...
-
-
-class FineTunes(Trainer):
-    """A trainer whose model a method may train itself, in this process. `learner` returns the base
-    model with LoRA layers (`trainers.model.Learner`); `settings` are the trainer's, including those
-    of `trainers.settings.Recipe`."""
-
-    settings: Any
-
-    @abstractmethod
-    def learner(self, model: str) -> Any: ...
+    def learner(self, model: str) -> Any:
+        """The base model with LoRA layers (`trainers.model.Learner`), which a method may train
+        itself, in this process."""
+        raise NotImplementedError
 
 
-class Method:
+class Method(Part):
     """Takes the base agent and returns the trained agent, within `lab.budget_left()` rollouts. Its
     settings are the parameters of its factory."""
 
@@ -133,15 +122,15 @@ class Method:
 
 @dataclass(frozen=True)
 class Need:
-    """An ability that a method needs. `protocol`: the ability; `group`: which part must have it
+    """An ability that a method needs, such as `Suite.reference`. `group`: which part must have it
     ("env", "policy" or "trainer"); `page`: its documentation; `hint`: a sentence with an
     alternative, for the error message; `instead`: another ability that will do."""
 
     group: str
-    protocol: type
+    ability: Callable[..., Any]
     page: str
     hint: str = ""
-    instead: type | None = None
+    instead: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -233,21 +222,19 @@ class MethodPlan:
 OnEpisode = Callable[[int, Trajectory], None]
 """Called when an episode ends, with its index and trajectory."""
 
-PlayElsewhere = Callable[[Sequence[int], OnEpisode], None]
-"""Runs the episodes with these indices in other processes, and reports each as it ends."""
 
-
-class TakesBack:
-    """A `PlayElsewhere` that can go back to before its call, so that lost episodes are run again
-    after too many of them have stopped the run. `missing`: the indices of which the run has no
-    episode any more; what is kept elsewhere of their failures, and whatever was learned from the
-    call, must be forgotten. May be called twice for the same call."""
+class PlayElsewhere(Part):
+    """Runs the episodes with these indices in other processes, and reports each as it ends."""
 
     @abstractmethod
     def __call__(self, which: Sequence[int], ended: OnEpisode) -> None: ...
 
-    @abstractmethod
-    def take_back(self, missing: Sequence[int]) -> None: ...
+    def take_back(self, missing: Sequence[int]) -> None:
+        """Goes back to before the call, so that lost episodes are run again after too many of them
+        have stopped the run. `missing`: the indices of which the run has no episode any more; what
+        is kept elsewhere of their failures, and whatever was learned from the call, must be
+        forgotten. May be called twice for the same call."""
+        raise NotImplementedError
 
 
 Hear = Callable[[Sequence[Task], Sequence[Trajectory]], None]
@@ -269,8 +256,8 @@ class Lab(Protocol):
     the run is repeated: finished calls are answered from the run folder. `rollouts` raises
     BudgetExceeded before anything is run if the budget does not pay for it, and ValueError for a
     call name that was used before. `ask` raises LLMError if no answer can be used. `prompt_states`
-    are the policy's (`ShowsState`, a `Need` of the method's plan), without charge. `write` and
-    `write_text` raise UserError for a name that the run itself uses."""
+    are the policy's (`Policy.prompt_states`, a `Need` of the method's plan), without charge.
+    `write` and `write_text` raise UserError for a name that the run itself uses."""
 
     folder: Path
     seed: int
@@ -319,7 +306,7 @@ class Lab(Protocol):
     def sources(self) -> Sequence[Source]: ...  # of the generated suites in use
 
 
-class Tracker:
+class Tracker(Part):
     """Receives a run's metrics, in order and each once, however often the run is resumed. Results
     never depend on it."""
 
@@ -338,14 +325,11 @@ class Tracker:
         because a sweep service started the run and waits for its score."""
         return False
 
-
-class TakesReport(Tracker):
-    """A tracker that also takes what a reader of the finished run looks at, once after `conclude`.
-    `episodes`: the held-out episodes, all with the same keys, those of the trained and the base
-    agent first. `page`: the report, an HTML file that is there during the call only."""
-
-    @abstractmethod
-    def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None: ...
+    def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
+        """Takes what a reader of the finished run looks at, once after `conclude`. `episodes`: the
+        held-out episodes, all with the same keys, those of the trained and the base agent first.
+        `page`: the report, an HTML file that is there during the call only."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

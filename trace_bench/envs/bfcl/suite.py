@@ -12,7 +12,7 @@ from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import call_item, finished, reply_item
 from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import HasChecklist, HasReference, Synthesizes, Typical
+from trace_bench.core.protocols import Suite, Typical
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv, Checker
 from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
@@ -32,7 +32,7 @@ def split_of(scenario: int) -> str:
     return "dev" if scenario % 20 in (8, 17) else "train"
 
 
-class BfclSuite(HasReference, HasChecklist, Synthesizes):
+class BfclSuite(Suite):
     """The multi-turn tasks of BFCL-V4.
 
     `category`: base, miss_func, miss_param, long_context, or all four. `known_bad`: keep or drop

@@ -25,16 +25,7 @@ from trace_bench.checklists.rewards import Assignment, Rollout, reward
 from trace_bench.checklists.talk import UserTurn, step_of, turns_of
 from trace_bench.core.chat import answer_call
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import (
-    Env,
-    HasChecklist,
-    HasReference,
-    Lender,
-    RunContext,
-    Suite,
-    Typical,
-    make_env,
-)
+from trace_bench.core.protocols import Env, Lender, RunContext, Suite, Typical, make_env
 from trace_bench.core.store import read_bytes, read_object, stable_seed
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.envs import EitherEnv, LiveEnv, met, task_named
@@ -147,7 +138,7 @@ class RecordedSettings(Rates, Errors):
 REAL = "real_"  # before the names of the real suite's splits
 
 
-class RecordedSuite(HasReference, HasChecklist):
+class RecordedSuite(Suite):
     """Recorded dialogues: the user's turns verbatim, tools replayed or simulated, a checklist as
     the score. `python -m trace_bench.record` makes a folder of them (docs/checklists.md).
 
@@ -249,7 +240,7 @@ class RecordedSuite(HasReference, HasChecklist):
         """The agent's recorded messages; the real suite's reference for a task of it."""
         if task.env != self.name and self._source is not None:
             real = self._real(self._source)
-            return real.reference(task) if isinstance(real, HasReference) else ()
+            return real.reference(task) if real.has(Suite.reference) else ()
         return [m for m in task.data["record"]["messages"] if m["role"] == "assistant"]
 
     def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:

@@ -12,7 +12,7 @@ from trace_bench.checklists.sources import call_item, finished, reply_item, tell
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import HasChecklist, HasReference, RunContext, Typical
+from trace_bench.core.protocols import RunContext, Suite, Typical
 from trace_bench.core.types import Message, Task
 from trace_bench.envs import EitherEnv, task_named
 from trace_bench.envs.tau2.data import SHIPPED, Tasks, load
@@ -42,7 +42,7 @@ class Tau2Settings:
         return self.domain if isinstance(self.domain, tuple) else (self.domain,)
 
 
-class Tau2Suite(HasReference, HasChecklist):
+class Tau2Suite(Suite):
     """A domain of the benchmark. The simulated user is the model behind `run.ask`, or a script if
     there is none; the model behind `run.judge` judges assertions in natural language, which without
     one are left out. Raises UserError."""
@@ -155,7 +155,7 @@ class Tau2Suite(HasReference, HasChecklist):
         return Task(f"tau2/{self.variant}/{split}/{number:04d}", "tau2", split, number, data)
 
 
-class Tau2Domains(HasReference, HasChecklist):
+class Tau2Domains(Suite):
     """The domains that `env.domain` lists as one training world: their tasks one domain after the
     other, each episode in the domain of its task, adapters and analysis over all. Raises UserError
     as `Tau2Suite` does."""

@@ -10,15 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    HasMilestones,
-    HasReference,
-    Lab,
-    MethodPlan,
-    Need,
-    Phase,
-    PlannedRun,
-)
+from trace_bench.core.protocols import Lab, MethodPlan, Need, Phase, PlannedRun, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
 from trace_bench.methods.looking import analyst, capabilities
@@ -37,10 +29,10 @@ from trace_bench.play.suites import needed
 CALL = "analysis"  # the name of the analysis call
 LABELS = Need(
     "env",
-    HasReference,
+    Suite.reference,
     "docs/environments.md",
     "With llm.analyst.by=endpoint a model labels the episodes instead.",
-    HasMilestones,
+    Suite.milestones,
 )
 
 

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasMilestones, HasReference, Suite, conversation, performed
+from trace_bench.core.protocols import Suite, conversation, performed
 from trace_bench.core.types import Message, Milestone, Task
 
 _ERROR = re.compile(r"^(?:[A-Za-z_.]*(?:Error|Exception))\b")
@@ -207,11 +207,11 @@ class Case:
 
 def check_labels(suite: Suite) -> None:
     """Raises UserError for a suite whose episodes the program cannot label."""
-    if not isinstance(suite, HasReference | HasMilestones):
+    if not (suite.has(Suite.reference) or suite.has(Suite.milestones)):
         raise UserError(
             "the labelling program compares episodes with references, or reads the milestones of "
-            f"their scores, and {suite.name}/{suite.variant} has neither (HasReference, "
-            "HasMilestones, see docs/environments.md). Set llm.analyst.by=endpoint, or another "
+            f"their scores, and {suite.name}/{suite.variant} has neither (Suite.reference, "
+            "Suite.milestones, see docs/environments.md). Set llm.analyst.by=endpoint, or another "
             "`env`."
         )
 
@@ -222,8 +222,8 @@ Facts = Heard | tuple[Milestone, ...]
 
 def facts_of(suite: Suite, task: Task) -> Facts:
     """Replays the reference, if there is one; no agent acts, so no rollout is spent."""
-    if not isinstance(suite, HasReference):
-        assert isinstance(suite, HasMilestones)
+    if not suite.has(Suite.reference):
+        assert suite.has(Suite.milestones)
         return tuple(suite.milestones(task))
     replies = suite.reference(task)
     return read(conversation(performed(suite, task, replies), replies))

@@ -23,7 +23,6 @@ from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.factory import load
 from trace_bench.core.protocols import (
-    HasReference,
     Lab,
     Method,
     MethodPlan,
@@ -93,7 +92,7 @@ class Sft(Method):
         needs = [HERE]
         marks = () if self.settings.data is None else (MARK,)
         if self._plays:
-            needs.append(Need("env", HasReference, "docs/methods.md", "Set `method.data`."))
+            needs.append(Need("env", Suite.reference, "docs/methods.md", "Set `method.data`."))
             marks = (f"given the references of {run.tasks} tasks",)
         return MethodPlan(
             needs=tuple(needs),

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from trace_bench.core.checked import number
-from trace_bench.core.protocols import FineTunes, HoldsModel, Lab, Need, State
+from trace_bench.core.protocols import Lab, Need, Policy, State, Trainer
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.policies.routing.classifier import LOCK, Classifier, learned
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 HERE = Need(
     "policy",
-    HoldsModel,
+    Policy.holds_model,
     "docs/routing.md",
     "Training the gate makes new sums of adapters with every update, which a model in this process "
     "takes at once. At servers set method.route=zero_shot.",
 )
 TUNING = Need(
     "trainer",
-    FineTunes,
+    Trainer.learner,
     "docs/routing.md",
     "With method.route.share=0 the gate stays as it starts.",
 )
@@ -130,7 +130,7 @@ class GateTraining:
         from trace_bench.trainers.gates import Gate, Gated
 
         assert agent.router is not None
-        assert isinstance(lab.trainer, FineTunes)  # the route's needs: TUNING
+        assert lab.trainer.has(Trainer.learner)  # the route's needs: TUNING
         self.lab, self.base, self.tasks = lab, agent, tasks
         self.route, self.reward = route, reward
         self.recipe = lab.trainer.settings

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from trace_bench.core.checked import at_servers, number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, Lab, Trainer
+from trace_bench.core.protocols import Lab, Trainer
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.making import TaskSettings
 from trace_bench.methods.trace.gate import GateRoute
@@ -192,7 +192,7 @@ class Budget:
         """Raises UserError if the gate's part pays for no iteration or leaves too little, and with
         every phase's need when the budget is too small for one capability."""
         settings = self.settings
-        if self.gate and isinstance(trainer, FineTunes):
+        if self.gate and trainer.has(Trainer.learner):
             least = min(2, trainer.settings.groups) * trainer.settings.group_size
             if self.gate < least or self.adapters < self.least:
                 raise UserError(

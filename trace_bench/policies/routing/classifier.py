@@ -12,13 +12,13 @@ import numpy as np
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Need, Prompt, Router, ShowsState, State
+from trace_bench.core.protocols import Need, Policy, Prompt, Router, State
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.regression import Layer, fit
 from trace_bench.policies.routing.route import AT_SERVERS, Evidence, Expert, Route, check_examples
 
-STATES = Need("policy", ShowsState, "docs/routing.md", AT_SERVERS)
+STATES = Need("policy", Policy.prompt_states, "docs/routing.md", AT_SERVERS)
 EXAMPLES = 256  # most openings of an adapter's tasks, and of its contrast cases (ours)
 LOCK = "prefill"  # the weights are set by the first prompt and kept
 
@@ -82,7 +82,7 @@ class ClassifierRouter(Router):
     [labels, hidden size] and `bias` [labels]. Ties go to the earlier label."""
 
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
-        if not isinstance(model, ShowsState):
+        if not (isinstance(model, Policy) and model.has(Policy.prompt_states)):
             raise UserError(
                 "this agent's router reads the base model's hidden state, and this policy does not "
                 "show it. Play it in this process (`policy` local; serve: without --backend), or "

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from trace_bench.core.checked import number
-from trace_bench.core.protocols import RoutesTurns
+from trace_bench.core.protocols import Router
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.regression import Layer, fit
@@ -64,7 +64,7 @@ class Turn(Route):
         return {"kind": "turns", "words": features, **layer, "others": self.others}
 
 
-class TurnRouter(RoutesTurns):
+class TurnRouter(Router):
     """Chooses at every turn by what the conversation shows so far: a linear classifier on words,
     each marked with where it stands: in what the user said, in a tool's result, among the tools at
     hand, or as a tool that the agent called; words of the newest messages are marked once more. It

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Need, RanksLabels, Router
+from trace_bench.core.protocols import Need, Policy, Router
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.merge import Mixture, mixture
 from trace_bench.policies.routing.route import Evidence, Expert, Route, part_of
 
 LETTERS = Need(
-    "policy", RanksLabels, "docs/routing.md", "With method.route=turn no model is asked."
+    "policy", Policy.label_logprobs, "docs/routing.md", "With method.route=turn no model is asked."
 )
 
 VERSION = 1  # of the question, stored in the agent
@@ -65,7 +65,7 @@ class ZeroShotRouter(Router):
     share of the probability."""
 
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
-        if not isinstance(model, RanksLabels):
+        if not (isinstance(model, Policy) and model.has(Policy.label_logprobs)):
             raise UserError(
                 "a zero-shot router asks the base model for letters, and this policy has none to "
                 "ask. Change `policy` to local or openai, or `method.route` to turn."

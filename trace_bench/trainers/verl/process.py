@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import OnEpisode, TakesBack
+from trace_bench.core.protocols import OnEpisode, PlayElsewhere
 from trace_bench.core.store import Lines
 from trace_bench.core.types import Stored
 from trace_bench.trainers.verl.compose import environment
@@ -155,7 +155,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Collector(TakesBack):
+class Collector(PlayElsewhere):
     """Of one call, which has `count` episodes, of the job that `process` runs."""
 
     process: Process

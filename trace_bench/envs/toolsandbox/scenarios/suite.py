@@ -20,14 +20,7 @@ from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import of_reference, rewarded_in
 from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import (
-    HasChecklist,
-    HasReference,
-    Synthesizes,
-    Typical,
-    conversation,
-    perform,
-)
+from trace_bench.core.protocols import Suite, Typical, conversation, perform
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
@@ -74,7 +67,7 @@ def _task(split: str, index: int, augmentation: str) -> Task:
     return task
 
 
-class EmbeddedSuite(HasReference, HasChecklist, Synthesizes):
+class EmbeddedSuite(Suite):
     """The phone world: contacts, messages, reminders, settings and searches. A score always carries
     the name of its suite: `embedded` is not the official benchmark.
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EpisodeError, SourceError
-from trace_bench.core.protocols import HasReference, Suite, make_env, perform, performed
+from trace_bench.core.protocols import Suite, make_env, perform, performed
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Task, Trajectory
 from trace_bench.methods.making import IDLE, opening, script
@@ -196,7 +196,7 @@ def jump(accepted: Accepted, heard: Sequence[Episode]) -> str | None:
 
 
 def acting(suite: Suite, tasks: Sequence[Task]) -> frozenset[str]:
-    if not isinstance(suite, HasReference):
+    if not suite.has(Suite.reference):
         return frozenset()
     return frozenset(
         task.id for task in tasks if any(m.get("tool_calls") for m in suite.reference(task))

@@ -16,7 +16,7 @@ from itertools import count, islice
 from typing import Any
 
 from trace_bench.core.errors import EngineError, EpisodeError, UserError
-from trace_bench.core.protocols import HasReference, Suite, performed
+from trace_bench.core.protocols import Suite, performed
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Task, Tool, to_json
 from trace_bench.envs.check import first_fault
@@ -172,7 +172,7 @@ def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> str | None:
 
 
 def _played(suite: Suite, task: Task) -> str:
-    actions = suite.reference(task) if isinstance(suite, HasReference) else ()
+    actions = suite.reference(task) if suite.has(Suite.reference) else ()
     return json.dumps(to_json(performed(suite, task, actions)))
 
 
