@@ -83,7 +83,7 @@ class Containers(Engine):
         """The container's isolation and limits, as arguments of `run`."""
         limits = self._sandbox
         return [
-            *("--rm", "--interactive", "--pull=never", "--network=none", "--read-only"),
+            *("--interactive", "--pull=never", "--network=none", "--read-only"),
             *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private"),
             f"--tmpfs=/tmp:rw,size={limits.scratch}m,mode=1777,nosuid,nodev,noexec",
             *("--user=65534:65534", "--workdir=/tmp", "--shm-size=1m"),

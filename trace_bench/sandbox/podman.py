@@ -56,7 +56,7 @@ class Podman(Containers):
 
     def walls(self) -> list[str]:
         threads = [] if self._rootless else [f"--ulimit=nproc={THREADS}:{THREADS}"]
-        return [*super().walls(), "--http-proxy=false", "--read-only-tmpfs=false", *threads]
+        return [*super().walls(), "--rm", "--http-proxy=false", "--read-only-tmpfs=false", *threads]
 
     def cgroup(self) -> dict[str, list[str]]:
         return {k: words for k, words in super().cgroup().items() if k not in self._missing}
