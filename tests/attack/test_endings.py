@@ -135,7 +135,7 @@ PLACES = {
     "policy": (Acts, ["submit", "collect", "policy's close"]),
     "tracker": (Tracks, ["tracker", "log", "tracker's close"]),
 }
-USUAL = ("an exit that has no words", "a broken pipe")
+USUAL = ("an exit that has no words",)
 CASES = [
     (group, place, way)
     for group, (_, places) in PLACES.items()

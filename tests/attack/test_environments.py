@@ -239,15 +239,16 @@ BODIES = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
+    """One for all tests, whose worker is replaced where a test ends it."""
     sandbox = Sandbox("process", 1, 1.0, 30.0, 0, allow_untrusted=True, run="attack")
     source = {"source": SOURCE, "given": {}}
-    made = make_pool(
+    pool = make_pool(
         Processes(sandbox, ""), sandbox, {"kind": "source"}, lambda *_: "yes", print, source
     )
-    yield made
-    made.close()
+    yield pool
+    pool.close()
 
 
 @pytest.mark.parametrize(("body", "why"), BODIES.values(), ids=BODIES)

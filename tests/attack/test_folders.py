@@ -119,23 +119,12 @@ REFUSED: dict[str, tuple[str, Damage, str]] = {
     "a ledger line is no JSON": (
         "trained", changed("ledger.jsonl", 3, '{"call": x}'), "ledger.jsonl, line 4",
     ),
-    "a ledger line is {}": ("trained", changed("ledger.jsonl", 3, "{}"), "ledger.jsonl, line 4"),
-    "a ledger line is a list": (
-        "trained", changed("ledger.jsonl", 0, "[1]"), "ledger.jsonl, line 1",
-    ),
     "a ledger line is nested": (
         "trained", changed("ledger.jsonl", 0, "[" * 100_000), "ledger.jsonl",
     ),
     "a ledger line twice": ("trained", twice("ledger.jsonl"), "ledger.jsonl, line 17"),
-    "an unknown purpose": (
-        "trained", field("ledger.jsonl", 1, "purpose", "x"), "ledger.jsonl, line 2",
-    ),
-    "no index": ("trained", field("ledger.jsonl", 1, "index", None), "ledger.jsonl, line 2"),
     "a trajectory line is {}": (
         "trained", changed("trajectories.jsonl", 3, "{}"), "trajectories.jsonl, line 4",
-    ),
-    "an empty trajectory": (
-        "trained", field("trajectories.jsonl", 1, "trajectory", {}), "trajectories.jsonl",
     ),
     "zeros in trajectories": (
         "trained", changed("trajectories.jsonl", 2, "\0" * 50), "trajectories.jsonl, line 3",
@@ -149,9 +138,6 @@ REFUSED: dict[str, tuple[str, Damage, str]] = {
     "a score is a number": (
         "scripted", field("evaluation.jsonl", 1, "score", 5), "evaluation.jsonl, line 2",
     ),
-    "a score is empty": (
-        "scripted", field("evaluation.jsonl", 1, "score", {"x": 1}), "evaluation.jsonl, line 2",
-    ),
     "a kept line is {}": (
         "scripted", changed(KEPT, 1, "{}"), f"{KEPT}, line 2",
     ),
@@ -159,16 +145,12 @@ REFUSED: dict[str, tuple[str, Damage, str]] = {
         "scripted", endless("evaluation_trajectories.jsonl"), "evaluation_trajectories.jsonl",
     ),
     "a metric is a list": ("trained", changed("metrics.jsonl", 0, "[]"), "metrics.jsonl, line 1"),
-    "the times are a list": ("scripted", content("timing.json", "[]"), "timing.json"),
     "the times are words": ("scripted", content("timing.json", '{"total": "x"}'), "timing.json"),
     "the times are cut": ("scripted", cut("timing.json"), "timing.json"),
     "the times are a pipe": ("scripted", pipe("timing.json"), "timing.json"),
-    "the summary is a list": ("scripted", content("summary.json", "[]"), "summary.json"),
     "the summary is nested": ("scripted", content("summary.json", "[" * 100_000), "summary.json"),
-    "the summary is no UTF-8": ("scripted", content("summary.json", b"\xff\xfe{"), "summary.json"),
     "the summary is endless": ("scripted", endless("summary.json"), "summary.json"),
     "the settings are empty": ("scripted", content("config.yaml", ""), "config.yaml"),
-    "the settings are no UTF-8": ("scripted", content("config.yaml", b"\xff\xfe{"), "config.yaml"),
     "the settings are nested": ("scripted", content("config.yaml", "[" * 100_000), "config.yaml"),
     "the settings are a pipe": ("scripted", pipe("config.yaml"), "config.yaml"),
     "the settings are endless": ("scripted", endless("config.yaml"), "config.yaml"),
@@ -205,24 +187,17 @@ def removed(*names: str) -> Damage:
 MADE_AGAIN: dict[str, tuple[str, Damage]] = {
     "the ledger is gone": ("trained", removed("ledger.jsonl")),
     "a ledger line is lost": ("trained", without("ledger.jsonl", 5)),
-    "the ledger is cut": ("trained", cut("ledger.jsonl")),
     "a trajectory twice": ("trained", twice("trajectories.jsonl")),
     "a trajectory and adapters are gone, as advised": (
         "trained",
         several(without("trajectories.jsonl", 12), removed("adapters")),
     ),
-    "the metrics are gone": ("trained", removed("metrics.jsonl")),
     "the times and the agent are gone": ("trained", removed("timing.json", "agent.json")),
     "the state is cut": ("trained", cut(STATE)),
-    "the state is empty": ("trained", content(STATE, "")),
-    "the state is another file": ("trained", content(STATE, "hello")),
     "the adapter is cut": ("trained", cut(WEIGHTS)),
-    "the adapter is empty": ("trained", content(WEIGHTS, "")),
     "the adapter is gone": ("trained", removed("adapters/grpo/0002")),
     "the adapter is not finite": ("trained", not_finite),
     "an evaluated episode is lost": ("trained", without("evaluation.jsonl", 1)),
-    "an evaluated episode twice": ("scripted", twice("evaluation.jsonl")),
-    "kept trajectories are cut": ("trained", cut(KEPT)),
     "kept trajectories are gone": ("trained", removed(KEPT)),
     "a kept trajectory is lost": ("scripted", without(KEPT, 0)),
 }
@@ -243,16 +218,16 @@ def test_what_can_be_made_again_is(
 def results(folder: Path) -> dict[str, Any]:
     """Everything that a run computes, without the order in which lost lines came back."""
     names = ("ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl", KEPT)
-    found: dict[str, Any] = {
+    computed: dict[str, Any] = {
         name: set((folder / name).read_text().splitlines())
         for name in names
         if (folder / name).exists()
     }
     weights = folder / WEIGHTS
-    found["adapter"] = weights.read_bytes() if weights.exists() else None
+    computed["adapter"] = weights.read_bytes() if weights.exists() else None
     summary = json.loads((folder / "summary.json").read_text())
-    found["summary"] = {k: summary[k] for k in ("score", "base_score", "rollouts", "table")}
-    return found
+    computed["summary"] = {k: summary[k] for k in ("score", "base_score", "rollouts", "table")}
+    return computed
 
 
 def test_a_copied_run_uses_its_own_adapters(finished: dict[str, Path], tmp_path: Path) -> None:
