@@ -169,9 +169,7 @@ def _within(
 ) -> dict[str, Any]:
     """The settings that are numbers, within these limits."""
     for name, value in options.items():
-        if isinstance(value, Mapping):  # what a name chooses, such as a route
-            options[name] = _within(dict(value), {"examples": 16}, {})
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             kind = type(value)
             value = min(value, kind(most.get(name, value)))
             options[name] = max(value, kind(least.get(name, value)))
