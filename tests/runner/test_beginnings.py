@@ -205,8 +205,8 @@ def routed(place: Path, tmp_path: Path) -> Path:
     two = Path(agent_of(place / "grpo")["adapters"][0]["path"])
     refs = (AdapterRef("a@1", str(one)), AdapterRef("b@1", str(two)))
     rows = [[0.0] * 128] * 3
-    router = {"kind": "classifier", "labels": ["a@1", "b@1", None], "weights": rows}
-    router |= {"bias": [1.0, 0.0, 0.0]}
+    labels = ["a@1", "b@1", None]
+    router = {"kind": "classifier", "labels": labels, "weights": rows, "bias": [1.0, 0.0, 0.0]}
     write_json(folder / "agent.json", AgentSpec("m", "v", adapters=refs, router=router))
     return folder
 
