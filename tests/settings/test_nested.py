@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -118,3 +120,19 @@ def test_in_a_settings_file(tmp_path: Path) -> None:
     text = f"name: toy\nfactory: {__name__}:Toy\nroute: gate\n"
     (tmp_path / "method" / "toy.yaml").write_text(text)
     assert made(compose(["method=toy", "policy=idle"], tmp_path)).route == Gate()
+
+
+def test_a_field_whose_type_the_module_does_not_have_is_refused() -> None:
+    def settings(name: str, text: str) -> type:
+        space = {"__name__": name, "Base": ToySettings, "dataclass": dataclass}
+        module = types.ModuleType(name)
+        sys.modules[name] = module
+        vars(module).update(space)
+        exec(f"from __future__ import annotations\n@dataclass(frozen=True)\n{text}", vars(module))
+        return cast(type, vars(module)["Mine"])
+
+    inherited = settings("mine_good", "class Mine(Base):\n    size: int = 3")
+    assert build(inherited, {"route": "gate"}).route == Gate()
+    refused = settings("mine_bad", "class Mine(Base):\n    gate: Gate = None")
+    with pytest.raises(UserError, match=r"mine_bad\.Mine\.gate is annotated 'Gate'.*Change the"):
+        build(refused, {"gate": {"share": 0.2}})

@@ -20,6 +20,7 @@ from trace_bench.core.types import to_json
 
 T = TypeVar("T")
 _MISSING = inspect.Parameter.empty
+_UNRESOLVED = object()  # an annotation that names no type here
 _SCALARS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 PLACE = {"identity": False}
@@ -111,7 +112,8 @@ def arguments(
 
 
 def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
-    """Parameters by name. An annotation for type checkers only, unresolved here, counts as Any."""
+    """Parameters by name. An annotation for type checkers only, unresolved here, counts as Any; of
+    a dataclass, whose fields are checked by them, it is a UserError."""
     if not inspect.isclass(target):
         return _parameters(target)
     of_class: Callable[..., Mapping[str, Parameter]] = _of_class
@@ -145,7 +147,16 @@ def _parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
         default, field = p.default, fields.get(name)
         if field is not None and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        hint = _hint(p.annotation, _home(target, name))
+        home = _home(target, name)
+        hint = _hint(p.annotation, home)
+        if field is not None and hint is _UNRESOLVED:
+            where = f"{found.__module__}.{found.__name__}.{name}"
+            raise UserError(
+                f"the setting {where} is annotated {p.annotation!r}, which is no type in "
+                f"{home.get('__name__')}; allowed: a type that the module imports when it runs, "
+                f"not for type checkers alone. Change the annotation of `{name}`."
+            )
+        hint = Any if hint is _UNRESOLVED else hint
         out[name] = Parameter(hint, default, dict(field.metadata) if field is not None else {})
     return out
 
@@ -172,10 +183,13 @@ def _signature(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _home(target: Any, name: str) -> Mapping[str, Any]:
-    """The names that an annotation may use: those of the module that defines the target."""
+    """The names that an annotation may use: those of the module that defines the target; of a field
+    that a dataclass inherits, those of the module that declares it."""
     if inspect.isclass(target):
+        written = not _is_dataclass(target)  # its __init__ was written, not made from the fields
         for cls in target.__mro__:
-            if name in vars(cls).get("__annotations__", {}) or "__init__" in vars(cls):
+            annotated = name in vars(cls).get("__annotations__", {})
+            if annotated or (written and "__init__" in vars(cls)):
                 return vars(sys.modules.get(cls.__module__, pytypes.ModuleType("none")))
     inner = target.func if isinstance(target, functools.partial) else target
     inner = inspect.unwrap(inner)
@@ -192,7 +206,7 @@ def _hint(annotation: Any, names: Mapping[str, Any]) -> Any:
     try:
         return eval(annotation, dict(names))
     except Exception:  # a name for type checkers only, or no annotation at all
-        return Any
+        return _UNRESOLVED
 
 
 def _is_dataclass(value: Any) -> bool:

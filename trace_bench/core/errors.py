@@ -6,6 +6,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TypeVar
 
 from trace_bench.core.text import described, without_password
@@ -73,7 +74,20 @@ def outlasting() -> Iterator[None]:
         ) from error
 
 
-def unknown(kind: str, given: object, allowed: Iterable[object], setting: str) -> UserError:
-    """The UserError for an unknown name: what was given, what is allowed, which setting to set."""
-    names = ", ".join(str(name) for name in allowed)
-    return UserError(f"unknown {kind} {given!r}; allowed: {names}. Change the setting `{setting}`.")
+def unknown(kind: str, name: object, allowed: Iterable[object], setting: str) -> UserError:
+    """The UserError for an unknown name: what was given, what is allowed, what was probably meant,
+    which setting to set."""
+    names = [str(one) for one in allowed]
+    guess = "".join(f" Did you mean {one}?" for one in _meant(str(name), names)[:1])
+    return UserError(
+        f"unknown {kind} {name!r}; allowed: {', '.join(names)}.{guess} Change the setting "
+        f"`{setting}`."
+    )
+
+
+def _meant(name: str, names: list[str]) -> list[str]:
+    """The names that are like this one, or that it abbreviates: lr, learning_rate."""
+    last = name.rpartition(".")[2]
+    initials = ("".join(word[:1] for word in one.split("_")) for one in names)
+    short = [one for one, letters in zip(names, initials, strict=True) if letters == last]
+    return [*get_close_matches(last, names, 1), *short]
