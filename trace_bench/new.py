@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     words = parser("new", __doc__)
     words.add_argument("kind", choices=KINDS)
     words.add_argument("name", help="of the module: small letters, digits and _")
-    given = words.parse_args(arguments)
-    write(given.kind, given.name)
-    following = KINDS[given.kind][1].format(given.name)
-    print(f"{given.name}.py is written. Next: python -m trace_bench{following}")
+    options = words.parse_args(arguments)
+    write(options.kind, options.name)
+    following = KINDS[options.kind][1].format(options.name)
+    print(f"{options.name}.py is written. Next: python -m trace_bench{following}")
     return 0
 
 
@@ -48,9 +48,9 @@ def write(kind: str, name: str) -> None:
         )
     file = Path(f"{name}.py")
     try:
-        found = None if file.exists() else find_spec(name)
-        if found is not None and found.origin is not None:  # not just a folder
-            raise UserError(f"{name} is another module, {found.origin}. Change NAME.")
+        module = None if file.exists() else find_spec(name)
+        if module is not None and module.origin is not None:  # not just a folder
+            raise UserError(f"{name} is another module, {module.origin}. Change NAME.")
         source = conf_dir().parent / "examples" / f"{example}.py"
         text = re.sub(rf"\b{example}\b(?=[:/\",])", name, source.read_text(encoding="utf-8"))
         with file.open("x", encoding="utf-8") as opened:

@@ -167,7 +167,7 @@ def test_the_real_environment_behind_has_set_errors() -> None:
 
     def answers(**rates: float) -> list[str]:
         behind = Behind(PHONE, task, Rates(**rates), seed=1)
-        out = [behind.shown(call, behind.answer(call)) for call in (asked, wifi, asked, asked)]
+        out = [behind.as_shown(call, behind.answer(call)) for call in (asked, wifi, asked, asked)]
         behind.close()
         return [out[0], out[2], out[3]]
 

@@ -90,9 +90,9 @@ class SplitsByNumber(Suite):
     def task(self, task_id: str) -> Task:
         rest, _, number = task_id.rpartition("/")
         if number.isdecimal() and len(number) < 16:
-            made = self._made(rest.rpartition("/")[2], int(number))
-            if made and made.id == task_id:
-                return made
+            task = self._made(rest.rpartition("/")[2], int(number))
+            if task and task.id == task_id:
+                return task
         raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
 
     def _made(self, kind: str, number: int) -> Task | None:
@@ -116,16 +116,16 @@ def package_folder(env: str, package: str, version: str, install: str, *modules:
     """Where the first of a benchmark's modules is. Raises UserError if one is missing, or the
     package has another version than the tested one. `install`: how to get it."""
     try:
-        found = metadata.version(package)
+        installed = metadata.version(package)
         place, *_ = [import_module(name).__file__ for name in modules]
     except (metadata.PackageNotFoundError, ImportError) as error:
         raise UserError(
             f"env={env} needs {package} {version}: {install}, or sandbox=docker with the image of "
             f"`python -m trace_bench.sandbox.build {env}`."
         ) from error
-    if found != version:
+    if installed != version:
         raise UserError(
-            f"env={env} was measured with {package} {version}, and {found} is installed: its tasks "
-            f"may differ. Install that version: {install}."
+            f"env={env} was measured with {package} {version}, and {installed} is installed: its "
+            f"tasks may differ. Install that version: {install}."
         )
     return Path(str(place)).parent

@@ -58,10 +58,10 @@ def known_levels() -> Mapping[str, str]:
     """The package's names of all levels that the expert can solve, by the level's name."""
     import gymnasium
 
-    found = {re.sub(r"^BabyAI-|-v\d+$", "", name): name for name in gymnasium.registry}
+    levels = {re.sub(r"^BabyAI-|-v\d+$", "", name): name for name in gymnasium.registry}
     return {
         level: name
-        for level, name in found.items()
+        for level, name in levels.items()
         if name.startswith("BabyAI-") and "Carrying" not in level and level != "KeyInBox"
     }
 
@@ -90,9 +90,9 @@ class BabyAIEnv(Game):
     def ended_itself(self) -> bool:
         return self._won
 
-    def move(self, name: str, given: dict[str, Any]) -> str:
+    def move(self, name: str, arguments: dict[str, Any]) -> str:
         """What is seen afterwards. What has no effect is an error of the agent's."""
-        if name not in ACTIONS or given:
+        if name not in ACTIONS or arguments:
             raise ValueError(f"allowed, without arguments: {', '.join(ACTIONS)}")
         if self._over or self._left < 0:
             raise ValueError("it is over")
@@ -201,10 +201,10 @@ class BabyAISuite(GameSuite):
 
     def __init__(self, levels: tuple[str, ...] = DEFAULT, steps: int = 40) -> None:
         package_folder("babyai", "minigrid", VERSION, "pip install '.[babyai]'", "minigrid")
-        known = known_levels()
+        all_levels = known_levels()
         for level in levels:
-            if level not in known:
-                raise unknown("level", level, sorted(known), "env.levels")
+            if level not in all_levels:
+                raise unknown("level", level, sorted(all_levels), "env.levels")
         if not levels:
             raise UserError("`env.levels` names no level.")
         self.levels, self._steps = levels, steps

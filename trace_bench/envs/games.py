@@ -38,7 +38,7 @@ class Game(Env):
         return self.over
 
     @abstractmethod
-    def move(self, name: str, given: dict[str, Any]) -> str:
+    def move(self, name: str, arguments: dict[str, Any]) -> str:
         """What a call is answered by. Raises ValueError with the agent's error."""
 
     def step(self, action: Message) -> Step:
@@ -97,8 +97,8 @@ class GameSuite(SplitsByNumber):
         return env
 
     def _made(self, kind: str, number: int) -> Task | None:
-        made = super()._made(kind, number)
-        return self.synthetic(kind, number) if not made and kind in self.capabilities() else made
+        task = super()._made(kind, number)
+        return self.synthetic(kind, number) if not task and kind in self.capabilities() else task
 
 
 class Divided:
@@ -110,10 +110,10 @@ class Divided:
     }  # fmt: skip
     """A split's sixteenths of an opening's checksums."""
 
-    def __init__(self, opening: Callable[[int], str], given: str, instead: str) -> None:
-        """`opening`: what a seed's game shows first. `given`, `instead`: the setting that names the
-        game, and what is allowed where its openings are too few."""
-        self._opening, self._given, self._instead = opening, given, instead
+    def __init__(self, opening: Callable[[int], str], setting: str, instead: str) -> None:
+        """`opening`: what a seed's game shows first. `setting`, `instead`: the setting that names
+        the game, and what is allowed where its openings are too few."""
+        self._opening, self._setting, self._instead = opening, setting, instead
         self._seeds: dict[str, list[int]] = {name: [] for name in self.shares}
         self._taken: set[int] = set()
         self._next = 0  # the first seed that was not looked at
@@ -144,7 +144,7 @@ class Divided:
 
     def _too_few(self) -> UserError:
         return UserError(
-            f"{self._given}: its openings are too few for a split of their own; "
+            f"{self._setting}: its openings are too few for a split of their own; "
             f"allowed: {self._instead}."
         )
 

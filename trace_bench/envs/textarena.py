@@ -90,9 +90,9 @@ class TextArenaEnv(Game):
     def over(self) -> bool:
         return bool(self._game.state.done)
 
-    def move(self, name: str, given: dict[str, Any]) -> str:
+    def move(self, name: str, arguments: dict[str, Any]) -> str:
         """The board afterwards, or how the game ended."""
-        if name not in ACTIONS or given:
+        if name not in ACTIONS or arguments:
             raise ValueError(f"allowed, without arguments: {', '.join(ACTIONS)}")
         if self.over or self._left < 0:
             raise ValueError("the game is over")

@@ -61,9 +61,9 @@ class CarefulAsk:
         return None
 
 
-def invented(text: str, known: Sequence[str]) -> list[str]:
+def invented(text: str, texts: Sequence[str]) -> list[str]:
     """Identifiers in `text` that occur in none of the known texts, in any spelling."""
-    there = _plain("\n".join(known))
+    there = _plain("\n".join(texts))
     return [name for name in _IDENTIFIER.findall(text) if _plain(name) not in there]
 
 

@@ -75,14 +75,16 @@ class VerifiersEnv(OutsideEnv):
         import verifiers.v1 as vf
         from verifiers.v1.state import state_cls
 
-        self._task = own = self._suite.own(task)
+        self._task = inner = self._suite.inner(task)
         self._shared = self._suite.shared()
-        about = vf.TraceTask(type=type(own).__name__, data=own.data, key=own.key, hash=own.hash)
-        state, agent = state_cls(type(own))(), vf.AgentInfo(config=vf.AgentConfig())
+        about = vf.TraceTask(
+            type=type(inner).__name__, data=inner.data, key=inner.key, hash=inner.hash
+        )
+        state, agent = state_cls(type(inner))(), vf.AgentInfo(config=vf.AgentConfig())
         self._trace = vf.Trace(task=about, state=state, agent=agent)
         self._servers: dict[str, tuple[Any, str]] = {}  # by the agent's name of a tool
         self._stacks = []
-        return _opening(own.data), self._run(self._set_up())
+        return _opening(inner.data), self._run(self._set_up())
 
     async def _set_up(self) -> list[Tool]:
         """The task's tools, and those of its taskset."""
@@ -300,7 +302,7 @@ class VerifiersSuite(OutsideSuite):
             self._shared = Shared(self._taskset)
         return self._shared
 
-    def own(self, task: Task) -> Any:
+    def inner(self, task: Task) -> Any:
         """verifiers' own task. Raises EpisodeError where it has changed."""
         split, index = task.data["split"], task.data["index"]
         if self._specs[split][index] != task.data["spec"]:

@@ -133,9 +133,9 @@ def _mismatch(
     )
 
     try:
-        found = state_checker(ours.instances, theirs.instances)
+        verdict = state_checker(ours.instances, theirs.instances)
     except RecursionError:  # a folder that was moved into itself
         return STATE
-    if found["valid"]:
-        found = response_checker(results, wanted, number)
-    return "" if found["valid"] else str(found["error_type"])
+    if verdict["valid"]:
+        verdict = response_checker(results, wanted, number)
+    return "" if verdict["valid"] else str(verdict["error_type"])

@@ -41,8 +41,8 @@ _FILES = 10_000  # the most that may be copied: folders that are copied into eac
 @cache
 def known_bad() -> Mapping[str, str]:
     """Entries whose answer no agent can find out (docs/bfcl.md): the reason by id ("base_4")."""
-    found: Mapping[str, str] = json.loads(Path(__file__).with_name("known_bad.json").read_text())
-    return found
+    reasons: Mapping[str, str] = json.loads(Path(__file__).with_name("known_bad.json").read_text())
+    return reasons
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,11 @@ def _lines(text: bytes) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class BfclCall:
-    """A tool call. `given` are positional arguments, which only the package's own calls have."""
+    """A tool call. `positional`: arguments without names, which only the package's own calls have."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    given: tuple[Any, ...] = ()
+    positional: tuple[Any, ...] = ()
 
 
 class BfclWorld:
@@ -189,7 +189,7 @@ class BfclWorld:
         if call.name == "cp" and _is_full(self.instances["GorillaFileSystem"]):
             raise ValueError(f"there are more than {_FILES} files and folders")
         # Tools keep what they are given, so every replay gives them values of its own.
-        return method(*copy.deepcopy(call.given), **copy.deepcopy(dict(call.arguments)))
+        return method(*copy.deepcopy(call.positional), **copy.deepcopy(dict(call.arguments)))
 
 
 def parse(source: str) -> BfclCall:
@@ -201,16 +201,18 @@ def parse(source: str) -> BfclCall:
         raise ValueError(f"{source!r} is no call") from error
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         raise ValueError(f"{source!r} is no call")
-    given = tuple(ast.literal_eval(argument) for argument in node.args)
+    positional = tuple(ast.literal_eval(argument) for argument in node.args)
     arguments = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-    return BfclCall(node.func.id, arguments, given)
+    return BfclCall(node.func.id, arguments, positional)
 
 
 def named(call: BfclCall, classes: Sequence[str]) -> BfclCall:
     """The same call with all arguments by name, as a model writes it."""
     owner = next(c for c in reversed(classes) if call.name in methods_of(c))
     names = list(inspect.signature(getattr(tool_class(owner), call.name)).parameters)[1:]
-    return BfclCall(call.name, {**dict(zip(names, call.given, strict=False)), **call.arguments})
+    return BfclCall(
+        call.name, {**dict(zip(names, call.positional, strict=False)), **call.arguments}
+    )
 
 
 @cache
@@ -222,8 +224,8 @@ def tool_class(name: str) -> type:
     module: Any = importlib.import_module(CLASS_FILE_PATH_MAPPING[name])
     if name == "TravelAPI":
         module.datetime = _Release
-    found: type = getattr(module, name)
-    return found
+    cls: type = getattr(module, name)
+    return cls
 
 
 @cache
@@ -273,13 +275,13 @@ def _is_full(files: Any) -> bool:
         return True
 
 
-def _size(item: Any, known: dict[int, float]) -> float:
+def _size(item: Any, sizes: dict[int, float]) -> float:
     """How many files and folders are in a folder; without end where it holds itself."""
-    if id(item) not in known:
-        known[id(item)] = math.inf
+    if id(item) not in sizes:
+        sizes[id(item)] = math.inf
         inner = getattr(item, "contents", {}).values()
-        known[id(item)] = sum(1 + _size(part, known) for part in inner)
-    return known[id(item)]
+        sizes[id(item)] = sum(1 + _size(part, sizes) for part in inner)
+    return sizes[id(item)]
 
 
 def _text(value: Any) -> str:

@@ -81,12 +81,12 @@ class RecordedEnv(LiveEnv):
             content, bad = self._tools.answer(call)
             answers.append(answer_call(call, content))
             malformed = malformed or bad
-        made = {**action, "tool_calls": calls[:MOST_CALLS]} if calls else dict(action)
-        step = step_of(made, [answer["content"] for answer in answers], malformed)
+        message = {**action, "tool_calls": calls[:MOST_CALLS]} if calls else dict(action)
+        step = step_of(message, [answer["content"] for answer in answers], malformed)
         self._now = replace(self._now, steps=(*self._now.steps, step))
         self._acted.append(self._number)
         self._places.append(len(self._talk))
-        self._talk += [made, *answers]
+        self._talk += [message, *answers]
         scene = Scene(self._task, self._before, self._now)
         self._progress.judge(self._number, len(self._acted) - 1, scene)
         if calls:
@@ -247,8 +247,8 @@ class RecordedSuite(Suite):
         """The first variant of the record's checklists; [] for a task of the real suite."""
         if task.env != self.name:
             return []
-        found: Sequence[Sequence[Mapping[str, Any]]] = task.data["record"]["checklists"][0]
-        return found
+        turns: Sequence[Sequence[Mapping[str, Any]]] = task.data["record"]["checklists"][0]
+        return turns
 
     @cached_property
     def _source(self) -> str | None:
@@ -257,8 +257,8 @@ class RecordedSuite(Suite):
         if not self._settings.behind or not path.exists():
             return None
         made_by = read_object(path).get("made_by")
-        found = made_by.get("suite") if isinstance(made_by, Mapping) else None
-        return found if isinstance(found, str) else None
+        suite = made_by.get("suite") if isinstance(made_by, Mapping) else None
+        return suite if isinstance(suite, str) else None
 
     @cached_property
     def _revision(self) -> str:
@@ -302,6 +302,6 @@ class RecordedSuite(Suite):
 
         if name not in self._suites:
             part, _, variant = name.partition("/")
-            made: Suite = find("env", PartSettings(part), variant or None).make(self._run)
-            self._suites[name] = made
+            suite: Suite = find("env", PartSettings(part), variant or None).make(self._run)
+            self._suites[name] = suite
         return self._suites[name]

@@ -43,13 +43,13 @@ def _fault(value: Any, schema: Any, where: str, depth: int) -> str | None:
         return None
     kinds = schema.get("type")
     allowed = kinds if isinstance(kinds, list) else [kinds]
-    known = [kind for kind in allowed if isinstance(kind, str) and kind in _TYPES]
-    if known and len(known) == len(allowed) and not any(_is(value, kind) for kind in known):
-        return f"{where} must be {' or '.join(known)}"
+    kinds_read = [kind for kind in allowed if isinstance(kind, str) and kind in _TYPES]
+    if kinds_read and kinds_read == allowed and not any(_is(value, k) for k in kinds_read):
+        return f"{where} must be {' or '.join(kinds_read)}"
     enum = schema.get("enum")
     if isinstance(enum, list) and value not in enum:
         return f"{where} must be one of {', '.join(map(repr, enum[:20]))}"
-    if isinstance(value, dict) and "object" in known:
+    if isinstance(value, dict) and "object" in kinds_read:
         return _fault_of_object(value, schema, where, depth)
     if isinstance(value, list):
         for number, part in enumerate(value[:200]):
@@ -150,10 +150,10 @@ def read_result(text: str) -> str:
     if not isinstance(data, dict) or "execution_result" not in data:
         raise ValueError("it has no `execution_result`")
     result = data["execution_result"]
-    shown = result if isinstance(result, str) else _dump(result)
-    if len(shown) > LONGEST:
-        raise ValueError(f"its result has {len(shown)} characters; allowed: {LONGEST}")
-    return shown
+    answer = result if isinstance(result, str) else _dump(result)
+    if len(answer) > LONGEST:
+        raise ValueError(f"its result has {len(answer)} characters; allowed: {LONGEST}")
+    return answer
 
 
 def _exchange(exchange: Exchange) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class Tools:
     def _simulated(self, call: ToolCall, tool: Tool, real: str | None) -> str:
         if real is not None and self._world is not None:
             self.counts["real"] += 1
-            return self._world.shown(call, real)
+            return self._world.as_shown(call, real)
         if self._simulator is None:
             return NOT_RECORDED
         if call.key not in self._kept:
@@ -284,7 +284,7 @@ class Behind:
         answer, self._done = _call(self._env, call)
         return answer
 
-    def shown(self, call: ToolCall, answer: str) -> str:
+    def as_shown(self, call: ToolCall, answer: str) -> str:
         """The answer as the agent reads it."""
         before = self._made.get(call.key, 0)
         self._made[call.key] = before + 1

@@ -98,14 +98,14 @@ def _released(domain: str, source: str | None, shipped: bytes) -> bytes:
         data = read_bytes(path, GET)
     except FileNotFoundError as error:
         raise UserError(f"{named} has no tasks of {domain} ({error}). {GET}") from error
-    found = _as_released(data, domain)
-    if found is None:
+    tasks = _as_released(data, domain)
+    if tasks is None:
         raise UserError(
             f"{path} has git's hash {_blob(data)}, and the tasks that were measured have "
             f"{BLOBS[domain]}: it is another release, was changed, or stands for a file that is "
             f"stored elsewhere. {GET}"
         )
-    return found
+    return tasks
 
 
 def _checkout(source: str | None) -> Path:

@@ -61,13 +61,13 @@ class Tau2Env(LiveEnv):
         data = self._toolbox.data
         system = f"{_SOLO if self._solo else _TEXT}\n\n{policy_text(data, self._solo)}"
         tools = self._toolbox.schemas[AGENT]
-        own = self._toolbox.schemas[USER]
+        of_user = self._toolbox.schemas[USER]
         if self._solo:
-            opening, tools = str(self._record["ticket"]), (*tools, *own, DONE)
+            opening, tools = str(self._record["ticket"]), (*tools, *of_user, DONE)
         else:
             self._user: AskedUser | ScriptedCustomer = ScriptedCustomer(self._record)
             if self._ask is not None:
-                self._user = AskedUser(self._record, data.domain, own, self._ask)
+                self._user = AskedUser(self._record, data.domain, of_user, self._ask)
             opening = self._user.opening()
         messages = opening_of(system, opening)
         self._talk: list[Message] = messages[1:]
@@ -88,10 +88,10 @@ class Tau2Env(LiveEnv):
     def score(self) -> Score:
         """The score of the current state: 0 unless the agent or the user has ended the episode."""
         gold, played = self._gold(self._record["id"]), (self._world, self._said, self._calls)
-        found = score(self._record, gold, *played, self._stopped, self._judged)
+        verdict = score(self._record, gold, *played, self._stopped, self._judged)
         if self._solo or not self._user.faults:
-            return found
-        return replace(found, details={**found.details, "user_faults": self._user.faults})
+            return verdict
+        return replace(verdict, details={**verdict.details, "user_faults": self._user.faults})
 
     def _execute(self, calls: list[Any]) -> Step:
         done = tuple(answer_call(call, "done") for call in calls)

@@ -37,13 +37,13 @@ _SYSTEM = (
 
 def basis(record: Mapping[str, Any]) -> Sequence[str]:
     """What a task's score depends on: DB, COMMUNICATE, ENV_ASSERTION, ACTION, NL_ASSERTION."""
-    found: Sequence[str] = criteria_of(record).get("reward_basis") or BASIS
-    return found
+    basis: Sequence[str] = criteria_of(record).get("reward_basis") or BASIS
+    return basis
 
 
 def criteria_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = record.get("evaluation_criteria") or {}
-    return found
+    criteria: Mapping[str, Any] = record.get("evaluation_criteria") or {}
+    return criteria
 
 
 def assertions(record: Mapping[str, Any]) -> list[str]:
@@ -122,8 +122,8 @@ def _assertions_hold(criteria: Mapping[str, Any]) -> bool:
     env = environment()
     for assertion in criteria.get("env_assertions") or ():
         tools = env.tools if assertion["env_type"] == AGENT else env.user_tools
-        found = getattr(tools, assertion["func_name"])(**assertion["arguments"])
-        if found != assertion.get("assert_value", True):
+        result = getattr(tools, assertion["func_name"])(**assertion["arguments"])
+        if result != assertion.get("assert_value", True):
             return False
     return True
 

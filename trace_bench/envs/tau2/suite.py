@@ -143,8 +143,12 @@ class Tau2Suite(Suite):
         for action in criteria.get("actions") or ():
             if self._solo or action.get("requestor", "assistant") == "assistant":
                 compared = action.get("compare_args")
-                given = action["arguments"]
-                kept = given if compared is None else {k: given[k] for k in compared if k in given}
+                arguments = action["arguments"]
+                kept = (
+                    arguments
+                    if compared is None
+                    else {k: arguments[k] for k in compared if k in arguments}
+                )
                 items.append(call_item(action["name"], kept))
         if told := criteria.get("communicate_info"):
             items.append(tell_all_item(told))

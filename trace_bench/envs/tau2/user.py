@@ -113,8 +113,8 @@ def _answer(call: str, act: Act) -> str:
 
 def _instructions(record: Mapping[str, Any]) -> str:
     """The scenario as one text: why the user calls, what they know, how they behave."""
-    found = record["user_scenario"]["instructions"]
-    if isinstance(found, str):
-        return found
-    parts = [found.get(k) for k in ("reason_for_call", "known_info", "task_instructions")]
+    instructions = record["user_scenario"]["instructions"]
+    if isinstance(instructions, str):
+        return instructions
+    parts = [instructions.get(k) for k in ("reason_for_call", "known_info", "task_instructions")]
     return "\n".join(part for part in parts if part)

@@ -79,8 +79,8 @@ class DomainTools:
         for action in actions:
             context.run(_initialize, action)
         if actions:
-            found = (dict(store.items()), ids.getstate())
-            self._started[record["id"]] = pickle.dumps(found, protocol=5)
+            snapshot = (dict(store.items()), ids.getstate())
+            self._started[record["id"]] = pickle.dumps(snapshot, protocol=5)
         return Tau2World(self, store, context)
 
     def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
@@ -175,15 +175,15 @@ def _databases(data: DomainData) -> list[tuple[Any, str, Callable[[], Any]]]:
             return model.model_construct(**{t: Shared(own) for t, own in tables.items()})
 
         return [(toolkit, f"{name}Tools", shared)]
-    found: list[tuple[Any, str, Callable[[], Any]]] = []
+    saved: list[tuple[Any, str, Callable[[], Any]]] = []
     for side, file, place in (
         ("TelecomAgentTools", "db.toml", "data_model:TelecomDB"),
         ("TelecomUserTools", "user_db.toml", "user_data_model:TelecomUserDB"),
     ):
         text = (data.folder / file).read_text(encoding="utf-8")
         base = _port(f"telecom.{place}").model_validate(tomllib.loads(text))
-        found.append((_port(f"telecom.{side}:{side}"), side, partial(base.model_copy, deep=True)))
-    return found
+        saved.append((_port(f"telecom.{side}:{side}"), side, partial(base.model_copy, deep=True)))
+    return saved
 
 
 class _Ids:
@@ -220,7 +220,7 @@ def get_item_details() -> Any:
     from inspect_evals.tau2.retail.tools import get_retail_tools
 
     @tool(name="get_item_details")
-    def made() -> Any:
+    def get_item_details() -> Any:
         async def execute(item_id: str) -> str:
             """Look up one item: its options, its price and whether it is in stock.
 
@@ -237,7 +237,7 @@ def get_item_details() -> Any:
 
         return execute
 
-    return made()
+    return get_item_details()
 
 
 class Shared(dict[str, Any]):
@@ -272,12 +272,12 @@ class Shared(dict[str, Any]):
     def changes(self) -> dict[str, Any]:
         """The records that differ from the shared ones, as plain data by key; None for a deleted
         one. Two dictionaries over the same records are equal exactly if their changes are."""
-        found: dict[str, Any] = {key: None for key in self._base if key not in self}
+        values: dict[str, Any] = {key: None for key in self._base if key not in self}
         for key in self._own:
             now = super().__getitem__(key).model_dump()
             if key not in self._base or _canonical(now) != _canonical(self._base[key].model_dump()):
-                found[key] = now
-        return found
+                values[key] = now
+        return values
 
     def pop(self, key: str, *default: Any) -> Any:
         if key in self:

@@ -147,10 +147,10 @@ class ToolSandboxEnv(LiveEnv):
             answers.append(answer)
         return tuple(answers)
 
-    def _run(self, shown: str, text: str) -> tuple[str, Mapping[str, Any] | None]:
+    def _run(self, alias: str, text: str) -> tuple[str, Mapping[str, Any] | None]:
         """Result or error as the agent reads it, and the trace of a call that succeeded."""
         try:
-            name = self._names.get(shown)
+            name = self._names.get(alias)
             if name is None:
                 raise ToolFault("NameError", "Unknown tool")
             arguments = _arguments(text)

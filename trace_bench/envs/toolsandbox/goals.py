@@ -92,8 +92,8 @@ class GoalMilestone:
     @property
     def references(self) -> list[int]:
         """The earlier milestones that it refers to."""
-        found = [c.since for c in self.constraints] + [g.since for g in self.guards]
-        return [since for since in found if since is not None]
+        starts = [c.since for c in self.constraints] + [g.since for g in self.guards]
+        return [since for since in starts if since is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +174,14 @@ def _constraint(data: Mapping[str, Any]) -> Constraint:
         columns = [tuple((n, t, measures.get(n, "exact")) for n, t in row.items()) for row in rows]
         names = tuple(row["name"] for row in data["rows"])
         return Constraint(SANDBOX, kind, tuple(columns), names)
-    known = _SANDBOX_COLUMNS if database == SANDBOX else COLUMNS.get(database)
-    if known is None:
+    there = _SANDBOX_COLUMNS if database == SANDBOX else COLUMNS.get(database)
+    if there is None:
         raise ValueError(f"no database {database!r}")
     if kind != "snapshot" and (kind not in _DIFFERENCES or database == SANDBOX):
         raise ValueError(f"no constraint of kind {kind!r} on {database}")
     for row in data["rows"]:
         for column in row:
-            if column not in known:
+            if column not in there:
                 raise ValueError(f"no column {column!r} in {database}")
     targets = data["rows"] if kind == "snapshot" else without_nulls(data["rows"])
     columns = [_columns(row, measures, _ROUGE[database]) for row in targets]

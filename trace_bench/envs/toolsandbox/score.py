@@ -104,8 +104,8 @@ def rows_similarity(targets: Sequence[Columns], rows: Sequence[Mapping[str, Any]
         return 0.0
     if count == 0:
         return 1.0
-    found = [[row_similarity(columns, row) for row in rows] for columns in targets]
-    table = [[value for value in line if value is not None] for line in found]
+    similarities = [[row_similarity(columns, row) for row in rows] for columns in targets]
+    table = [[value for value in line if value is not None] for line in similarities]
     if any(len(line) < count for line in table):
         return 0.0
     if count == 1:
@@ -224,8 +224,8 @@ def score_episode(
     assignment allows, None where nothing matched. A minefield is hit by any similarity above 0.
     """
     similarities = Similarities(log, snapshots)
-    mean, reached = _match(milestones, similarities, lambda found: found >= _PERFECT)
-    mined, hits = _match(minefields, similarities, lambda found: found > 0.0)
+    mean, reached = _match(milestones, similarities, lambda value: value >= _PERFECT)
+    mined, hits = _match(minefields, similarities, lambda value: value > 0.0)
     similarity = 1.0 if mean is None else mean
     if mined is not None and mined > 0.0:
         similarity = 0.0
@@ -246,8 +246,8 @@ def _match(
             milestone, message, score, chain = chain
             if score > 0.0:
                 places[milestone] = (score, message)
-    found = [(wanted, *places.get(i, (0.0, None))) for i, wanted in enumerate(goal.milestones)]
-    return mean, tuple(Outcome(w.name, score, hit(score), at, w.tells) for w, score, at in found)
+    placed = [(wanted, *places.get(i, (0.0, None))) for i, wanted in enumerate(goal.milestones)]
+    return mean, tuple(Outcome(w.name, score, hit(score), at, w.tells) for w, score, at in placed)
 
 
 def _best(goal: Goal, similarities: Similarities) -> tuple[float, Chain | None]:
@@ -257,7 +257,7 @@ def _best(goal: Goal, similarities: Similarities) -> tuple[float, Chain | None]:
     messages = range(1, len(similarities.log))
     referred = {since for m in goal.milestones for since in m.references}
     # Milestones that refer to no other have one score a message.
-    known: list[dict[int, float] | None] = [
+    columns: list[dict[int, float] | None] = [
         None if m.references else {j: similarities.milestone(m, j, {}) for j in messages}
         for m in goal.milestones
     ]
@@ -275,7 +275,7 @@ def _best(goal: Goal, similarities: Similarities) -> tuple[float, Chain | None]:
                 for i in range(count):
                     if not left >> i & 1 or goal.before[i] & ~placed:
                         continue
-                    if (table := known[i]) is not None:
+                    if (table := columns[i]) is not None:
                         value = table[message]
                     else:
                         wanted = goal.milestones[i]

@@ -59,8 +59,10 @@ class Scenarios:
     def needs_key(self, base: str) -> bool:
         """Whether a scenario's own tools (without distractors) call RapidAPI. In scenarios with
         insufficient information the right solution calls none."""
-        own = set(self.scenarios[base].starting_context.tool_allow_list)
-        return bool(RAPID_TOOLS & own) and "INSUFFICIENT_INFORMATION" not in self.categories(base)
+        allowed = set(self.scenarios[base].starting_context.tool_allow_list)
+        return bool(RAPID_TOOLS & allowed) and "INSUFFICIENT_INFORMATION" not in self.categories(
+            base
+        )
 
     def categories(self, name: str) -> list[str]:
         return sorted(str(category) for category in self.scenarios[name].categories)

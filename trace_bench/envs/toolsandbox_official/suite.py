@@ -79,19 +79,19 @@ class OfficialEnv(LiveEnv):
         """The package's own evaluation of the conversation as it stands."""
         evaluation, most = self._scenario.evaluation, self._scenario.max_messages
         with self._stage.playing(self, self._ids):
-            found = evaluation.evaluate(execution_context=self.context, max_turn_count=most)
-        similarity = float(found.similarity)
+            evaluated = evaluation.evaluate(execution_context=self.context, max_turn_count=most)
+        similarity = float(evaluated.similarity)
         details = {
-            "milestone_similarity": float(found.milestone_similarity),
-            "minefield_similarity": float(found.minefield_similarity),
+            "milestone_similarity": float(evaluated.milestone_similarity),
+            "minefield_similarity": float(evaluated.minefield_similarity),
         }
         wanted, mines = evaluation.milestone_matcher, evaluation.minefield_matcher
         return Score(
             min(max(similarity, 0.0), 1.0),
             similarity > PERFECT,
             details,
-            milestones_of(wanted, found.milestone_mapping, self._places),
-            milestones_of(mines, found.minefield_mapping, self._places, minefields=True),
+            milestones_of(wanted, evaluated.milestone_mapping, self._places),
+            milestones_of(mines, evaluated.minefield_mapping, self._places, minefields=True),
         )
 
     # -- inside the package's global state ---------------------------------------------------------
@@ -122,14 +122,16 @@ class OfficialEnv(LiveEnv):
         from tool_sandbox.common.execution_context import RoleType, get_current_context
         from tool_sandbox.common.tool_conversion import convert_to_openai_tool
 
-        found = get_current_context().get_available_tools(scrambling_allowed=True)
-        order = get_current_context().tool_allow_list or list(found)
-        names = {tool.__name__: shown for shown, tool in found.items()}
-        shown = [names[name] for name in dict.fromkeys(order) if name in names]
+        available = get_current_context().get_available_tools(scrambling_allowed=True)
+        order = get_current_context().tool_allow_list or list(available)
+        names = {tool.__name__: offered for offered, tool in available.items()}
+        offered = [names[name] for name in dict.fromkeys(order) if name in names]
         tools = []
-        for name in shown:
-            if RoleType.AGENT in getattr(found[name], "visible_to", (RoleType.AGENT,)):
-                tools.append(json.loads(json.dumps(convert_to_openai_tool(found[name], name=name))))
+        for name in offered:
+            if RoleType.AGENT in getattr(available[name], "visible_to", (RoleType.AGENT,)):
+                tools.append(
+                    json.loads(json.dumps(convert_to_openai_tool(available[name], name=name)))
+                )
         return tuple(tools)
 
     def _say(self, sender: str, recipient: str, content: str) -> None:
@@ -161,12 +163,12 @@ class OfficialEnv(LiveEnv):
                     answers[place] = answer_call(call, fault)
                     continue
                 places[mark] = place
-                own = {
+                schema = {
                     "openai_tool_call_id": mark,
                     "openai_function_name": call["function"]["name"],
                 }
                 way = {"sender": "AGENT", "recipient": "EXECUTION_ENVIRONMENT"}
-                said.append({**way, "content": code, **own})
+                said.append({**way, "content": code, **schema})
             if said:
                 before = len(self._rows())
                 self._add(*said)
@@ -268,10 +270,10 @@ def _name(milestone: Any) -> str:
             measure = constraint.snapshot_constraint
             measure = measure.func if isinstance(measure, partial) else measure
             what = str(measure.__name__).removesuffix("_similarity")
-            shown = "; ".join(
+            listed = "; ".join(
                 ", ".join(f"{key}={_short(value)}" for key, value in row.items()) for row in rows
             )
-            parts.append(f"{constraint.database_namespace} {what}: {shown}")
+            parts.append(f"{constraint.database_namespace} {what}: {listed}")
     text = " and ".join(parts) or "nothing else changed"
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 

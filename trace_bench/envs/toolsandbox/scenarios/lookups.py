@@ -100,10 +100,10 @@ def stock(choices: Choices, currency: bool = False, off: bool = False) -> Reques
     symbol, code = choices.word("ticker"), choices.rng.choice(CURRENCIES)
 
     def solution(solver: Solver) -> Solution:
-        found = yield from solver.call("search_stock", query=symbol)
-        if found is None:
+        stocks = yield from solver.call("search_stock", query=symbol)
+        if stocks is None:
             raise GiveUp("Sorry, I found nothing.")
-        price, unit = found["price"], "USD"
+        price, unit = stocks["price"], "USD"
         if currency and solver.can(CONVERT):
             price = yield from _converted(solver, price, unit, code)
             unit = code
@@ -136,8 +136,8 @@ def weather(choices: Choices, fahrenheit: bool = False, off: str = "") -> Reques
     days = choices.rng.randrange(0, 4)
 
     def solution(solver: Solver) -> Solution:
-        found = yield from solver.call("search_weather_around_lat_lon", days=days)
-        value, unit = found["temperature"], "celsius"
+        forecast = yield from solver.call("search_weather_around_lat_lon", days=days)
+        value, unit = forecast["temperature"], "celsius"
         if fahrenheit and solver.can(CONVERT):
             wanted = {"amount": value, "from_unit": unit, "to_unit": "fahrenheit"}
             value, unit = (yield from solver.call("unit_conversion", **wanted)), "fahrenheit"
@@ -167,8 +167,8 @@ def place_near(choices: Choices, off: str = "") -> Request:
     kind = choices.rng.choice(PLACES)
 
     def solution(solver: Solver) -> Solution:
-        found = yield from solver.call("search_location_around_lat_lon", location=kind)
-        return f"Go to {found[0]['name']}."
+        places = yield from solver.call("search_location_around_lat_lon", location=kind)
+        return f"Go to {places[0]['name']}."
 
     clause = choices.clause("near", kind=kind)
     return Request(clause, solution, PLACE_TOOLS, "search_location_around_lat_lon", _services(off))

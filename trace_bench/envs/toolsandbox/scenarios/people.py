@@ -94,11 +94,11 @@ def spoken_number(number: str) -> str:
     return f"{number[2:5]}-{number[5:8]}-{number[8:]}"
 
 
-def number_argument(solver: Solver, given: str) -> str:
+def number_argument(solver: Solver, spoken: str) -> str:
     """The number as the tools want it; by a solver that does not convert, only its digits."""
-    if given.startswith("+"):
-        return given
-    digits = given.replace("-", "")
+    if spoken.startswith("+"):
+        return spoken
+    digits = spoken.replace("-", "")
     return f"+1{digits}" if solver.can(CONVERT) else digits
 
 
@@ -121,8 +121,8 @@ def add_contact(choices: Choices, raw: bool = False, missing: bool = False) -> R
     spoken = spoken_number(number) if raw else number
 
     def solution(solver: Solver) -> Solution:
-        given = (yield from solver.ask(*_NUMBER)) if missing else spoken
-        number = number_argument(solver, given)
+        told = (yield from solver.ask(*_NUMBER)) if missing else spoken
+        number = number_argument(solver, told)
         yield from solver.call("add_contact", name=name, phone_number=number)
         return "The contact is added."
 
@@ -146,8 +146,8 @@ def modify_contact(
             yield from solver.call("add_contact", name=name, phone_number=number)
             return "The contact is changed."
         row = yield from find_contact(solver, who)
-        given = (yield from solver.ask(*_NUMBER)) if missing else spoken
-        number = number_argument(solver, given)
+        told = (yield from solver.ask(*_NUMBER)) if missing else spoken
+        number = number_argument(solver, told)
         yield from solver.call("modify_contact", person_id=row["person_id"], phone_number=number)
         return "The contact is changed."
 
@@ -234,10 +234,10 @@ def last_message(choices: Choices, ambiguous: bool = False) -> Request:
 
     def solution(solver: Solver) -> Solution:
         row = yield from find_contact(solver, who)
-        found = yield from solver.call("search_messages", sender_person_id=row["person_id"])
-        if not found:
+        messages = yield from solver.call("search_messages", sender_person_id=row["person_id"])
+        if not messages:
             raise GiveUp("Sorry, I found no message.")
-        return f'The message says "{found[0]["content"]}".'
+        return f'The message says "{messages[0]["content"]}".'
 
     clause = choices.clause("last_message", name=who.phrase)
     tools = ("search_contacts", "search_messages", SEND)

@@ -45,10 +45,10 @@ def shapes() -> tuple[Shape, ...]:
 def _of(category: str, *withheld: str) -> Callable[..., Shape]:
     """Makes shapes of a category from a name, requests, and states of the phone."""
 
-    def made(name: str, *kinds: Kind, **settings: bool) -> Shape:
+    def shape(name: str, *kinds: Kind, **settings: bool) -> Shape:
         return Shape(name, category, kinds, withheld, tuple(settings.items()))
 
-    return made
+    return shape
 
 
 def _set(which: str, on: bool | None = None, blocked: bool = False) -> Kind:

@@ -236,12 +236,12 @@ class Playback:
     events: list[Event] = field(default_factory=list)
 
 
-def assistant(action: dict[str, Any], index: int, shown: Callable[[str], str]) -> Message:
-    """An action of a reference trajectory as the agent's message; `shown` gives the name under
+def assistant(action: dict[str, Any], index: int, name_of: Callable[[str], str]) -> Message:
+    """An action of a reference trajectory as the agent's message; `name_of` gives the name under
     which the agent knows a tool."""
     if "say" in action:
         return text_message(action["say"])
-    return call_message(shown(action["call"]), action["arguments"], f"call_{index}")
+    return call_message(name_of(action["call"]), action["arguments"], f"call_{index}")
 
 
 def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Playback:
@@ -298,23 +298,23 @@ def _result(content: str) -> Any:
 
 def _changes(before: Snapshot, after: Snapshot) -> list[dict[str, Any]]:
     """The constraints that a change of the databases fulfils."""
-    found: list[dict[str, Any]] = []
+    constraints: list[dict[str, Any]] = []
     for database, rows in after.items():
         old = before[database]
         if rows is old or rows == old:
             continue
         if database == "SETTING":
             changed = {c: v for c, v in rows[0].items() if old[0][c] != v}
-            found.append(_constraint_on(database, "snapshot", changed))
+            constraints.append(_constraint_on(database, "snapshot", changed))
             continue
         key, columns = KEYS[database], _COLUMNS[database]
         was, now = {r[key]: r for r in old}, {r[key]: r for r in rows}
         for identity, row in now.items():
             target = {c: row[c] for c in columns}
             if identity not in was:
-                found.append(_constraint_on(database, "added", target))
+                constraints.append(_constraint_on(database, "added", target))
             elif row != was[identity]:
-                found.append(_constraint_on(database, "updated", {key: identity, **target}))
+                constraints.append(_constraint_on(database, "updated", {key: identity, **target}))
         gone = [identity for identity in was if identity not in now]
-        found += [_constraint_on(database, "removed", {key: identity}) for identity in gone]
-    return found
+        constraints += [_constraint_on(database, "removed", {key: identity}) for identity in gone]
+    return constraints

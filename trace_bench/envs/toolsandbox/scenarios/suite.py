@@ -101,11 +101,11 @@ class EmbeddedSuite(Suite):
         parts = task_id.removeprefix(f"{PREFIX}/").split("/")
         index, _, augmentation = parts[-1].partition("@")
         numbered = index.isascii() and index.isdigit()
-        made = numbered and len(parts) == 3 and parts[2] == index
-        if made and task_id.startswith(f"{PREFIX}/synthetic/"):
+        generated = numbered and len(parts) == 3 and parts[2] == index
+        if generated and task_id.startswith(f"{PREFIX}/synthetic/"):
             return synthetic_task(parts[1], int(index))
-        known = numbered and len(parts) == 2 and augmentation in ("", *AUGMENTATIONS)
-        if not known or int(index) >= SIZES.get(parts[0], 0):
+        in_split = numbered and len(parts) == 2 and augmentation in ("", *AUGMENTATIONS)
+        if not in_split or int(index) >= SIZES.get(parts[0], 0):
             raise UserError(
                 f"no task {task_id!r}; ids look like {PREFIX}/train/0007 or "
                 f"{PREFIX}/synthetic/<capability>/<seed>"
@@ -128,8 +128,8 @@ class EmbeddedSuite(Suite):
         steps = perform(env, task, actions)
         opening, turns = turns_of(conversation(steps, actions))
         score = steps[-1].score or env.score()
-        made = of_reference(turns, rewarded_in(turns, len(opening), score.milestones))
-        return [[item_to_json(item) for item in items] for items in made.turns]
+        checklist = of_reference(turns, rewarded_in(turns, len(opening), score.milestones))
+        return [[item_to_json(item) for item in items] for items in checklist.turns]
 
     def capabilities(self) -> tuple[str, ...]:
         return CAPABILITIES
@@ -170,11 +170,11 @@ def synthetic_task(capability: str, seed: int) -> Task:
 @lru_cache(maxsize=1)
 def _by_requirement() -> dict[frozenset[str], list[Shape]]:
     """The shapes by the set of capabilities that one drawn task of each requires."""
-    found: dict[frozenset[str], list[Shape]] = {}
+    by_requirement: dict[frozenset[str], list[Shape]] = {}
     for shape in shapes():
         task, _ = build(shape, Words("synthetic"), 0, "", "synthetic")
-        found.setdefault(frozenset(task.data["requires"]), []).append(shape)
-    return found
+        by_requirement.setdefault(frozenset(task.data["requires"]), []).append(shape)
+    return by_requirement
 
 
 def _shapes_for(capability: str) -> list[Shape]:

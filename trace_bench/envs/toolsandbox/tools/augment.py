@@ -64,11 +64,13 @@ def _offer(
     if extra != 0:
         names += distractors(tools, extra, withheld)
         random.Random(seed).shuffle(names)
-    shown = {
+    aliases = {
         name: _shown_name(name) if augmentation == "scrambled_names" else name for name in names
     }
-    schemas = tuple(_scramble(catalog()[name].schema, augmentation, shown[name]) for name in names)
-    return schemas, MappingProxyType({alias: name for name, alias in shown.items()})
+    schemas = tuple(
+        _scramble(catalog()[name].schema, augmentation, aliases[name]) for name in names
+    )
+    return schemas, MappingProxyType({alias: name for name, alias in aliases.items()})
 
 
 def distractors(tools: Sequence[str], count: int | None, withheld: Sequence[str] = ()) -> list[str]:

@@ -118,8 +118,8 @@ def _own_contact(world: Databases) -> Row | None:
 
 
 def _check_self(world: Databases, person_id: str | None, row: Row) -> None:
-    own = _own_contact(world) if row.get("is_self") else None
-    if own is not None and own["person_id"] != person_id:
+    contact = _own_contact(world) if row.get("is_self") else None
+    if contact is not None and contact["person_id"] != person_id:
         raise ToolFault("DuplicateError", "A self contact already exists")
 
 

@@ -101,13 +101,13 @@ def _find_places(location: str, latitude: float, longitude: float) -> tuple[dict
     for city in data("cities"):
         if city["name"].lower() == location.strip().lower():
             return ({key: city[key] for key in ("name", "latitude", "longitude")},)
-    found = []
+    matches = []
     for kind, names in data("places")["kinds"].items():
         for name in names:
             likeness = max(similarity(location, kind), similarity(location, name))
             if likeness >= 80:
-                found.append((likeness, name))
-    best = sorted(found, key=lambda entry: entry[0], reverse=True)[:2]
+                matches.append((likeness, name))
+    best = sorted(matches, key=lambda entry: entry[0], reverse=True)[:2]
     city, distance = nearest_city(latitude, longitude)
     if distance > _REACH_KM:
         return ()
@@ -146,8 +146,8 @@ def search_weather_around_lat_lon(
 )
 def search_stock(world: Databases, query: str) -> dict[str, Any] | None:
     require_wifi(world)
-    found = _find_stock(query)
-    return None if found is None else dict(found)
+    stock = _find_stock(query)
+    return None if stock is None else dict(stock)
 
 
 @lru_cache(maxsize=1024)

@@ -61,12 +61,12 @@ def tool(
     """Declares a function as a tool of a module, under its own name or `name`."""
 
     def declare(function: Callable[..., Any]) -> ToolSpec:
-        own = name or function.__name__
+        tool_name = name or function.__name__
         properties = {p.name: {"type": p.kind, "description": p.description} for p in parameters}
         needed = [p.name for p in parameters if p.required]
-        given = {"type": "object", "properties": properties, "required": needed}
-        schema = tool_json(own, description, given)
-        return ToolSpec(own, module, function, parameters, schema)
+        arguments = {"type": "object", "properties": properties, "required": needed}
+        schema = tool_json(tool_name, description, arguments)
+        return ToolSpec(tool_name, module, function, parameters, schema)
 
     return declare
 
@@ -133,11 +133,11 @@ def search(
     Columns in `fuzzy` are compared by similarity with that threshold, `…_lowerbound` and
     `…_upperbound` bound their column, all others are exact.
     """
-    found = [row for row in rows if _passes(row, criteria, fuzzy)]
+    matches = [row for row in rows if _passes(row, criteria, fuzzy)]
     texts = [(name, wanted) for name, wanted in criteria.items() if name in fuzzy]
-    if texts and len(found) > 1:
-        found.sort(key=lambda row: -sum(similarity(wanted, row[name]) for name, wanted in texts))
-    return [dict(row) for row in found]
+    if texts and len(matches) > 1:
+        matches.sort(key=lambda row: -sum(similarity(wanted, row[name]) for name, wanted in texts))
+    return [dict(row) for row in matches]
 
 
 def _passes(row: Row, criteria: Mapping[str, Any], fuzzy: Mapping[str, float]) -> bool:

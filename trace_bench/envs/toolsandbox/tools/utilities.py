@@ -166,10 +166,10 @@ def _holidays(year: int) -> tuple[tuple[str, float], ...]:
     """Names of the US holidays of a year with their midnights in UTC."""
     import holidays
 
-    found = holidays.country_holidays("US", years=year)
+    days = holidays.country_holidays("US", years=year)
     return tuple(
         (name, datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
-        for day, name in sorted(found.items())
+        for day, name in sorted(days.items())
     )
 
 
