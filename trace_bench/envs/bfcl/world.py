@@ -147,7 +147,7 @@ def _lines(text: bytes) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class BfclCall:
-    """A tool call. `positional`: arguments without names, which only the package's own calls have."""
+    """A tool call. `positional`: arguments without names, of the package's own calls only."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
