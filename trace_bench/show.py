@@ -27,7 +27,7 @@ from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines, reason, shown
 from trace_bench.core.text import visible
 from trace_bench.core.types import Message, Milestone, Stored, Trajectory, grouped
-from trace_bench.results.runs import same_agents
+from trace_bench.results.folder import same_agents
 
 CAPABILITIES = "capabilities.json"
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")

@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.plan is not None:
         arms = Counter(tuple(o for o in m.overrides if not o.startswith("seed=")) for m in runs)
-        earlier = varied(by_total(find([options.plan]).records))
+        earlier = varied(by_total(find([options.plan]).runs))
         print(smallest_of(earlier, len(arms), min(arms.values())))
         return 0
     record = Path(options.runs_root) / "sweeps" / f"{options.file.stem}.jsonl"

@@ -4,7 +4,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 tables() {
-    table paper .
+    python paper.py
 }
 
 all

@@ -33,9 +33,9 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.record.dialogues import Folder
 from trace_bench.report.page import Talks
+from trace_bench.results.folder import same_agents
 from trace_bench.results.places import find
 from trace_bench.results.records import read_records
-from trace_bench.results.runs import same_agents
 from trace_bench.runner.api import Result
 from trace_bench.runner.evaluate import Evaluator, KnownOutcomes, Terms, outcome_of
 from trace_bench.runner.lab import RunLab
@@ -126,7 +126,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lab, "trajectories.jsonl"),
         (lab, "ledger.jsonl"),
     ],
-    "results/runs.py": [(same_agents, "evaluation.jsonl")],
+    "results/folder.py": [(same_agents, "evaluation.jsonl")],
     "runner/evaluate.py": [
         (evaluator, "evaluation.jsonl"),
         (evaluator, "evaluation_trajectories.jsonl"),
@@ -154,12 +154,13 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "sweep.py": [(swept, "sweep.jsonl")],
 }
 BEHIND = {
-    "runner/report.py": "files that results/runs.py has checked against the summary's hashes",
+    "runner/report.py": "files that results/folder.py has checked against the summary's hashes",
     "record/annotate.py": "its own lines, read by the reader of recordings",
     "runner/pipeline.py": "the lines that this process has just written",
-    "results/two.py": "files that results/runs.py has checked against the summary's hashes",
-    "report/runs.py": "files that results/runs.py has checked against the summary's hashes",
+    "results/two.py": "files that results/folder.py has checked against the summary's hashes",
+    "report/runs.py": "files that results/folder.py has checked against the summary's hashes",
     "results/stored.py": "files that the export has checked against these hashes",
+    "results/inspect.py": "files that the export has checked against these hashes",
     "trainers/verl/process.py": "the same lines, with the same fields, as spec.py",
     "trainers/verl/episodes.py": "needs verl; the same lines, with the same fields, as spec.py",
 }

@@ -19,7 +19,7 @@ from forks import forked
 from trace_bench.__main__ import main
 from trace_bench.core.store import fingerprint
 from trace_bench.core.summary import read_settings
-from trace_bench.results.runs import ELSEWHERE
+from trace_bench.results.folder import ELSEWHERE
 
 RUNS = 120
 TALKS = "evaluation_trajectories.jsonl"

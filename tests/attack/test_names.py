@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import summaries
 import torch
 from safetensors.torch import save_file
+from synthetic import SETTINGS, record
 from test_line_readers import PLAYED
 
 from trace_bench.core.beginning import WEIGHTS, base_agent, read_beginning
@@ -18,7 +18,6 @@ from trace_bench.core.text import file_name
 from trace_bench.core.types import AdapterRef, AgentSpec, Stored
 from trace_bench.policies.routing.merge import Mixture, merge
 from trace_bench.results import inspect
-from trace_bench.results.stored import FinishedRun
 from trace_bench.serve.__main__ import sums_of
 
 HOSTILE = {
@@ -37,7 +36,8 @@ HOSTILE = {
     "backslashes": "..\\..\\outside",
     "nothing": "",
 }
-SUMMARY = replace(summaries.SUMMARY, method="../m")
+MORE = {"env.train_split": "train", "accounting": "strict", "model.name": "tiny"}
+RUN = replace(record("../m", [1]), settings={**SETTINGS, **MORE})
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
@@ -46,7 +46,7 @@ def test_no_name_in_a_file_leads_out_of_the_export(name: str, tmp_path: Path) ->
     run, out = tmp_path / "run", tmp_path / "deep" / "er" / "out"
     for folder in (run, out):
         folder.mkdir(parents=True)
-    write_json(run / "summary.json", SUMMARY)
+    write_json(run / "summary.json", {})
     played = replace(PLAYED, task=name or "x")
     for file, call in (
         ("trajectories.jsonl", name),
@@ -56,7 +56,7 @@ def test_no_name_in_a_file_leads_out_of_the_export(name: str, tmp_path: Path) ->
     for file in ("ledger.jsonl", "evaluation.jsonl"):
         (run / file).write_text("")
     before = {p for p in tmp_path.rglob("*") if p.is_file()}
-    inspect.write(FinishedRun(run, SUMMARY), out)
+    inspect.write(RUN, run, out)
     made = {p for p in tmp_path.rglob("*") if p.is_file()} - before
     assert made and all(p.is_relative_to(out) for p in made)
     assert not any(part.startswith(".") for p in made for part in p.relative_to(out).parts)

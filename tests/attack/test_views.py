@@ -49,7 +49,7 @@ def test_a_summary_that_means_harm_is_skipped_and_named(name: str, tmp_path: Pat
     else:
         HOSTILE[name](tmp_path / "run" / "summary.json")
     found = find([tmp_path])
-    assert not found.records and "summary.json" in found.skipped[0]
+    assert not found.runs and "summary.json" in found.skipped[0]
 
 
 def test_control_characters_are_written_out() -> None:

@@ -113,7 +113,7 @@ def test_a_run_says_what_a_judge_cost_for_each_item(
     assert cost["requests"] == round(asked / items, 4) and cost["completion_tokens"] > 0
     shown = f"for each of {items} checklist items {cost['requests']:.2f} requests, "
     assert shown in capsys.readouterr().out
-    (record,) = find([tmp_path / "run"]).records
+    (record,) = find([tmp_path / "run"]).runs
     found = checklists(cells([record]), "")
     assert found.rows[0][2:4] == ("judge", f"{cost['requests']:.2f}")
     assert not checklists(cells([replace(record, per_item={})]), "").rows

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_results import record
+from synthetic import record
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
@@ -16,8 +16,9 @@ from trace_bench.results.__main__ import main
 from trace_bench.results.captions import by_total, name
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.over import Over
-from trace_bench.results.places import Found
-from trace_bench.results.records import Record, as_line, read_records
+from trace_bench.results.places import Selection
+from trace_bench.results.records import as_line, read_records
+from trace_bench.results.run import Run
 from trace_bench.results.two import Side, compare_two
 
 GEPA = {
@@ -30,7 +31,7 @@ SFT = {
 }  # fmt: skip
 
 
-def began(own: Record, *runs: dict[str, Any]) -> Record:
+def began(own: Run, *runs: dict[str, Any]) -> Run:
     known = [r["rollouts"] for r in runs]
     spent = None if None in known else sum(sum(r.values()) for r in known)
     taught = sum(r["demonstrations"] for r in runs)
@@ -111,9 +112,9 @@ def test_a_record_keeps_what_it_began_with(tmp_path: Path) -> None:
 
 
 def test_a_band_for_the_base_agent_stands_where_there_is_one_base_agent() -> None:
-    def over(*records: Record) -> list[str]:
+    def over(*records: Run) -> list[str]:
         own = [replace(r, method_settings={"breadth": n}) for n, r in enumerate(records)]
-        return [name for name, _ in Over(Found(tuple(own), ()), "method.breadth").levels()]
+        return [name for name, _ in Over(Selection(tuple(own), ()), "method.breadth").levels()]
 
     plain = record("grpo", [1, 0])
     more = replace(record("grpo", [1, 1]), fingerprint="more")
@@ -122,7 +123,7 @@ def test_a_band_for_the_base_agent_stands_where_there_is_one_base_agent() -> Non
     sizes = [
         replace(r, settings={**r.settings, "model.size": n}) for n, r in enumerate((plain, more))
     ]
-    assert Over(Found(tuple(sizes), ()), "model.size").levels() == []
+    assert Over(Selection(tuple(sizes), ()), "model.size").levels() == []
 
 
 def test_two_runs_say_what_they_began_with() -> None:

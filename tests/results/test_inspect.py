@@ -15,8 +15,7 @@ from trace_bench.core.decode import convert
 from trace_bench.core.types import Trajectory, to_json
 from trace_bench.results.__main__ import main
 from trace_bench.results.inspect import _figures, _sample, read_arguments
-from trace_bench.results.runs import finished
-from trace_bench.results.stored import FinishedRun
+from trace_bench.results.stored import episodes
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +80,11 @@ def test_inspects_tables_have_a_row_for_each_log_and_sample(logs: Path) -> None:
 
 def test_a_lost_episode_is_an_error_and_no_score(run: Path, tmp_path: Path) -> None:
     """Scores of lost episodes are left out of an exported mean."""
-    source = _source(run)
-    [first, *_] = [p for p in source.episodes() if p.held_out]
+    [first, *_] = [p for p in episodes(run) if p.held_out]
     lost = _changed(first, score=None, failure={"boundary": "sandbox", "error": "gone"})
-    sample = _sample(lost, source)
+    sample = _sample(lost, {})
     assert "scores" not in sample and sample["error"]["message"] == "sandbox: gone"
-    found = _figures("success", [_sample(first, source), sample])
+    found = _figures("success", [_sample(first, {}), sample])
     assert found["metrics"]["mean"]["value"] == float(first.trajectory.score.success)
     assert (found["scored_samples"], found["unscored_samples"]) == (1, 1)
 
@@ -107,10 +105,6 @@ def test_an_edited_run_is_refused(
     assert main(["export", str(copy), "--out", str(tmp_path / "x")]) == 2
     assert "trajectories.jsonl is not the file" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
-
-
-def _source(run: Path) -> Any:
-    return FinishedRun(run, finished(run))
 
 
 def _changed(played: Any, **changes: Any) -> Any:

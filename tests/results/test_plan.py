@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_results import record
+from synthetic import record
 
 from trace_bench.core.errors import UserError
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import cells, difference
 from trace_bench.results.plan import Varied, levels, text, varied
-from trace_bench.results.records import Record, as_line
+from trace_bench.results.records import as_line
+from trace_bench.results.run import Run
 
 TASKS = 200
 
 
-def runs(rng: np.random.Generator, seeds: int, ahead: float, apart: float = 0.1) -> list[Record]:
+def runs(rng: np.random.Generator, seeds: int, ahead: float, apart: float = 0.1) -> list[Run]:
     """Two methods on tasks of .2 to .8; one is `ahead`, by a deviation of `apart` between tasks;
     seeds deviate by .03."""
     chance = rng.uniform(0.2, 0.8, TASKS)

@@ -6,59 +6,28 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from synthetic import SETTINGS, again, record
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import file_hash, read_lines, read_object, write_json
-from trace_bench.results import captions, details, figures, tables
+from trace_bench.results import captions, figures, search, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import Cell, cells, check_comparable, difference
 from trace_bench.results.figures import single_budget
+from trace_bench.results.folder import read_run
 from trace_bench.results.groups import groups_of
-from trace_bench.results.paper import paper_tables
-from trace_bench.results.places import Found, find
-from trace_bench.results.records import Record, as_line, own_settings, read_records
-from trace_bench.results.runs import read_run
+from trace_bench.results.places import Selection, find
+from trace_bench.results.records import as_line, read_records
+from trace_bench.results.run import Run
 from trace_bench.results.statistics import holm
 from trace_bench.results.table import style
 from trace_bench.results.two import Side, compare_two, sides_of
-
-SETTINGS = {
-    "env.name": "toolsandbox",
-    "env.suite": "embedded",
-    "env.train_tasks": None,
-    "evaluation.split": "test",
-    "evaluation.trials": 1,
-    "protocol": "held_out",
-}
-
-
-def record(
-    method: str, success: Sequence[float | None], seed: int = 0, budget: int = 640
-) -> Record:
-    return Record(
-        method=method,
-        budget=budget,
-        seed=seed,
-        settings=SETTINGS,
-        method_settings={},
-        rollouts={"training": budget - 40, "evaluation": 9},
-        tasks="t",
-        success=tuple(success),
-        base=tuple(success),
-        similarity=0.5,
-        tokens=1000,
-        drops={"episodes": len(success), "lost": {"environment": 2}, "excluded": 2},
-        floors={"idle": 0.25, "reference": 1.0},
-        wall_s={"method": 2.0},
-        fingerprint=f"{method}{seed}{budget}",
-    )
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +44,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_folders_become_records_and_the_unfinished_is_named(folders: Path) -> None:
     found = find([folders])
-    assert [(r.method, r.seed, r.mean) for r in found.records] == [
+    assert [(r.method, r.seed, r.mean) for r in found.runs] == [
         ("base", 0, 1.0),
         ("base", 1, 1.0),
     ]
     assert found.skipped == (f"{folders / 'cut'}: not finished (no summary.json)",)
-    first = found.records[0]
+    first = found.runs[0]
     assert len(first.success) == 6 and first.spent == 0 and first.floors["idle"] < 1.0
     assert first.settings["policy.name"] == "reference" and "seed" not in first.settings
     assert "evaluation.yardsticks" not in first.settings and first.versions["torch"]
@@ -90,7 +59,7 @@ def test_folders_become_records_and_the_unfinished_is_named(folders: Path) -> No
 def test_records_survive_their_file(folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "records.jsonl"
     assert main(["collect", str(folders), "--out", str(out)]) == 0
-    assert tuple(read_records(out)) == find([folders]).records
+    assert tuple(read_records(out)) == find([folders]).runs
     assert "parameters" not in out.read_text()  # a scripted agent has none
     out.write_text(out.read_text() + '{"format": 0}\n')
     with pytest.raises(UserError, match=r"line 3 has format 0"):
@@ -194,16 +163,16 @@ def test_a_damaged_folder_is_skipped_named_and_counted(
     folder = damaged(folders, tmp_path, name, content)
     (tmp_path / "empty").mkdir()
     found = find([tmp_path, folders / "run1"])
-    assert [r.seed for r in found.records] == [1]
+    assert [r.seed for r in found.runs] == [1]
     assert len(found.skipped) == 2 and all(str(tmp_path) in text for text in found.skipped)
     assert str(folder) in found.skipped[0] and "no run (no config.yaml)" in found.skipped[1]
-    assert "could not be used: 2" in captions.describe(found.records, found.skipped)
+    assert "could not be used: 2" in captions.describe(found.runs, found.skipped)
 
 
 def test_a_run_that_is_named_twice_is_one_seed(folders: Path, tmp_path: Path) -> None:
     assert main(["collect", str(folders), "--out", str(tmp_path / "r.jsonl")]) == 0
     found = find([folders, tmp_path / "r.jsonl", folders / "run0"])
-    assert [r.seed for r in found.records] == [0, 1]
+    assert [r.seed for r in found.runs] == [0, 1]
     assert sum("is there already, counted once" in text for text in found.skipped) == 3
 
 
@@ -278,7 +247,7 @@ def test_holm_against_a_worked_example() -> None:
     assert holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0} and holm({}) == {}
 
 
-def grid() -> list[Record]:
+def grid() -> list[Run]:
     rng = np.random.default_rng(3)
     return [
         record(method, (rng.random(60) < rate).astype(float).tolist(), seed, budget)
@@ -369,8 +338,8 @@ def test_two_runs_of_one_method_are_compared(
         assert re.search(why, capsys.readouterr().err)
 
 
-def sides(a: Record, b: Record) -> tuple[Side, Side]:
-    return sides_of([Found((a,), ()), Found((b,), ())])
+def sides(a: Run, b: Run) -> tuple[Side, Side]:
+    return sides_of([Selection((a,), ()), Selection((b,), ())])
 
 
 def test_the_comparison_of_two_runs_is_paired_and_names_the_settings() -> None:
@@ -420,17 +389,21 @@ def test_equal_settings_are_equal_in_runs_of_all_ages() -> None:
     route = {"name": "gate", "others": 0.35, "share": 0.15}
     nested = {"keep_runs": 8, "route": route}
     old, new = (
-        replace(record("trace", [1.0], seed), method_settings=own)
+        again(replace(record("trace", [1.0], seed), method_settings=own))
         for seed, own in enumerate((flat, nested))
     )
-    assert own_settings(old) == own_settings(new)
-    last = replace(new, method_settings={**nested, "route": {**route, "l2": 1e-3, "examples": 256}})
-    assert own_settings(last) == own_settings(new)
-    other = replace(new, method_settings={**nested, "route": {"name": "zero_shot", "share": 0.0}})
+    assert old.method_settings == new.method_settings
+    last = again(
+        replace(new, method_settings={**nested, "route": {**route, "l2": 1e-3, "examples": 256}})
+    )
+    assert last.method_settings == new.method_settings
+    other = again(
+        replace(new, method_settings={**nested, "route": {"name": "zero_shot", "share": 0.0}})
+    )
     (group,) = groups_of([old, new, replace(other, fingerprint="other")])
-    assert [r.label for r in group.records] == ["trace", "trace", "trace, route zero_shot"]
-    apart = replace(old, method_settings={**flat, "pair_share": 0.25})
-    assert own_settings(apart)["pair_share"] == 0.25
+    assert [r.label for r in group.runs] == ["trace", "trace", "trace, route zero_shot"]
+    apart = again(replace(old, method_settings={**flat, "pair_share": 0.25}))
+    assert apart.method_settings["pair_share"] == 0.25
 
 
 def test_runs_of_environments_with_other_code_are_not_paired() -> None:
@@ -445,7 +418,7 @@ def test_runs_of_environments_with_other_code_are_not_paired() -> None:
     assert "Other data" not in compare_two(*sides(a, replace(b, settings=own, about=a.about)))
 
 
-def tried(method: str, rate: float, success: list[float | None], seed: int = 0) -> Record:
+def tried(method: str, rate: float, success: list[float | None], seed: int = 0) -> Run:
     settings = {**SETTINGS, "evaluation.split": "dev", "trainer.learning_rate": rate}
     return replace(
         record(method, success, seed), settings=settings, fingerprint=f"{method}{rate}{seed}"
@@ -456,8 +429,8 @@ def test_a_search_shows_every_choice_best_first() -> None:
     runs = [tried("grpo", 0.1, [1, 0, 0, 0], seed) for seed in (0, 1)]
     runs += [tried("grpo", 0.2, [1, 1, 1, 0], seed) for seed in (0, 1)]
     runs += [tried("trace", 0.1, [1, 1, 0, 0])]
-    details.check_search(runs)
-    rows = details.search(runs, "").rows
+    search.check_search(runs)
+    rows = search.search(runs, "").rows
     assert [row[:5] for row in rows] == [
         ("grpo", "640", "learning_rate 0.2", "2", "0.750"),
         ("grpo", "640", "learning_rate 0.1", "2", "0.250"),
@@ -486,15 +459,15 @@ def test_a_search_for_each_value_of_a_setting(tmp_path: Path) -> None:
 
 def test_a_search_on_held_out_tasks_is_refused() -> None:
     with pytest.raises(UserError, match=r"on the split test.*evaluation\.split=dev"):
-        details.check_search([record("grpo", [1, 0])])
+        search.check_search([record("grpo", [1, 0])])
     named = replace(run := tried("grpo", 0.1, [1, 0]), settings={
         **run.settings, "env.dev_split": "tuning", "evaluation.split": "tuning"})  # fmt: skip
-    details.check_search([named])  # a suite may call its development split so
+    search.check_search([named])  # a suite may call its development split so
     other = tried("trace", 0.1, [1, 0])
     other = replace(other, settings={**other.settings, "trainer.rank": 8})
     with pytest.raises(UserError, match=r"trainer\.rank is 16.* or 8"):
         given = tried("grpo", 0.1, [1, 0])
-        details.check_search(
+        search.check_search(
             [replace(given, settings={**given.settings, "trainer.rank": 16}), other]
         )
 
@@ -569,27 +542,6 @@ def test_bounds_of_one_value_are_named_together() -> None:
     texts = [text.get_text() for text in axes.texts]
     figure.clear()
     assert texts == ["idle agent and random agent 0.00", "reference solutions 1.00"]
-
-
-def test_the_paper_stands_beside_what_was_measured_and_nothing_else() -> None:
-    empty = {t.name: t for t in paper_tables([])}
-    assert all(row[-1] == "not run" for t in empty.values() for row in t.rows)
-    beside = {t.name: t for t in paper_tables(grid())}
-    rows = {row[0]: row for row in beside["paper_toolsandbox"].rows}
-    assert rows["trace"][1] == "0.202" and rows["trace"][-1] != "not run"
-    assert rows["gepa"][-1] == rows["adp"][-1] == "not run"
-    assert all(row[-1] == "not run" for row in beside["paper_tau2"].rows)
-    assert "1 seed, 1 trial" in beside["paper_toolsandbox"].caption
-
-
-def test_the_paper_can_be_made_without_any_run(tmp_path: Path) -> None:
-    """Every table and figure of it, and nothing beside the reported figures."""
-    assert main(["paper", "--out", str(tmp_path)]) == 0
-    names = {p.name for p in tmp_path.iterdir()}
-    assert {"paper_tau2.png", "paper_tau2.svg", "paper_rollout_scaling.png"} <= names
-    for path in tmp_path.glob("*.md"):
-        rows = [line for line in path.read_text().splitlines() if line.startswith("|")][2:]
-        assert rows and all(row.endswith("| not run |") for row in rows), path
 
 
 def test_bad_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import file_hash, read_lines
 from trace_bench.core.types import Figures, Outcome, StopReason
 from trace_bench.results.__main__ import main
+from trace_bench.results.folder import read_run
 from trace_bench.results.places import find
-from trace_bench.results.records import RULES
-from trace_bench.results.runs import counted, drops, read_run
+from trace_bench.results.rules import RULES, counted, drops
 from trace_bench.results.statistics import pass_hat
 
 

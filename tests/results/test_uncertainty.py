@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bench.intervals import coverage, false_stars
-from results.test_results import record
+from synthetic import record
 
 from trace_bench.results.captions import repeats_of
 from trace_bench.results.compare import Cell, difference

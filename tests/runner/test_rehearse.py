@@ -15,7 +15,7 @@ from trace_bench.models.miniature import make
 from trace_bench.play.suites import Suites
 from trace_bench.rehearse.__main__ import main
 from trace_bench.rehearse.roles import answer
-from trace_bench.results.runs import read_run
+from trace_bench.results.folder import read_run
 from trace_bench.runner.cut import small
 from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose

@@ -26,7 +26,7 @@ from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json, write_json
 from trace_bench.core.summary import read_summary
-from trace_bench.results.runs import read_run
+from trace_bench.results.folder import read_run
 from trace_bench.runner.build import models_in_roles
 from trace_bench.runner.cut import Cut, small
 from trace_bench.runner.forecast import describe

@@ -12,80 +12,73 @@ import numpy as np
 from trace_bench.core.errors import UserError
 from trace_bench.core.summary import Interval
 from trace_bench.core.types import grouped
-from trace_bench.results.records import TRAINING, Record, flat_settings
-from trace_bench.results.statistics import Uncertainty, mean, uncertainty, wilson_interval
-from trace_bench.results.table import Table, style
+from trace_bench.results.run import TRAINING, Run
+from trace_bench.results.statistics import (
+    Uncertainty,
+    holm,
+    mean,
+    uncertainty,
+    wilson_interval,
+)
+from trace_bench.results.table import Table, gap, style
 
-DEFAULTS = {
-    "accounting": "strict",
-    "evaluation.retries": 1,
-    "policy.thinking": None,
-    "policy.max_seconds": None,
-    "policy.thoughts": "own",
-    "policy.parse": "server",
-    "trainer.algorithm.name": "grpo",
-    "trainer.algorithm.kl": 0.0,
-    "trainer.algorithm.truncate": None,
-}
-"""The values of these settings in runs that do not name them: from before they existed, or with
-their defaults (`core.checked.LATER`)."""
 _LONGEST = 60  # characters of a value that a message shows
 
 
-def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> None:
+def check_comparable(runs: Sequence[Run], free: Sequence[str] = ()) -> None:
     """Raises UserError as `check_same_settings` does, and for two runs of one method, budget and
     seed with other settings of the method."""
-    check_same_settings(records, free)
+    check_same_settings(runs, free)
     seen: dict[tuple[object, ...], str] = {}
-    for record in records:
-        where = tuple(str(flat_settings(record).get(name)) for name in free)
-        own = (record.label, record.budget, record.seed, *where)
-        if seen.setdefault(own, record.fingerprint) != record.fingerprint:
+    for run in runs:
+        where = tuple(str(run.flat.get(name)) for name in free)
+        key = (run.label, run.budget, run.seed, *where)
+        if seen.setdefault(key, run.fingerprint) != run.fingerprint:
             raise UserError(
-                f"runs {seen[own]} and {record.fingerprint} are both method={record.label} "
-                f"budget={record.budget} seed={record.seed}, with other settings of the method. "
+                f"runs {seen[key]} and {run.fingerprint} are both method={run.label} "
+                f"budget={run.budget} seed={run.seed}, with other settings of the method. "
                 "Name one of them, or compare the two: `python -m trace_bench.results compare RUN "
                 "RUN`."
             )
 
 
-def check_same_settings(records: Sequence[Record], free: Sequence[str] = ()) -> None:
+def check_same_settings(runs: Sequence[Run], free: Sequence[str] = ()) -> None:
     """Raises UserError with the keys in which the runs differ, apart from method, budget, seed and
     the settings named in `free`: such runs do not allow a comparison of methods."""
     values: dict[str, dict[str, str]] = {}
-    facts = {name for record in records for name in record.about}
-    for record in records:
-        found = shared(record, facts) | record.trained_on
-        for key in found.keys() - set(free) - {f"training.{name}" for name in free}:
-            values.setdefault(key, {})[str(found[key])] = record.fingerprint
-    differ = {key: found for key, found in values.items() if len(found) > 1}
+    facts = {name for run in runs for name in run.about}
+    for run in runs:
+        facts_of_run = shared(run, facts) | run.trained_on
+        for key in facts_of_run.keys() - set(free) - {f"training.{name}" for name in free}:
+            values.setdefault(key, {})[str(facts_of_run[key])] = run.fingerprint
+    differ = "; ".join(
+        f"{key} is {' or '.join(f'{v} (run {run})' for v, run in sorted(runs_with.items()))}"
+        for key, runs_with in sorted(values.items())
+        if len(runs_with) > 1
+    )
     if differ:
-        shown = "; ".join(
-            f"{key} is {' or '.join(f'{v} (run {run})' for v, run in sorted(found.items()))}"
-            for key, found in sorted(differ.items())
-        )
         raise UserError(
             f"these runs cannot stand in one table, since they differ in more than method, budget "
-            f"and seed: {shown}. Name runs that agree."
+            f"and seed: {differ}. Name runs that agree."
         )
 
 
-def shared(record: Record, facts: Iterable[str]) -> dict[str, Any]:
+def shared(run: Run, facts: Iterable[str]) -> dict[str, Any]:
     """What all runs of a table must agree in, wherever their training tasks came from: settings,
     held-out tasks, reporting rule, and the suite's own `facts`."""
     apart = (*TRAINING, "env.eval_split")  # the split that was reported is evaluation.split
-    own = {key: value for key, value in record.settings.items() if key not in apart}
-    found = {**DEFAULTS, **own, "held-out tasks": record.tasks, "rule": record.rule}
-    return found | {f"the suite's {n}": record.about.get(n, "not recorded") for n in facts}
+    settings = {key: value for key, value in run.settings.items() if key not in apart}
+    about = {f"the suite's {n}": run.about.get(n, "not recorded") for n in facts}
+    return {**settings, "held-out tasks": run.tasks, "rule": run.rule, **about}
 
 
-def environment_code(record: Record) -> dict[str, str]:
+def environment_code(run: Run) -> dict[str, str]:
     """What is recorded of the code of a run's environment, by setting; {} for the package's own."""
-    own = ("env.factory", "env.origin.")
-    return {k: str(v) for k, v in record.settings.items() if k.startswith(own)}
+    prefixes = ("env.factory", "env.origin.")
+    return {k: str(v) for k, v in run.settings.items() if k.startswith(prefixes)}
 
 
-def other_environment(one: Record, other: Record) -> str:
+def other_environment(one: Run, other: Run) -> str:
     """In what the code of the two runs' environments, and so the tasks of an id, differ."""
     a, b = environment_code(one), environment_code(other)
     differ = [k for k in {**a, **b} if a.get(k) != b.get(k)]
@@ -94,7 +87,7 @@ def other_environment(one: Record, other: Record) -> str:
     )
 
 
-def other_data(one: Record, other: Record) -> list[tuple[str, Any, Any]]:
+def other_data(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
     """[(fact, value, other value)] of the facts in which the runs' suites differ."""
     names = [n for n in one.about if n in other.about and one.about[n] != other.about[n]]
     return [(f"the suite's {n}", one.about[n], other.about[n]) for n in names]
@@ -106,11 +99,11 @@ class Cell:
 
     method: str
     budget: int
-    records: tuple[Record, ...]
+    runs: tuple[Run, ...]
 
     @cached_property
     def matrix(self) -> np.ndarray:
-        return np.array([r.success for r in self.records], dtype=float)  # None becomes NaN
+        return np.array([r.success for r in self.runs], dtype=float)  # None becomes NaN
 
     @property
     def value(self) -> float:
@@ -121,51 +114,51 @@ class Cell:
     def per_task(self) -> np.ndarray:
         """Mean over seeds [tasks]; NaN where every seed was lost."""
         matrix = self.matrix
-        known = (~np.isnan(matrix)).sum(0)
-        return np.where(known > 0, np.nansum(matrix, 0) / np.maximum(known, 1), np.nan)
+        scored = (~np.isnan(matrix)).sum(0)
+        return np.where(scored > 0, np.nansum(matrix, 0) / np.maximum(scored, 1), np.nan)
 
     @cached_property
     def seed_means(self) -> list[float]:
         """Success of each seed; on tasks that a seed lost it counts as the mean over the seeds."""
         gaps = self.matrix - self.per_task
-        known = (~np.isnan(gaps)).sum(1)
-        return [*map(float, self.value + np.nansum(gaps, 1) / np.maximum(known, 1))]
+        scored = (~np.isnan(gaps)).sum(1)
+        return [*map(float, self.value + np.nansum(gaps, 1) / np.maximum(scored, 1))]
 
     @cached_property
     def base(self) -> Cell:
         """The base agents that its runs evaluated."""
         name = style().control
-        own = (replace(r.named(name), success=r.base, passes=()) for r in self.records)
-        return Cell(name, self.budget, tuple(own))
+        agents = (replace(r.named(name), success=r.base, passes=()) for r in self.runs)
+        return Cell(name, self.budget, tuple(agents))
 
     def on(self, places: Sequence[int]) -> Cell:
         """The cell on the tasks at these places alone, its base agents too."""
         fields = ("success", "base", "passes", "needs")
-        records = []
-        for r in self.records:
-            known = {name: values for name in fields if (values := getattr(r, name))}
-            some: dict[str, Any] = {n: tuple(v[i] for i in places) for n, v in known.items()}
-            records.append(replace(r, **some))
-        return replace(self, records=tuple(records))
+        runs = []
+        for r in self.runs:
+            of_tasks = {name: values for name in fields if (values := getattr(r, name))}
+            some: dict[str, Any] = {n: tuple(v[i] for i in places) for n, v in of_tasks.items()}
+            runs.append(replace(r, **some))
+        return replace(self, runs=tuple(runs))
 
-    def mean(self, figure: Callable[[Record], float]) -> float:
+    def mean(self, figure: Callable[[Run], float]) -> float:
         """Of a figure, over the seeds."""
-        return mean([figure(r) for r in self.records])
+        return mean([figure(r) for r in self.runs])
 
     def interval(self) -> Interval:
         """95 % over tasks and seeds (`uncertainty`); Wilson's over tasks where nothing varied."""
-        known = self.per_task[~np.isnan(self.per_task)].tolist()
+        scores = self.per_task[~np.isnan(self.per_task)].tolist()
         if self.value in (0.0, 1.0):
-            return wilson_interval(sum(known), len(known))
-        return uncertainty(known, self.seed_means).around(self.value, 0.0)
+            return wilson_interval(sum(scores), len(scores))
+        return uncertainty(scores, self.seed_means).around(self.value, 0.0)
 
 
 Cells = Mapping[tuple[str, int], Cell]
 """The cells by (method, budget), methods in table order, budgets ascending."""
 
 
-def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
-    groups = grouped(records, lambda r: (r.label, r.budget))
+def cells(runs: Sequence[Run]) -> dict[tuple[str, int], Cell]:
+    groups = grouped(runs, lambda r: (r.label, r.budget))
     keys = sorted(groups, key=lambda k: (style().place(k[0]), k[1]))
     return {key: Cell(*key, tuple(sorted(groups[key], key=lambda r: r.seed))) for key in keys}
 
@@ -174,12 +167,12 @@ def by_cell(
     name: str,
     caption: str,
     header: Sequence[str],
-    found: Cells,
+    grid: Cells,
     rows: Callable[[Cell], Iterable[Sequence[str]]],
 ) -> Table:
     """A table with the rows of each cell behind its method and budget."""
-    made = [(m, f"{budget}", *row) for (m, budget), cell in found.items() for row in rows(cell)]
-    return Table(name, caption, ("method", "budget", *header), tuple(made))
+    body = [(m, f"{budget}", *row) for (m, budget), cell in grid.items() for row in rows(cell)]
+    return Table(name, caption, ("method", "budget", *header), tuple(body))
 
 
 @dataclass(frozen=True)
@@ -194,17 +187,42 @@ class Difference:
 def difference(treated: Cell, control: Cell) -> Difference:
     """The difference, paired by task. Raises UserError where no task has a score of both."""
     per_task = treated.per_task - control.per_task
-    known = per_task[~np.isnan(per_task)].tolist()
-    if not known:
+    gaps = per_task[~np.isnan(per_task)].tolist()
+    if not gaps:
         raise UserError(
             f"{treated.method} and {control.method} have no held-out task of which both have a "
             "score; nothing can be compared. Evaluate them on the same tasks."
         )
-    found = uncertainty(known, treated.seed_means, control.seed_means)
-    value = sum(known) / len(known)
-    return Difference(found.around(value, -1.0), found.p(value), found)
+    spread = uncertainty(gaps, treated.seed_means, control.seed_means)
+    value = sum(gaps) / len(gaps)
+    return Difference(spread.around(value, -1.0), spread.p(value), spread)
 
 
 def scored(one: Cell, other: Cell) -> bool:
     """Whether there is a task with a score of both."""
     return not np.isnan(one.per_task - other.per_task).all()
+
+
+def gains(grid: Cells) -> dict[str, Difference]:
+    """By method: success less that of the base agents of the same runs, at one budget."""
+    return {
+        method: difference(cell, cell.base)
+        for (method, _), cell in grid.items()
+        if method != style().control
+    }
+
+
+def starred(
+    columns: Mapping[str, Mapping[str, Difference]],
+) -> tuple[Callable[[str, str], str], int]:
+    """What a table shows of each difference, by column and row, with a star where p is below 0.05
+    by Holm's correction over all of them; and how many they are."""
+    corrected = holm({f"{a}/{b}": d.p for a, some in columns.items() for b, d in some.items()})
+
+    def text(column: str, row: str) -> str:
+        if row not in columns[column]:
+            return "not run"
+        star = "*" if corrected[f"{column}/{row}"] < 0.05 else ""
+        return f"{gap(columns[column][row].interval)}{star}"
+
+    return text, len(corrected)

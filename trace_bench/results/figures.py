@@ -18,7 +18,7 @@ from trace_bench.core.store import write_bytes
 from trace_bench.core.summary import Interval
 from trace_bench.results.captions import began_alike
 from trace_bench.results.compare import Cell, Cells
-from trace_bench.results.records import Record
+from trace_bench.results.run import Run
 from trace_bench.results.statistics import many
 from trace_bench.results.table import Look, style
 
@@ -91,10 +91,11 @@ def line(axes: Any, look: Look, points: Points) -> None:
     )
 
 
-def lying(axes: Any, look: Look, place: float, own: Interval) -> None:
+def lying(axes: Any, look: Look, place: float, interval: Interval) -> None:
     """A value with its interval in a row of its own."""
     axes.errorbar(
-        [own.value], [place], xerr=[[own.value - own.low], [own.high - own.value]],
+        [interval.value], [place],
+        xerr=[[interval.value - interval.low], [interval.high - interval.value]],
         color=look.colour, marker=look.marker, markersize=6, elinewidth=1.2, capsize=2,
     )  # fmt: skip
 
@@ -131,16 +132,16 @@ def chart(
 def bounds(axes: Any, floors: Mapping[str, float], named: bool = True) -> None:
     """Floor and ceiling of the held-out tasks, named on the line; the lowest one below it, so that
     two close ones can both be read; names in one place are written as one."""
-    known = {name: value for name, value in floors.items() if name in _BOUNDS}
+    bounds_ = {name: value for name, value in floors.items() if name in _BOUNDS}
     places: dict[tuple[str, bool], list[str]] = {}
-    for name, value in known.items():
+    for name, value in bounds_.items():
         axes.axhline(value, color=_BOUND, linestyle=(0, (1, 2)), linewidth=1, zorder=0.8)
-        below = value == min(known.values()) and value > 0.08
+        below = value == min(bounds_.values()) and value > 0.08
         places.setdefault((f"{value:.2f}", below), []).append(name)
     for (text, below), names in places.items() if named else ():
         axes.annotate(
             f"{' and '.join(_BOUNDS[name] for name in names)} {text}",
-            (0.01, known[names[0]]), (0, -2 if below else 2),
+            (0.01, bounds_[names[0]]), (0, -2 if below else 2),
             xycoords=("axes fraction", "data"), textcoords="offset points",
             fontsize=_SMALL, color=_BOUND, va="top" if below else "bottom",
         )  # fmt: skip
@@ -161,7 +162,7 @@ def evenly(axes: Any, ticks: Sequence[float], label: str) -> None:
 
 
 def finish(figure: Any, title: str, caption: str, path: Path) -> list[Path]:
-    """Title above, caption below; PNG and SVG, the same bytes for the same records."""
+    """Title above, caption below; PNG and SVG, the same bytes for the same runs."""
     figure.tight_layout(pad=0.6)
     box = figure.subplotpars
     width, height = figure.get_size_inches()
@@ -186,44 +187,46 @@ _WINDOW = 8
 _WIDEST = 40  # characters of a label's line, so that it leaves room for the bars
 
 
-def rollout_scaling(found: Cells, about: str, path: Path) -> list[Path]:
+def rollout_scaling(grid: Cells, about: str, path: Path) -> list[Path]:
     """Success over the rollout budget: a line with bars a method, a band for one that is the same
     at every budget, and for the base agent. `about` says what was run."""
     figure, ((axes,),) = panels(1, 1, (6.6, 4.6))
-    budgets = sorted({budget for _, budget in found})
-    methods = list(dict.fromkeys(method for method, _ in found))
-    own = {m: {b: c for (n, b), c in found.items() if n == m} for m in methods}
-    flat = {m: next(iter(c.values())) for m, c in own.items() if _constant([*c.values()])}
+    budgets = sorted({budget for _, budget in grid})
+    methods = list(dict.fromkeys(method for method, _ in grid))
+    by_method = {m: {b: c for (n, b), c in grid.items() if n == m} for m in methods}
+    flat = {m: next(iter(c.values())) for m, c in by_method.items() if _constant([*c.values()])}
     levels = [(m, cell.interval()) for m, cell in flat.items()]
-    control, cell = style().control, next(iter(found.values()))
-    if control not in own and began_alike([r for c in found.values() for r in c.records]):
+    control, cell = style().control, next(iter(grid.values()))
+    if control not in by_method and began_alike([r for c in grid.values() for r in c.runs]):
         levels = [(control, cell.base.interval()), *levels]
-    lines = [(m, [(b, c.interval()) for b, c in own[m].items()]) for m in methods if m not in flat]
+    lines = [
+        (m, [(b, c.interval()) for b, c in by_method[m].items()]) for m in methods if m not in flat
+    ]
     chart(axes, style().looks([*methods, *(m for m, _ in levels)]), levels, lines)
-    bounds(axes, cell.records[0].floors)
+    bounds(axes, cell.runs[0].floors)
     doubling(axes, budgets, "rollout budget")
     axes.set_ylabel(SUCCESS)
     axes.legend(**BESIDE)
     return finish(figure, "Success by rollout budget", f"{about}; {INTERVALS}.", path)
 
 
-def _constant(own: Sequence[Cell]) -> bool:
+def _constant(cells_: Sequence[Cell]) -> bool:
     """Whether a method is the same at several budgets, task by task."""
-    first = own[0].matrix
-    return len(own) > 1 and all(np.array_equal(c.matrix, first, equal_nan=True) for c in own)
+    first = cells_[0].matrix
+    return len(cells_) > 1 and all(np.array_equal(c.matrix, first, equal_nan=True) for c in cells_)
 
 
-def single_budget(found: Cells) -> int | None:
+def single_budget(grid: Cells) -> int | None:
     """The one budget with several methods; None if there is no such or a method has several."""
-    methods = Counter(budget for _, budget in found)
-    budgets = Counter(method for method, _ in found)
+    methods = Counter(budget for _, budget in grid)
+    budgets = Counter(method for method, _ in grid)
     several = [budget for budget, count in methods.items() if count > 1]
     return several[0] if len(several) == 1 and max(budgets.values()) == 1 else None
 
 
-def ranking(found: Cells, budget: int, about: str, path: Path) -> list[Path]:
+def ranking(grid: Cells, budget: int, about: str, path: Path) -> list[Path]:
     """The methods' success at `budget`, the best above. `about` says what was run."""
-    intervals = {m: cell.interval() for (m, b), cell in found.items() if b == budget}
+    intervals = {m: cell.interval() for (m, b), cell in grid.items() if b == budget}
     methods = sorted(intervals, key=lambda m: intervals[m].value)
     looks = style().looks(methods)
     figure, ((axes,),) = panels(1, 1, (6.6, 0.3 * len(methods) + 1.0))
@@ -241,10 +244,10 @@ def ranking(found: Cells, budget: int, about: str, path: Path) -> list[Path]:
     return finish(figure, f"Success at {budget:,} rollouts", caption, path)
 
 
-def composition(found: Cells, about: str, path: Path) -> list[Path]:
+def composition(grid: Cells, about: str, path: Path) -> list[Path]:
     """One panel a budget: the routed agent with its interval, between the best adapter alone and
     the best choice for each task. No figure where no agent had a choice."""
-    routed = {key: c for key, c in found.items() if all(r.routing for r in c.records)}
+    routed = {key: c for key, c in grid.items() if all(r.routing for r in c.runs)}
     if not routed:
         return []
     budgets = sorted({budget for _, budget in routed})
@@ -257,9 +260,9 @@ def composition(found: Cells, about: str, path: Path) -> list[Path]:
             if not (cell := routed.get((method, budget))):
                 continue
             for name in ("single_score", "oracle_score"):
-                scores = [f[name]["success"] for r in cell.records if (f := r.routing)]
-                if known := [s for s in scores if s is not None]:  # None: all were lost
-                    axes.plot([x], [np.mean(known)], color=_BOUND, marker="_", markersize=11)
+                scores = [f[name]["success"] for r in cell.runs if (f := r.routing)]
+                if rates := [s for s in scores if s is not None]:  # None: all were lost
+                    axes.plot([x], [np.mean(rates)], color=_BOUND, marker="_", markersize=11)
             line(axes, looks[method], [(x, cell.interval())])
         axes.set_xticks(range(len(methods)), [plain(looks[m].label) for m in methods],
                         rotation=40, ha="right", fontsize=7)  # fmt: skip
@@ -274,10 +277,10 @@ def composition(found: Cells, about: str, path: Path) -> list[Path]:
     return finish(figure, "What composing the adapters brings", caption, path)
 
 
-def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
+def learning_curves(runs: Sequence[Run], path: Path) -> list[Path]:
     """At the largest budget, a column a method: above the reward of training rollouts over the
     rollouts, below the share of groups without an advantage. A curve is one adapter of one run."""
-    trained = [r for r in records if _per_adapter(r)]
+    trained = [r for r in runs if _per_adapter(r)]
     if not trained:
         return []
     budget = max(r.budget for r in trained)
@@ -326,8 +329,8 @@ def running(values: Sequence[float]) -> list[float]:
     return [sum(span) / len(span) for span in spans]
 
 
-def _per_adapter(record: Record) -> list[list[Any]]:
+def _per_adapter(run: Run) -> list[list[Any]]:
     """The training points of each adapter that has two of them, nothing of what gave no reward."""
-    names = dict.fromkeys(p[1] for p in record.training)
-    found = [[p for p in record.training if p[1] == n and p[2] is not None] for n in names]
-    return [points for points in found if len(points) > 1]
+    names = dict.fromkeys(p[1] for p in run.training)
+    curves = [[p for p in run.training if p[1] == n and p[2] is not None] for n in names]
+    return [points for points in curves if len(points) > 1]

@@ -21,26 +21,46 @@ from typing import Any
 
 from trace_bench.core.command import whole_number
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import file_hash, fingerprint, shown, whole, write_text
+from trace_bench.core.run_files import TASKS
+from trace_bench.core.store import (
+    file_hash,
+    fingerprint,
+    read_if_there,
+    read_lines,
+    shown,
+    whole,
+    write_text,
+)
 from trace_bench.core.text import file_name
-from trace_bench.core.types import Message, Outcome, Trajectory, grouped, to_json
+from trace_bench.core.types import Message, Outcome, Trajectory, grouped
+from trace_bench.results.folder import finished, read_run
 from trace_bench.results.records import DAMAGE
-from trace_bench.results.runs import finished, read_run
+from trace_bench.results.run import Run
 from trace_bench.results.statistics import mean, task_means
-from trace_bench.results.stored import HELD_OUT, Exported, FinishedRun
+from trace_bench.results.stored import HELD_OUT, Episode, episodes
 
 VERSION = 2
 SCORES = ("success", "similarity")
+
+
+FILES = (
+    "config.yaml", "summary.json", "ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl",
+    "evaluation_trajectories.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
+    "agent.json", TASKS,
+)  # fmt: skip
+"""What is checked before it is read."""
+Sample = dict[str, Any]
 
 
 def export(folder: Path, out: Path) -> list[Path]:
     """Writes the logs of a finished run to the folder `out`, which has this name when all are in
     it; its files. Raises UserError, also for a run that is unfinished, edited or damaged."""
     try:
-        source = _checked(folder)
+        run = read_run(folder)  # finished, unedited, and within its budget
+        _check_files(folder)
         with whole(out) as building:
             building.mkdir()
-            write(source, building)
+            write(run, folder, building)
     except DAMAGE as error:
         raise UserError(
             f"{shown(folder)}: damaged ({type(error).__name__}: {str(error)[:200]})"
@@ -48,78 +68,80 @@ def export(folder: Path, out: Path) -> list[Path]:
     return sorted(p for p in out.rglob("*") if p.is_file())
 
 
-def _checked(folder: Path) -> FinishedRun:
-    """The run, whose files are its own and those that its summary was made from."""
-    read_run(folder)  # finished, unedited, and within its budget
-    source = FinishedRun(folder, finished(folder))
-    for name in source.files:
+def _check_files(folder: Path) -> None:
+    """Raises UserError for files of other places, and for edited ones."""
+    there = [name for name in FILES if (folder / name).exists()]
+    for name in there:
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise UserError(f"{folder}: {name} is a link to a place outside of the folder")
         if not (folder / name).is_file():
             raise UserError(f"{folder}: {name} is no plain file")
-    for name, digest in source.summary.hashes.items():
-        if (file_hash(folder / name) if name in source.files else None) != digest:
+    for name, digest in finished(folder).hashes.items():
+        if (file_hash(folder / name) if name in there else None) != digest:
             raise UserError(
                 f"{folder}: {shown(Path(name))} is not the file that the summary was made from"
             )
-    return source
 
 
-def write(source: FinishedRun, out: Path) -> None:
-    made = datetime.fromtimestamp((source.folder / "summary.json").stat().st_mtime, UTC).isoformat()
-    groups = grouped(source.episodes(), lambda played: played.group)
-    logs = {group: _last(found, source) for group, found in groups.items()}
-    for line in source.outcomes():
+def write(run: Run, folder: Path, out: Path) -> None:
+    """Writes the logs of the run in `folder`."""
+    made_at = (folder / "summary.json").stat().st_mtime
+    date = datetime.fromtimestamp(made_at, UTC).isoformat()
+    needs: Mapping[str, Sequence[str]] = read_if_there(folder / TASKS)
+    groups = grouped(episodes(folder), lambda episode: episode.group)
+    logs = {group: _last(some, needs) for group, some in groups.items()}
+    for line in read_lines(folder / "evaluation.jsonl", Outcome):
         group = f"{HELD_OUT}{line.agent}"
         if group not in groups:
             logs.setdefault(group, {})[line.task, line.trial] = _bare(line)
     for group, samples in logs.items():
-        log = _log(source, group, list(samples.values()), made)
+        log = _log(run, group, list(samples.values()), date)
         # Inspect lists JSON files whose names begin with a time.
-        name = f"{made[:19].replace(':', '-')}+00-00_{file_name(f'{source.name}-{group}')}"
-        write_text(out / f"{name}.json", json.dumps(log))
+        name = file_name(f"{run.method}-{run.fingerprint}-{group}")
+        write_text(out / f"{date[:19].replace(':', '-')}+00-00_{name}.json", json.dumps(log))
 
 
-def _last(found: Iterable[Exported], source: FinishedRun) -> dict[tuple[str, int], dict[str, Any]]:
+def _last(
+    some: Iterable[Episode], needs: Mapping[str, Sequence[str]]
+) -> dict[tuple[str, int], Sample]:
     """A sample per task and trial: the last attempt."""
-    samples: dict[tuple[str, int], Exported] = {}
-    for played in found:
-        key = (played.trajectory.task, played.trial)
-        if key not in samples or samples[key].attempt < played.attempt:
-            samples[key] = played
-    return {key: _sample(played, source) for key, played in samples.items()}
+    last: dict[tuple[str, int], Episode] = {}
+    for episode in some:
+        key = (episode.trajectory.task, episode.trial)
+        if key not in last or last[key].attempt < episode.attempt:
+            last[key] = episode
+    return {key: _sample(episode, needs) for key, episode in last.items()}
 
 
-def _log(
-    source: FinishedRun, group: str, samples: list[dict[str, Any]], made: str
-) -> dict[str, Any]:
-    s = source.summary
+def _log(run: Run, group: str, samples: list[Sample], date: str) -> dict[str, Any]:
     ids = list(dict.fromkeys(sample["id"] for sample in samples))
     used = [sample["model_usage"]["agent"] for sample in samples]
     usage = {name: sum(counts[name] for counts in used) for name in used[0]}
-    epochs = max(sample["epoch"] for sample in samples)
-    split = s.split if group.startswith(HELD_OUT) else s.train_split
-    world = f"{source.suite}/{split}"
-    own = {"run": s.fingerprint, "group": group}
-    told, of_run = to_json(s), ("method", "budget", "seed", "accounting", "protocol", "fingerprint")
-    run = {name: told[name] for name in of_run}
+    held_out = group.startswith(HELD_OUT)
+    world = (
+        f"{run.suite_name}/{run.settings['evaluation.split' if held_out else 'env.train_split']}"
+    )
+    key = {"run": run.fingerprint, "group": group}
+    facts = {name: getattr(run, name) for name in ("method", "budget", "seed", "fingerprint")}
+    facts |= {name: run.settings[name] for name in ("accounting", "protocol")}
+    agent = group.removeprefix(HELD_OUT)
     return {
         "version": VERSION,
         "status": "success",
         "eval": {
             # Inspect's tables know a log by these two; `run_id` is common to a run's logs.
-            "eval_id": fingerprint(own, 22),
-            "task_id": fingerprint({**own, "of": "task"}, 22),
-            "created": made,
-            "run_id": s.fingerprint,
+            "eval_id": fingerprint(key, 22),
+            "task_id": fingerprint({**key, "of": "task"}, 22),
+            "created": date,
+            "run_id": run.fingerprint,
             "task": world,
-            "task_args": {"agent": group.removeprefix(HELD_OUT)},
+            "task_args": {"agent": agent},
             "dataset": {"name": world, "samples": len(ids), "sample_ids": ids},
-            "model": f"trace_bench/{s.model}/{group.removeprefix(HELD_OUT)}",
-            "config": {"epochs": epochs},
-            "metadata": run,
-            "tags": [s.method, group],
-            "packages": {k: v for k, v in s.versions.items() if v is not None},
+            "model": f"trace_bench/{run.settings['model.name']}/{agent}",
+            "config": {"epochs": max(sample["epoch"] for sample in samples)},
+            "metadata": facts,
+            "tags": [run.method, group],
+            "packages": {k: v for k, v in run.versions.items() if v is not None},
         },
         "plan": {},
         "results": {
@@ -127,7 +149,11 @@ def _log(
             "completed_samples": sum("error" not in sample for sample in samples),
             "scores": [_figures(name, samples) for name in SCORES],
         },
-        "stats": {"started_at": made, "completed_at": made, "model_usage": {"agent": usage}},
+        "stats": {
+            "started_at": date,
+            "completed_at": date,
+            "model_usage": {"agent": usage},
+        },
         "samples": samples,
     }
 
@@ -145,12 +171,12 @@ def _figures(name: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _sample(played: Exported, source: FinishedRun) -> dict[str, Any]:
-    t = played.trajectory
+def _sample(episode: Episode, needs: Mapping[str, Sequence[str]]) -> Sample:
+    t = episode.trajectory
     opening = t.turns[0].messages if t.turns else t.closing
     sample: dict[str, Any] = {
         "id": t.task,
-        "epoch": played.trial + 1,
+        "epoch": episode.trial + 1,
         "input": [_message(m) for m in opening] or "",
         "target": "",
         "messages": [*_messages(t)],
@@ -159,10 +185,10 @@ def _sample(played: Exported, source: FinishedRun) -> dict[str, Any]:
             "agent": t.agent,
             "adapter": t.adapter,
             "adapters": [turn.adapter for turn in t.turns],
-            "purpose": played.purpose,
+            "purpose": episode.purpose,
             "stop": t.stop.value,
-            "attempt": played.attempt,
-            "needs": source.tags.get(t.task, []),
+            "attempt": episode.attempt,
+            "needs": needs.get(t.task, []),
             "tools": [tool["function"]["name"] for tool in t.tools],
         },
         **_usage(
@@ -242,10 +268,10 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     """A call's arguments as an object; where they are none, {} and why."""
     try:
-        found = json.loads(text)
+        arguments = json.loads(text)
     except ValueError as error:
         return {}, f"no JSON: {error}"
-    return (found, None) if isinstance(found, dict) else ({}, "no JSON object")
+    return (arguments, None) if isinstance(arguments, dict) else ({}, "no JSON object")
 
 
 # -- its viewer, on this machine or as a static site ----------------------------------------------

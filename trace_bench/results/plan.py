@@ -1,5 +1,5 @@
 """`results plan DIFFERENCE PLACES...`: how many seeds and tasks show it, and what they cost, by how
-runs of the same world varied, with the variances of the tables' test (`statistics.uncertainty`)."""
+runs of the same world varied, with the world of the tables' test (`statistics.uncertainty`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.results.compare import Cell, cells, difference
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import say
-from trace_bench.results.records import Record
+from trace_bench.results.run import Run
 from trace_bench.results.statistics import ALPHA, POWER, Uncertainty, many, mean
 from trace_bench.results.table import Table
 
@@ -40,8 +40,8 @@ class Varied:
         """The smallest true difference of two methods that is found with a power of 80 %."""
         per_task = (self.apart + self.flips / seeds) / tasks
         per_seed = 2 * (self.deviation**2 + self.flips / (2 * tasks)) / seeds
-        found = Uncertainty(per_task, tasks - 1, per_seed, 2 * (seeds - 1))
-        return found.width(1 - level / 2) + found.width(POWER)
+        spread = Uncertainty(per_task, tasks - 1, per_seed, 2 * (seeds - 1))
+        return spread.width(1 - level / 2) + spread.width(POWER)
 
     def seeds(self, size: float, tasks: int, level: float) -> int | None:
         """The fewest seeds that show a difference of this size; None where no number does."""
@@ -49,32 +49,32 @@ class Varied:
         return next(shows, None)
 
 
-def varied(records: Sequence[Record]) -> Varied:
+def varied(runs: Sequence[Run]) -> Varied:
     """From the largest group; UserError without two methods of two seeds each at one budget."""
-    groups = groups_of(records)
+    groups = groups_of(runs)
     if others := groups[1:]:
-        runs = many(sum(len(g.records) for g in others), "run")
+        count = many(sum(len(g.runs) for g in others), "run")
         named = many(len(others), "other group")
-        say("left out", [f"{runs} of {named}; `results plan --across SETTING` joins groups"])
-    largest = groups[0].records if groups else ()
-    found = [cell for cell in cells(largest).values() if len(cell.records) > 1]
-    pairs = [(a, b) for a, b in itertools.combinations(found, 2) if a.budget == b.budget]
+        say("left out", [f"{count} of {named}; `results plan --across SETTING` joins groups"])
+    largest = groups[0].runs if groups else ()
+    repeated = [cell for cell in cells(largest).values() if len(cell.runs) > 1]
+    pairs = [(a, b) for a, b in itertools.combinations(repeated, 2) if a.budget == b.budget]
     if not pairs:
         raise UserError(
             "a plan needs finished runs of two methods with at least two seeds each, at one "
             "budget. Name more runs of the same world."
         )
-    tasks, records = len(largest[0].success), [r for c in found for r in c.records]
-    flips = mean([2 * _within(cell) for cell in found])
-    excess = [float(np.var(c.seed_means, ddof=1)) - _within(c) / tasks for c in found]
+    tasks, used = len(largest[0].success), [r for c in repeated for r in c.runs]
+    flips = mean([2 * _within(cell) for cell in repeated])
+    excess = [float(np.var(c.seed_means, ddof=1)) - _within(c) / tasks for c in repeated]
     seeds = mean([max(0.0, variance) for variance in excess])
     apart = mean([_apart(*pair, tasks) for pair in pairs])
-    known = [r.wall_s["total"] / 60 for r in records if "total" in r.wall_s]
-    where = f"{records[0].suite_name}, split {records[0].settings['evaluation.split']}"
+    minutes = [r.wall_s["total"] / 60 for r in used if "total" in r.wall_s]
+    where = f"{used[0].suite_name}, split {used[0].settings['evaluation.split']}"
     return Varied(
         max(0.0, apart), flips, seeds**0.5, tasks,
-        mean([r.total for r in records]), mean(known) if known else None,
-        f"{many(len(records), 'run')} of {many(len(found), 'method')} and budgets in {where}",
+        mean([r.total for r in used]), mean(minutes) if minutes else None,
+        f"{many(len(used), 'run')} of {many(len(repeated), 'method')} and budgets in {where}",
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def _within(cell: Cell) -> float:
 
 
 def _apart(one: Cell, two: Cell, tasks: int) -> float:
-    noise = sum(_within(c) / len(c.records) for c in (one, two))
+    noise = sum(_within(c) / len(c.runs) for c in (one, two))
     return difference(one, two).uncertainty.tasks * tasks - noise
 
 
@@ -100,22 +100,22 @@ def levels(looks: int) -> list[float]:
     return [later - before for before, later in itertools.pairwise(spent)]
 
 
-def text(size: float, found: Varied, comparisons: int, looks: int) -> str:
+def text(size: float, world: Varied, comparisons: int, looks: int) -> str:
     """The plan as a table, and how it may be looked at on the way."""
     each = levels(looks)
     rows = []
-    for tasks in sorted({max(1, found.tasks // 2), *(n * found.tasks for n in (1, 2, 4))}):
-        seeds = found.seeds(size, tasks, each[-1] / comparisons)
+    for tasks in sorted({max(1, world.tasks // 2), *(n * world.tasks for n in (1, 2, 4))}):
+        seeds = world.seeds(size, tasks, each[-1] / comparisons)
         if seeds is None:
             rows.append((f"{tasks}", f"none below {MOST_SEEDS}", "", ""))
             continue
-        cost = "not recorded" if found.minutes is None else f"{seeds * found.minutes:.0f}"
-        rows.append((f"{tasks}", f"{seeds}", f"{seeds * found.rollouts:.0f}", cost))
+        cost = "not recorded" if world.minutes is None else f"{seeds * world.minutes:.0f}"
+        rows.append((f"{tasks}", f"{seeds}", f"{seeds * world.rollouts:.0f}", cost))
     caption = (
         f"A difference of {size:g} between two methods, found four times in five with "
-        f"{many(comparisons, 'comparison')} (each at 5 % / {comparisons}). From {found.source}: "
-        f"seeds disagree on {found.flips:.1%} of the tasks, a seed's mean deviates by "
-        f"{found.deviation:.3f}, the methods' differences by {found.apart**0.5:.3f} between tasks."
+        f"{many(comparisons, 'comparison')} (each at 5 % / {comparisons}). From {world.source}: "
+        f"seeds disagree on {world.flips:.1%} of the tasks, a seed's mean deviates by "
+        f"{world.deviation:.3f}, the methods' differences by {world.apart**0.5:.3f} between tasks."
     )
     header = ("tasks", "seeds", "rollouts a method", "minutes a method")
     said = [Table("plan", caption, header, tuple(rows)).markdown()]
@@ -128,14 +128,14 @@ def text(size: float, found: Varied, comparisons: int, looks: int) -> str:
     return "\n".join(said)
 
 
-def smallest_of(found: Varied, methods: int, seeds: int) -> str:
+def smallest_of(world: Varied, methods: int, seeds: int) -> str:
     """What a design of so many methods, each with so many seeds, can show, as a sentence."""
     pairs = max(1, methods * (methods - 1) // 2)
-    least = found.detectable(seeds, found.tasks, ALPHA / pairs) if seeds > 1 else float("inf")
-    shown = f"{least:.3f}" if least <= 1 else "none"
-    cost = "" if found.minutes is None else f", {methods * seeds * found.minutes:.0f} minutes"
+    least = world.detectable(seeds, world.tasks, ALPHA / pairs) if seeds > 1 else float("inf")
+    smallest = f"{least:.3f}" if least <= 1 else "none"
+    cost = "" if world.minutes is None else f", {methods * seeds * world.minutes:.0f} minutes"
     return (
         f"{many(methods, 'method')} with {many(seeds, 'seed')}{cost}: the smallest difference "
-        f"that is found four times in five over all {many(pairs, 'pair')} is {shown} (from "
-        f"{found.source})."
+        f"that is found four times in five over all {many(pairs, 'pair')} is {smallest} (from "
+        f"{world.source})."
     )

@@ -112,9 +112,9 @@ def paired_difference(
         odd = sorted(treated.keys() ^ control.keys())
         raise ValueError(f"the agents were measured on different tasks, e.g. {odd[:3]}")
     values = [treated[task] - control[task] for task in control]
-    found, changed = vars(bootstrap_interval(values)), sum(v != 0 for v in values)
+    interval, changed = vars(bootstrap_interval(values)), sum(v != 0 for v in values)
     return PairedDifference(
-        **found, p_value=permutation_p(values), n=len(values), discordant=changed
+        **interval, p_value=permutation_p(values), n=len(values), discordant=changed
     )
 
 
@@ -132,8 +132,8 @@ def pass_hat(passes: Iterable[Sequence[int]], k: int) -> float | None:
     """pass^k: the probability that k trials of a task all succeed, mean over tasks. `passes` holds
     [successes, trials] per task; those with fewer than k are left out, None without any. Unbiased
     per task: C(successes, k) / C(trials, k). Source: tau-bench (arXiv 2406.12045)."""
-    known = [math.comb(c, k) / math.comb(n, k) for c, n in passes if n >= k]
-    return mean(known) if known else None
+    rates = [math.comb(c, k) / math.comb(n, k) for c, n in passes if n >= k]
+    return mean(rates) if rates else None
 
 
 def _sample(values: Sequence[float]) -> np.ndarray:
@@ -185,8 +185,8 @@ class Uncertainty:
         least = max(1e-12, 2.0**-self.task_freedom)
         if self.width(1 - least / 2) < abs(value):
             return least
-        found = brentq(lambda x: self.width(1 - math.exp(x) / 2) - abs(value), math.log(least), 0.0)
-        return math.exp(found)
+        level = brentq(lambda x: self.width(1 - math.exp(x) / 2) - abs(value), math.log(least), 0.0)
+        return math.exp(level)
 
     def detectable(self, comparisons: int = 1) -> float:
         """The smallest true difference found with a power of 80 % at a level of 5 %."""
@@ -245,10 +245,10 @@ def can_show(tasks: int, seeds: int, trials: int, repeats: Repeats = ASSUMED) ->
     success rates can have, there is none."""
     counts = f"{many(tasks, 'task')}, {many(seeds, 'seed')} and {many(trials, 'trial')}"
     least = smallest(tasks, seeds, trials, repeats)
-    shown = f"{least:.3f}" if least <= 1 else "none (not even a difference of 1)"
+    size = f"{least:.3f}" if least <= 1 else "none (not even a difference of 1)"
     text = (
         f"The smallest difference that {counts} can show (power 80 %, two-sided 5 %, paired by "
-        f"task): {shown}, if repeats disagree on {100 * repeats.flips:.1f} % of the tasks"
+        f"task): {size}, if repeats disagree on {100 * repeats.flips:.1f} % of the tasks"
     )
     if repeats.deviation:
         text += f" and seeds deviate by {repeats.deviation:.3f} beyond that"

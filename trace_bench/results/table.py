@@ -70,12 +70,12 @@ def write(tables: Iterable[Table], out: Path, page: str = "", about: str = "") -
     return written
 
 
-def estimate(found: Interval) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def estimate(interval: Interval) -> str:
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def gap(found: Interval) -> str:
-    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+def gap(interval: Interval) -> str:
+    return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 
 # -- how methods are shown -------------------------------------------------------------------------
@@ -110,8 +110,8 @@ class Style:
         """A look for each method of a figure. Those that style.json does not name get a spare one,
         of its own colour and marker; where there are no more, they are black."""
         names = sorted(set(methods), key=self.place)
-        own = [self.known[name] for name in names if name in self.known]
-        taken = {look.colour for look in own} | {look.marker for look in own}
+        named = [self.known[name] for name in names if name in self.known]
+        taken = {look.colour for look in named} | {look.marker for look in named}
         spare = iter([s for s in self.spare if not taken & {*s}])
         return {
             name: self.known.get(name) or Look(name.replace("_", " "), *next(spare, (OTHER, ".")))

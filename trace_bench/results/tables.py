@@ -20,110 +20,112 @@ from trace_bench.results.compare import (
     scored,
 )
 from trace_bench.results.groups import Group, groups_of, overview
-from trace_bench.results.places import Found, check_coverage, say
-from trace_bench.results.records import Record
+from trace_bench.results.places import Selection, check_coverage, say
+from trace_bench.results.run import Run
 from trace_bench.results.statistics import holm, many, p_value
 from trace_bench.results.table import Table, estimate, gap, style, write
 
 ABOUT = "about_tables"
 
 
-def usable(found: Found, least: float) -> Found:
+def usable(selection: Selection, least: float) -> Selection:
     """The runs that tables can show; the others are named in `skipped`. UserError without any."""
-    why = {r.fingerprint: _unusable(r, least) for r in found.records}
-    kept = tuple(r for r in found.records if not why[r.fingerprint])
+    why = {r.fingerprint: _unusable(r, least) for r in selection.runs}
+    kept = tuple(r for r in selection.runs if not why[r.fingerprint])
     if not kept:
-        check_coverage(found.records, least)
+        check_coverage(selection.runs, least)
     poor = [f"run {fingerprint}: {text}" for fingerprint, text in why.items() if text]
     say("left out", poor)
-    return replace(found, records=kept or found.records, skipped=(*found.skipped, *poor))
+    return replace(selection, runs=kept or selection.runs, skipped=(*selection.skipped, *poor))
 
 
-def _unusable(record: Record, least: float) -> str:
-    if (own := record.coverage) < least:
-        return f"a score for {own:.0%} of its held-out episodes, less than {least:.0%} (--coverage)"
-    return "it began with an agent of unknown cost" if record.before is None else ""
+def _unusable(run: Run, least: float) -> str:
+    if (share := run.coverage) < least:
+        return (
+            f"a score for {share:.0%} of its held-out episodes, less than {least:.0%} (--coverage)"
+        )
+    return "it began with an agent of unknown cost" if run.before is None else ""
 
 
-def make_tables(found: Found, out: Path) -> list[Path]:
+def make_tables(selection: Selection, out: Path) -> list[Path]:
     """The tables and figures of every group: in `out` if there is one group, else each in a folder
     of its own and groups.md beside them."""
-    groups = groups_of(found.records)
+    groups = groups_of(selection.runs)
     if len(groups) == 1:
-        return _tables(groups[0], found.skipped, out)
+        return _tables(groups[0], selection.skipped, out)
     page, about = out / "groups.md", overview(groups).markdown()
-    if left_out := "".join(f"\n- {visible(text)}" for text in found.skipped):
+    if left_out := "".join(f"\n- {visible(text)}" for text in selection.skipped):
         about += f"\nCould not be used:\n{left_out}\n"
     write_text(page, about)
     say(f"{len(groups)} groups of runs that cannot stand in one table", [f"see {page}"])
-    written = [_tables(group, found.skipped, out / group.name) for group in groups]
+    written = [_tables(group, selection.skipped, out / group.name) for group in groups]
     return [page, *(path for some in written for path in some)]
 
 
 def _tables(group: Group, skipped: Sequence[str], out: Path) -> list[Path]:
     say("left out", group.left_out)
-    records = group.records
-    found, caption, shown = cells(records), head(records, ABOUT), readable(records)
-    by = {b: [r for r in records if r.budget == b] for b in sorted({b for _, b in found})}
+    runs = group.runs
+    grid, caption, words = cells(runs), head(runs, ABOUT), readable(runs)
+    by = {b: [r for r in runs if r.budget == b] for b in sorted({b for _, b in grid})}
     at = {b: head(some, ABOUT) for b, some in by.items()}
-    page = [" ".join((describe(records, skipped), *group.remarks))]
+    page = [" ".join((describe(runs, skipped), *group.remarks))]
     if len(by) > 1:
         page += [f"At {b} rollouts: {describe(some)}" for b, some in by.items()]
-    made = [
-        rollout_scaling(found, caption),
-        *(comparison(found, b, text) for b, text in at.items()),
-        *(pairs(found, b, text) for b, text in at.items()),
-        details.routing(records, caption),
-        details.selection(records, caption),
-        details.by_needs(found, caption),
-        by_world(found, caption),
-        details.reliability(found, caption),
-        details.cost(found, caption),
-        details.checklists(found, caption),
+    every_table = [
+        rollout_scaling(grid, caption),
+        *(comparison(grid, b, text) for b, text in at.items()),
+        *(pairs(grid, b, text) for b, text in at.items()),
+        details.routing(runs, caption),
+        details.selection(runs, caption),
+        details.by_needs(grid, caption),
+        by_world(grid, caption),
+        details.reliability(grid, caption),
+        details.cost(grid, caption),
+        details.checklists(grid, caption),
     ]
-    written = write(made, out, ABOUT, "\n\n".join(page))
-    if (single := figures.single_budget(found)) is None:
-        written += figures.rollout_scaling(found, shown, out / "rollout_scaling")
+    written = write(every_table, out, ABOUT, "\n\n".join(page))
+    if (single := figures.single_budget(grid)) is None:
+        written += figures.rollout_scaling(grid, words, out / "rollout_scaling")
     else:
-        written += figures.ranking(found, single, shown, out / "ranking")
-    written += figures.composition(found, shown, out / "composition")
-    return written + figures.learning_curves(records, out / "learning_curves")
+        written += figures.ranking(grid, single, words, out / "ranking")
+    written += figures.composition(grid, words, out / "composition")
+    return written + figures.learning_curves(runs, out / "learning_curves")
 
 
-def rollout_scaling(found: Cells, caption: str) -> Table:
-    budgets = sorted({budget for _, budget in found})
-    methods = dict.fromkeys(method for method, _ in found)
-    rows = tuple((method, *(success(found, (method, b)) for b in budgets)) for method in methods)
+def rollout_scaling(grid: Cells, caption: str) -> Table:
+    budgets = sorted({budget for _, budget in grid})
+    methods = dict.fromkeys(method for method, _ in grid)
+    rows = tuple((method, *(success(grid, (method, b)) for b in budgets)) for method in methods)
     text = f"Success by rollout budget with 95 % intervals over tasks and seeds. {caption}"
     return Table("rollout_scaling", text, ("method", *map(str, budgets)), rows)
 
 
-def success(found: Cells, key: tuple[str, int]) -> str:
-    return estimate(found[key].interval()) if key in found else "not run"
+def success(grid: Cells, key: tuple[str, int]) -> str:
+    return estimate(grid[key].interval()) if key in grid else "not run"
 
 
-def comparison(found: Cells, budget: int, caption: str) -> Table:
+def comparison(grid: Cells, budget: int, caption: str) -> Table:
     """Every method at one budget against the base agent and the method in focus (TRACE), paired by
     task, with p-values corrected (Holm) for all comparisons of the table."""
-    at = {method: cell for (method, b), cell in found.items() if b == budget}
+    at = {method: cell for (method, b), cell in grid.items() if b == budget}
     control, focus = style().control, style().focus
     against = {other: _against(at, other) for other in (control, focus)}
     raw = {f"{m}/{control}": d.p for m, d in against[control].items()}
     raw |= {f"{m}/{focus}": d.p for m, d in against[focus].items() if f"{focus}/{m}" not in raw}
     corrected = holm(raw)
-    shown = [other for other in against if other == control or against[other]]
+    others = [other for other in against if other == control or against[other]]
     rows = []
     for method, cell in at.items():
         before = cell.mean(lambda r: r.before or 0)
-        row = [method, f"{len(cell.records)}", f"{cell.mean(lambda r: r.total):.0f}"]
+        row = [method, f"{len(cell.runs)}", f"{cell.mean(lambda r: r.total):.0f}"]
         row[-1] += f" ({before:.0f} before)" if before else ""
         row += [estimate(cell.interval()), f"{cell.mean(lambda r: r.similarity):.3f}"]
-        for other in shown:
+        for other in others:
             p = corrected.get(f"{method}/{other}")
             row += _difference(against[other].get(method), p)
         rows.append(tuple(row))
-    made = [d for differences in against.values() for d in differences.values()]
-    size = max((d.uncertainty.detectable(len(corrected)) for d in made), default=0.0)
+    all_differences = [d for differences in against.values() for d in differences.values()]
+    size = max((d.uncertainty.detectable(len(corrected)) for d in all_differences), default=0.0)
     text = f"All methods at {budget} rollouts. {caption} "
     if corrected:
         text += (
@@ -137,7 +139,7 @@ def comparison(found: Cells, budget: int, caption: str) -> Table:
     else:
         text += "One agent, compared with no other."
     header = ("method", "runs", "rollouts", "success", "similarity")
-    columns = [name for other in shown for name in (f"vs {other}", "p")]
+    columns = [name for other in others for name in (f"vs {other}", "p")]
     return Table(f"comparison_{budget}", text, (*header, *columns), tuple(rows))
 
 
@@ -150,16 +152,16 @@ def _found_from(size: float) -> str:
     return f"A true difference of {size:.3f} is found with a power of 80 % in the noisiest."
 
 
-def pairs(found: Cells, budget: int, caption: str) -> Table:
+def pairs(grid: Cells, budget: int, caption: str) -> Table:
     """Every method against every other at one budget: row less column. No rows for one alone."""
-    at = {method: cell for (method, b), cell in found.items() if b == budget}
+    at = {method: cell for (method, b), cell in grid.items() if b == budget}
     names = list(at) if len(at) > 1 else []
     differences = {
         (one, two): difference(at[one], at[two]) for i, one in enumerate(names) for two in names[:i]
     }
     corrected = holm({f"{one}/{two}": d.p for (one, two), d in differences.items()})
 
-    def shown(one: str, two: str) -> str:
+    def cell_text(one: str, two: str) -> str:
         if (one, two) not in differences:
             return ""
         d = differences[one, two].interval
@@ -169,7 +171,7 @@ def pairs(found: Cells, budget: int, caption: str) -> Table:
         f"Success at {budget} rollouts: row less column, paired by task. A star: p below 0.05, "
         f"Holm-corrected over all {len(corrected)} pairs. {caption}"
     )
-    rows = tuple((one, *(shown(one, two) for two in names[:-1])) for one in names)
+    rows = tuple((one, *(cell_text(one, two) for two in names[:-1])) for one in names)
     return Table(f"pairs_{budget}", text, ("method", *names[:-1]), rows)
 
 
@@ -177,7 +179,7 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     """Each method against `control`, or the base agents that the runs evaluated themselves."""
     if control not in at and control != style().control:
         return {}
-    runs = [record for cell in at.values() for record in cell.records]
+    runs = [run for cell in at.values() for run in cell.runs]
     if control not in at and not began_alike(runs):
         return {}  # the runs' own base agents are not one agent
     return {
@@ -185,42 +187,44 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     }
 
 
-def _difference(found: Difference | None, p: float | None) -> tuple[str, str]:
-    if found is None or p is None:
+def _difference(difference_: Difference | None, p: float | None) -> tuple[str, str]:
+    if difference_ is None or p is None:
         return "", ""
-    return gap(found.interval), p_value(p)
+    return gap(difference_.interval), p_value(p)
 
 
-def by_world(found: Cells, caption: str) -> Table:
+def by_world(grid: Cells, caption: str) -> Table:
     """A row for each method and budget, with each world's success and, but for the base agent's own
     runs, its difference to what their base agents score there. No rows where there is one world."""
-    known = next((r.worlds for cell in found.values() for r in cell.records if r.worlds), ())
-    places = {w: [i for i, own in enumerate(known) if own == w] for w in dict.fromkeys(known)}
-    made: dict[tuple[str, int, str], Difference] = {}
-    for (method, budget), cell in found.items():
+    worlds = next((r.worlds for cell in grid.values() for r in cell.runs if r.worlds), ())
+    places = {
+        w: [i for i, world_of in enumerate(worlds) if world_of == w] for w in dict.fromkeys(worlds)
+    }
+    differences: dict[tuple[str, int, str], Difference] = {}
+    for (method, budget), cell in grid.items():
         for world, where in places.items():
             one = cell.on(where)
             if method != style().control and scored(one, one.base):
-                made[method, budget, world] = difference(one, one.base)
-    corrected = holm({str(key): d.p for key, d in made.items()})
+                differences[method, budget, world] = difference(one, one.base)
+    corrected = holm({str(key): d.p for key, d in differences.items()})
 
     def row(cell: Cell) -> Iterator[list[str]]:
         columns: list[str] = []
         for world, where in places.items():
             one, key = cell.on(where), (cell.method, cell.budget, world)
             columns.append(estimate(one.interval()) if scored(one, one) else "")
-            columns += _difference(made.get(key), corrected.get(str(key)))
+            columns += _difference(differences.get(key), corrected.get(str(key)))
         if places:
             yield columns
 
     text = (
         "Success in each of several worlds, with 95 % intervals over tasks and seeds, and against "
         "the base agent as each run's own evaluation has it. Paired by task; p Holm-corrected over "
-        f"{many(len(made), 'comparison')}. {caption}"
+        f"{many(len(differences), 'comparison')}. {caption}"
     )
     header = [
         name
         for world, where in places.items()
         for name in (f"{world} ({many(len(where), 'task')})", f"vs {style().control}", "p")
     ]
-    return by_cell("worlds", text, header, found, row)
+    return by_cell("worlds", text, header, grid, row)

@@ -22,8 +22,9 @@ from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.types import Outcome, grouped
 from trace_bench.results.captions import began_with, repeats_of
 from trace_bench.results.compare import Cell, Difference, difference, other_data, other_environment
-from trace_bench.results.places import Found, choose, find, say, split
-from trace_bench.results.records import Record, flat_settings
+from trace_bench.results.filters import choose, split
+from trace_bench.results.places import Selection, find, say
+from trace_bench.results.run import Run
 from trace_bench.results.statistics import ASSUMED, can_show, many, p_value
 from trace_bench.results.table import Table, estimate, gap
 
@@ -37,55 +38,55 @@ class Side:
     """Runs of one agent with other seeds. `shared`: the names of the tasks that are compared, where
     the runs were evaluated on others too (`also` of them)."""
 
-    records: tuple[Record, ...]
+    runs: tuple[Run, ...]
     shared: tuple[str, ...] = ()
     also: int = 0
 
     @property
-    def first(self) -> Record:
-        return self.records[0]
+    def first(self) -> Run:
+        return self.runs[0]
 
     @property
     def name(self) -> str:
-        return ", ".join(r.fingerprint for r in self.records)
+        return ", ".join(r.fingerprint for r in self.runs)
 
     @property
     def folder(self) -> Path | None:
-        return next((r.folder for r in self.records if r.folder), None)
+        return next((r.folder for r in self.runs if r.folder), None)
 
     @cached_property
     def cell(self) -> Cell:
-        return Cell(self.first.label, self.first.budget, self.records)
+        return Cell(self.first.label, self.first.budget, self.runs)
 
     def on(self, shared: Sequence[str], ids: Sequence[str]) -> Side:
-        """The side on these of its tasks; `ids` names all of them, in the records' order."""
-        records = self.cell.on([ids.index(task) for task in shared]).records
-        return Side(records, tuple(shared), len(ids) - len(shared))
+        """The side on these of its tasks; `ids` names all of them, in the runs' order."""
+        runs = self.cell.on([ids.index(task) for task in shared]).runs
+        return Side(runs, tuple(shared), len(ids) - len(shared))
 
     def settings(self) -> dict[str, Any]:
-        seeds = ", ".join(str(r.seed) for r in self.records)
-        own = {"method": self.first.label, "budget": self.first.budget, "seed": seeds}
-        own["training.suite"] = self.first.trained_on.get("training.suite", "none")
-        own["begins with"] = began_with(self.first) or "the bare model"
-        return {**own, "rule": self.first.rule, **flat_settings(self.first)}
+        seeds = ", ".join(str(r.seed) for r in self.runs)
+        first = {"method": self.first.label, "budget": self.first.budget, "seed": seeds}
+        first["training.suite"] = self.first.trained_on.get("training.suite", "none")
+        first["begins with"] = began_with(self.first) or "the bare model"
+        return {**first, "rule": self.first.rule, **self.first.flat}
 
 
-def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
+def sides_of(selections: Sequence[Selection]) -> tuple[Side, Side]:
     """The sides: what lies at two places, or all found at one. UserError for another number."""
-    if len(found) == 2:
-        a, b = (_sides(f.records) for f in found)
+    if len(selections) == 2:
+        a, b = (_sides(f.runs) for f in selections)
         if len(a) == len(b) == 1:
             return _two(a[0], b[0])
-    records: dict[object, Record] = {}
-    for r in (r for f in found for r in f.records):
+    runs: dict[object, Run] = {}
+    for r in (r for f in selections for r in f.runs):
         key = r.fingerprint or id(r)  # of a run that is named twice the last, and its folder
-        there = records.get(key, r).folder
-        records[key] = r if r.folder else replace(r, folder=there)
-    sides = _sides(list(records.values()))
-    if len(sides) == 1 and len(sides[0].records) == 2:  # two seeds of one agent
-        sides = [Side((r,)) for r in sides[0].records]
+        there = runs.get(key, r).folder
+        runs[key] = r if r.folder else replace(r, folder=there)
+    sides = _sides(list(runs.values()))
+    if len(sides) == 1 and len(sides[0].runs) == 2:  # two seeds of one agent
+        sides = [Side((r,)) for r in sides[0].runs]
     if len(sides) != 2:
-        skipped = [text for f in found for text in f.skipped]
+        skipped = [text for f in selections for text in f.skipped]
         why = f" ({'; '.join(skipped[:3])})" if skipped else ""
         named = "; ".join(map(_named, sides[:_MOST_NAMED])) or "none"
         more = f"; and {len(sides) - _MOST_NAMED} more" if len(sides) > _MOST_NAMED else ""
@@ -97,12 +98,12 @@ def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
     return _two(sides[0], sides[1])
 
 
-def _sides(records: Sequence[Record]) -> list[Side]:
+def _sides(runs: Sequence[Run]) -> list[Side]:
     """The runs in groups that differ in the seed only. A second run of a seed is another side."""
-    sides: dict[tuple[object, ...], list[Record]] = defaultdict(list)
+    sides: dict[tuple[object, ...], list[Run]] = defaultdict(list)
     before: Counter[tuple[object, ...]] = Counter()
-    for r in records:
-        settings = json.dumps(flat_settings(r), sort_keys=True)
+    for r in runs:
+        settings = json.dumps(r.flat, sort_keys=True)
         about = json.dumps(r.about, sort_keys=True)
         alike = (r.label, r.budget, r.rule, r.tasks, began_with(r), settings, about)
         sides[alike, before[alike, r.seed]].append(r)
@@ -113,24 +114,24 @@ def _sides(records: Sequence[Record]) -> list[Side]:
 def _named(side: Side) -> str:
     r = side.first
     return (
-        f"{r.label} budget={r.budget} ({many(len(side.records), 'seed')}, "
+        f"{r.label} budget={r.budget} ({many(len(side.runs), 'seed')}, "
         f"{r.suite_name}, run {r.fingerprint})"
     )
 
 
 def _two(a: Side, b: Side) -> tuple[Side, Side]:
     """The sides on the tasks that they share. Raises UserError where they cannot be paired."""
-    twice = {r.fingerprint for r in a.records} & {r.fingerprint for r in b.records} - {""}
+    twice = {r.fingerprint for r in a.runs} & {r.fingerprint for r in b.runs} - {""}
     if twice:
         raise UserError(f"run {', '.join(sorted(twice))} is named twice; name two runs.")
     one, two = a.first, b.first
     values = {key: (one.settings.get(key), two.settings.get(key)) for key in _SAME_TASKS}
-    shown = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in values.items() if x != y)
+    differ = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in values.items() if x != y)
     limits = one.settings.get(_LIMIT), two.settings.get(_LIMIT)
-    if shown or (one.tasks != two.tasks and limits[0] == limits[1]):
+    if differ or (one.tasks != two.tasks and limits[0] == limits[1]):
         raise UserError(
             f"runs {one.fingerprint} and {two.fingerprint} were evaluated on other held-out tasks"
-            f"{f' ({shown})' if shown else ''}, so they cannot be paired. Run one of them again "
+            f"{f' ({differ})' if differ else ''}, so they cannot be paired. Run one of them again "
             "with the suite and evaluation.split of the other."
         )
     if code := other_environment(one, two):
@@ -152,7 +153,7 @@ def _two(a: Side, b: Side) -> tuple[Side, Side]:
 
 
 def _task_ids(side: Side) -> list[str]:
-    """The names of the side's held-out tasks, in the records' order, from one of its folders."""
+    """The names of the side's held-out tasks, in the runs' order, from one of its folders."""
     if side.folder is None:
         raise UserError(
             f"the names of the tasks of run {side.first.fingerprint} are needed here, which a file "
@@ -166,14 +167,14 @@ def compare_two(a: Side, b: Side) -> str:
     table = _table(a, b)
     lines = [table.markdown(), _what_it_can_show(a, b)]
     if data := other_data(a.first, b.first):
-        shown = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
-        lines.append(f"Other data ({shown}): one task id may stand for two tasks.")
+        facts = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
+        lines.append(f"Other data ({facts}): one task id may stand for two tasks.")
     if a.shared:
         lines.append(
             f"Compared on the {len(a.shared)} tasks that both were evaluated on; A was on "
             f"{a.also} more, B on {b.also} more, which do not count here."
         )
-    if len(a.records) == len(b.records) == 1:
+    if len(a.runs) == len(b.runs) == 1:
         lines.append("One seed each: the interval and p are over tasks, for these two seeds.")
     return "\n".join([*lines, "", *_settings(a, b)])
 
@@ -181,9 +182,9 @@ def compare_two(a: Side, b: Side) -> str:
 def _settings(a: Side, b: Side) -> list[str]:
     one, two = a.settings(), b.settings()
     differ = [f"  {k}: {one[k]} | {two[k]}" for k in one if k in two and one[k] != two[k]]
-    for side, own, other in (("A", one, two), ("B", two, one)):
+    for side, mine, other in (("A", one, two), ("B", two, one)):
         # Counted by group: of another method or part there are dozens.
-        groups = grouped((k for k in own if k not in other), lambda key: key.partition(".")[0])
+        groups = grouped((k for k in mine if k not in other), lambda key: key.partition(".")[0])
         counts = [some[0] if len(some) == 1 else f"{len(some)} of {group}"
                   for group, some in groups.items()]  # fmt: skip
         differ += [f"  settings that only {side} has: {', '.join(counts)}"] if counts else []
@@ -195,10 +196,10 @@ def _settings(a: Side, b: Side) -> list[str]:
 
 def _table(a: Side, b: Side) -> Table:
     rows, sides = [], (("A", a.cell), ("B", b.cell))
-    for name, own in sides:
-        against = _shown(difference(own, own.base))
-        rows.append((f"{name}: {own.method}", estimate(own.interval()), *against))
-    rows += [(f"base of {name}", estimate(own.base.interval()), "", "") for name, own in sides]
+    for name, cell in sides:
+        against = _shown(difference(cell, cell.base))
+        rows.append((f"{name}: {cell.method}", estimate(cell.interval()), *against))
+    rows += [(f"base of {name}", estimate(cell.base.interval()), "", "") for name, cell in sides]
     for name, one, two in (("", a.cell, b.cell), ("base of ", a.cell.base, b.cell.base)):
         value, p = _shown(difference(one, two))
         rows.append((f"{name}A less {name}B", value, "", p))
@@ -209,32 +210,32 @@ def _table(a: Side, b: Side) -> Table:
     return Table("compare", text, ("", "success", "less its own base", "p"), tuple(rows))
 
 
-def _shown(found: Difference) -> tuple[str, str]:
-    return gap(found.interval), p_value(found.p)
+def _shown(difference_: Difference) -> tuple[str, str]:
+    return gap(difference_.interval), p_value(difference_.p)
 
 
 def _what_it_can_show(a: Side, b: Side) -> str:
     """From seeds or trials, or two bases that are repeats of one agent, else assumed."""
     trials = int(a.first.settings.get("evaluation.trials", 1))
-    found = repeats_of([*a.records, *b.records])
+    repeats = repeats_of([*a.runs, *b.runs])
     keys = {**a.first.settings, **b.first.settings}
     agents = [k for k in keys if k.startswith(("model.", "policy."))]
     same_base = all(a.first.settings.get(k) == b.first.settings.get(k) for k in agents)
-    if found is ASSUMED and same_base:
-        one, two = a.cell.base.records[0], b.cell.base.records[0]
-        own = one.method_settings
-        two = replace(two, settings=one.settings, method_settings=own, budget=one.budget)
-        found = repeats_of([one, two])
-    seeds = min(len(a.records), len(b.records))
-    return can_show(len(a.first.success), seeds, trials, found)
+    if repeats is ASSUMED and same_base:
+        one, two = a.cell.base.runs[0], b.cell.base.runs[0]
+        options = one.method_settings
+        two = replace(two, settings=one.settings, method_settings=options, budget=one.budget)
+        repeats = repeats_of([one, two])
+    seeds = min(len(a.runs), len(b.runs))
+    return can_show(len(a.first.success), seeds, trials, repeats)
 
 
 def chosen(arguments: Sequence[str]) -> tuple[Side, Side]:
     """The two sides that places and filters leave. Raises UserError."""
     places, filters = split(arguments)
-    found = [find([place]) for place in places]
-    say("skipped", [text for each in found for text in each.skipped])
-    return sides_of(choose(found, filters))
+    selections = [find([place]) for place in places]
+    say("skipped", [text for each in selections for text in each.skipped])
+    return sides_of(choose(selections, filters))
 
 
 def per_task(a: Side, b: Side) -> str:

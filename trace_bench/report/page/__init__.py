@@ -23,10 +23,11 @@ from trace_bench.core.store import each_line, read_bytes
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Score, Stored, Trajectory, to_json
 from trace_bench.report import runs
-from trace_bench.report.runs import Run
+from trace_bench.report.runs import folder_of
 from trace_bench.results.compare import environment_code
+from trace_bench.results.folder import finished, same_agents
 from trace_bench.results.records import DAMAGE
-from trace_bench.results.runs import same_agents
+from trace_bench.results.run import Run
 
 MODULES = (
     "dom", "data", "charts", "table", "curves", "overview", "run", "tasks", "conversation", "main",
@@ -35,40 +36,40 @@ HELD_OUT, TRAINING = "evaluation_trajectories.jsonl", "trajectories.jsonl"
 
 
 def build(
-    found: Sequence[Run], skipped: Sequence[str], limit: int, plotly: Path | None = None
+    every: Sequence[Run], skipped: Sequence[str], limit: int, plotly: Path | None = None
 ) -> tuple[str, list[str]]:
     """The report of these runs as HTML, in at most about `limit` bytes if leaving out conversations
     can achieve that, those of training first; and what was left out. The charts are drawn by the
     build of plotly.js in the file `plotly`, or by the one in the Python package. UserError without
     either."""
     blocks = {"plotly": _packed(_plotly() if plotly is None else _other(plotly))}
-    talks, heads = [Talks() for _ in found], []
-    room, left_out = _conversations(found, talks, "held-out conversations", HELD_OUT, limit)
+    talks, heads = [Talks() for _ in every], []
+    room, left_out = _conversations(every, talks, "held-out conversations", HELD_OUT, limit)
     room -= len(blocks["plotly"])
-    left_out += _conversations(found, talks, "conversations of training", TRAINING, room)[1]
-    for number, (run, own) in enumerate(zip(found, talks, strict=True)):
-        blocks |= {f"talk-{number}-{i}": part for i, part in enumerate(own.parts)}
-        shown, unread = _run(run, own)
-        blocks[f"run-{number}"] = _json(shown)
-        heads.append(_head(run) | {"curves": bool(shown["training"] or run.summary.curve)})
+    left_out += _conversations(every, talks, "conversations of training", TRAINING, room)[1]
+    for number, (run, talk) in enumerate(zip(every, talks, strict=True)):
+        blocks |= {f"talk-{number}-{i}": part for i, part in enumerate(talk.parts)}
+        content, unread = _run(run, talk)
+        blocks[f"run-{number}"] = _json(content)
+        heads.append(_head(run, content))
         left_out += unread
-    compared, remark = runs.differences(found)
+    compared, remark = runs.differences(every)
     remarks = [text for text in (remark, *left_out) if text]
     index = {"runs": heads, "pairs": compared, "remarks": remarks, "skipped": [*skipped]}
     blocks["index"] = _json(index)
-    title = found[0].name if len(found) == 1 else f"{len(found)} runs"
+    title = every[0].label if len(every) == 1 else f"{len(every)} runs"
     return _page(title, blocks), left_out
 
 
 def _conversations(
-    found: Sequence[Run], talks: list[Talks], what: str, name: str, room: int
+    every: Sequence[Run], talks: list[Talks], what: str, name: str, room: int
 ) -> tuple[int, list[str]]:
     """Adds the conversations of each run's file as long as they fit in `room` characters. A file
     that is no smaller than one that did not fit is not tried. Returns the room that is left, and
     what was left out."""
     left_out, without, large = [], [], math.inf
-    for number, run in enumerate(found):
-        path, more = run.folder / name, talks[number].copy()
+    for number, run in enumerate(every):
+        path, more = folder_of(run) / name, talks[number].copy()
         size = path.stat().st_size if path.exists() else 0
         try:
             if size >= large:
@@ -76,10 +77,10 @@ def _conversations(
             more.add(path, room)
         except Full:
             large = min(large, size)
-            without.append(run.name)
+            without.append(run.label)
             continue
         except UserError as error:
-            left_out.append(f"{run.name}: {what}: {error}")
+            left_out.append(f"{run.label}: {what}: {error}")
         room -= more.size - talks[number].size
         talks[number] = more
     if without:
@@ -88,35 +89,41 @@ def _conversations(
     return room, left_out
 
 
-def _head(run: Run) -> dict[str, Any]:
+def _head(run: Run, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page shows of a run beside others, from all that it shows of it."""
     keys = ("method", "env", "suite", "suite_name", "split", "model", "seed", "budget", "score",
             "base_score", "difference")  # fmt: skip
-    own = {"name": run.name, "folder": str(run.folder), "code": environment_code(run.record)}
-    told = to_json(run.summary)
-    return own | {k: told[k] for k in keys}
+    summary = content["summary"]
+    return {
+        "name": run.label, "folder": str(run.folder), "code": environment_code(run),
+        **{key: summary[key] for key in keys},
+        "curves": bool(content["training"] or summary["curve"]),
+    }  # fmt: skip
 
 
 READ: Mapping[str, tuple[Callable[[Run], Any], Any]] = {
     "tasks": (runs.tasks, {"ids": [], "tags": [], "agents": {}}),
     "capabilities": (runs.capabilities, None),
     "training": (runs.curves, []),
-    "same": (lambda run: same_agents(run.folder), {}),
+    "same": (lambda run: same_agents(folder_of(run)), {}),
 }
 """What is read of a run's files, and what stands for it where they are damaged."""
 
 
 def _run(run: Run, talks: Talks) -> tuple[dict[str, Any], list[str]]:
     """What the page shows of a run, and what was left out of it."""
-    shown: dict[str, Any] = {"summary": to_json(run.summary), "settings": dict(run.settings)}
-    shown |= {"talks": talks.places, "tools": talks.tools}
+    content: dict[str, Any] = {
+        "summary": to_json(finished(folder_of(run))), "settings": runs.settings(run),
+        "talks": talks.places, "tools": talks.tools,
+    }  # fmt: skip
     left_out = []
     for name, (read, without) in READ.items():
         try:
-            shown[name] = read(run)
+            content[name] = read(run)
         except (UserError, *DAMAGE) as error:
-            shown[name] = without
-            left_out.append(f"{run.name}: {name}: {described(error)}")
-    return shown, left_out
+            content[name] = without
+            left_out.append(f"{run.label}: {name}: {described(error)}")
+    return content, left_out
 
 
 def _plotly() -> bytes:

@@ -1,4 +1,4 @@
-"""Reads a run folder as a record, after checking it: the run is finished, its files have the hashes
+"""Reads a run from its folder, after checking it: the run is finished, its files have the hashes
 in its summary, and its ledger spends what the summary states. Ledgers are long, so their lines are
 counted and not parsed, and tables over thousands of runs take only seconds."""
 
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +16,15 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
 from trace_bench.core.store import fingerprint, read_bytes, read_if_there, read_lines
 from trace_bench.core.summary import Borrowed, Costs, Summary, read_settings, read_summary
-from trace_bench.core.types import Boundary, Figures, Outcome, Purpose, flat, to_json
-from trace_bench.results.records import DEFAULT, Record, record_of
+from trace_bench.core.types import Boundary, Outcome, Purpose, flat, to_json
+from trace_bench.results.records import run_of
+from trace_bench.results.rules import DEFAULT, counted, drops
+from trace_bench.results.run import Run
 from trace_bench.results.statistics import mean, task_means
 
 # Settings in which runs of one table may differ without harm to the comparison.
 FREE = (
     *ELSEWHERE, "method", "budget", "seed", "checkpoints", "evaluation.yardsticks",
-    "evaluation.joint",  # its name in older runs
     "beginning",  # its cost is counted (`captions.by_total`)
 )  # fmt: skip
 CHECKED = ("metrics.jsonl", "capabilities.json", TASKS)  # older runs have no hash of them
@@ -33,13 +33,12 @@ AS_THEY_ARE = (
     "marks", "adapters", "beginning", "parameters", "machine",
 )  # fmt: skip
 """What a record has from the summary unchanged."""
-TOKENS = ("prompt_tokens", "completion_tokens")
 _TOKENS = re.compile(rb'"tokens":(\d+)')
 _FEW = 200  # points of a training curve that are kept
 
 
-def read_run(folder: Path, rule: str = DEFAULT) -> Record:
-    """The record of one run folder. Raises UserError, and others for damaged files (`DAMAGE`)."""
+def read_run(folder: Path, rule: str = DEFAULT) -> Run:
+    """The run of a folder. Raises UserError, and others for damaged files (`DAMAGE`)."""
     summary = finished(folder)
     config = _config(folder, summary)
     for name in CHECKED:
@@ -75,31 +74,30 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         "votes": _votes(folder),
         "training": _training(folder),
         "floors": {
-            n: _mean(own, "success")
+            n: _mean(scored, "success")
             for n in FLOORS
-            if (own := [o for o in counted(lines[n], rule) if not o.lost])
+            if (scored := [o for o in counted(lines[n], rule) if not o.lost])
         },
         "about": summary.suite_data,
-        "usage": {r: {k: used.get(k, 0) for k in TOKENS} for r, used in llm.usage.items()},
         "needs": _needs(folder, tasks),
         "per_item": llm.per_item,
         "suite": summary.suite_name,
         "worlds": _worlds(summary, tasks),
     }
-    return replace(record_of(data), folder=folder)
+    return replace(run_of(data), folder=folder)
 
 
 def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
     """How many capabilities each task needs; () where that is not known of all."""
     tags = read_if_there(folder / TASKS)
-    known = [tag for task in tasks if isinstance(tag := tags.get(task), list)]
-    return tuple(map(len, known)) if len(known) == len(tasks) else ()
+    lists = [tag for task in tasks if isinstance(tag := tags.get(task), list)]
+    return tuple(map(len, lists)) if len(lists) == len(tasks) else ()
 
 
 def _worlds(summary: Summary, tasks: Sequence[str]) -> tuple[str, ...]:
     """Each task's world; () where there is one, or where an older summary does not list tasks."""
-    found = {task: name for name, world in summary.worlds.items() for task in world.tasks or ()}
-    return tuple(found[task] for task in tasks) if found.keys() >= set(tasks) else ()
+    world_of = {task: name for name, world in summary.worlds.items() for task in world.tasks or ()}
+    return tuple(world_of[task] for task in tasks) if world_of.keys() >= set(tasks) else ()
 
 
 def _sources(
@@ -154,10 +152,10 @@ def _checked_bytes(folder: Path, name: str, summary: Summary) -> bytes:
 
 
 def _check_ledger(folder: Path, ledger: bytes, summary: Summary) -> None:
-    found = {p.value: ledger.count(b'"purpose":"%s"' % p.value.encode()) for p in Purpose}
-    found = {name: count for name, count in found.items() if count and name != "evaluation"}
-    if found != (stated := summary.own_rollouts):
-        raise UserError(f"{folder}: the ledger holds {found}, the summary says {stated}")
+    counts = {p.value: ledger.count(b'"purpose":"%s"' % p.value.encode()) for p in Purpose}
+    counts = {name: count for name, count in counts.items() if count and name != "evaluation"}
+    if counts != (stated := summary.own_rollouts):
+        raise UserError(f"{folder}: the ledger holds {counts}, the summary says {stated}")
     if summary.spent > summary.budget:
         raise UserError(
             f"{folder}: {summary.spent} rollouts in the ledger, more than the budget of "
@@ -167,20 +165,22 @@ def _check_ledger(folder: Path, ledger: bytes, summary: Summary) -> None:
 
 def _lost(ledger: bytes) -> dict[str, int]:
     """The method's own rollouts that the infrastructure lost, by boundary."""
-    found = {b.value: ledger.count(b'"error":"%s: ' % b.value.encode()) for b in Boundary}
-    return {boundary: count for boundary, count in found.items() if count}
+    lost = {b.value: ledger.count(b'"error":"%s: ' % b.value.encode()) for b in Boundary}
+    return {boundary: count for boundary, count in lost.items() if count}
 
 
 def _by_agent(evaluation: bytes, agents: Sequence[str]) -> dict[str, list[Outcome]]:
     """Evaluation lines of these agents; the many lines of others are not parsed."""
-    found: dict[str, list[bytes]] = {agent: [] for agent in agents}
-    heads = {b'{"agent":"%s",' % agent.encode(): found[agent] for agent in agents}
+    lines_of: dict[str, list[bytes]] = {agent: [] for agent in agents}
+    heads = {b'{"agent":"%s",' % agent.encode(): lines_of[agent] for agent in agents}
     for line in evaluation.splitlines():
         place = heads.get(line[: line.find(b",") + 1])
         if place is not None:
             place.append(line)
     # One document each: a good deal faster than line by line.
-    return {a: decode(b"[" + b",".join(own) + b"]", list[Outcome]) for a, own in found.items()}
+    return {
+        a: decode(b"[" + b",".join(lines) + b"]", list[Outcome]) for a, lines in lines_of.items()
+    }
 
 
 def _per_task(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> tuple[float | None, ...]:
@@ -189,17 +189,17 @@ def _per_task(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> tuple[float 
 
 
 def _passes(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> list[list[int]]:
-    found = {task: [0, 0] for task in tasks}
+    counts = {task: [0, 0] for task in tasks}
     for o in outcomes:
         if not o.lost:
-            found[o.task][0] += o.success == 1
-            found[o.task][1] += 1
-    return [found[task] for task in tasks]
+            counts[o.task][0] += o.success == 1
+            counts[o.task][1] += 1
+    return [counts[task] for task in tasks]
 
 
 def _mean(outcomes: Sequence[Outcome], what: str) -> float:
-    known = [getattr(o, what) for o in outcomes if not o.lost]
-    return mean(known) if known else 0.0
+    scores = [getattr(o, what) for o in outcomes if not o.lost]
+    return mean(scores) if scores else 0.0
 
 
 def _votes(folder: Path) -> dict[str, list[int]]:
@@ -212,52 +212,18 @@ def _training(folder: Path) -> list[list[Any]]:
     """Points of the learning curves, at most `_FEW` of them, evenly chosen."""
     path = folder / "metrics.jsonl"
     data = read_bytes(path) if path.exists() else b""
-    found = [line for line in data.splitlines() if b'"phase":"training"' in line]
-    step = -(-len(found) // _FEW) or 1
+    logged = [line for line in data.splitlines() if b'"phase":"training"' in line]
+    step = -(-len(logged) // _FEW) or 1
     # At once: faster than each.
-    lines = decode(b"[" + b",".join(found[::step]) + b"]", list[dict[str, Any]])
+    lines = decode(b"[" + b",".join(logged[::step]) + b"]", list[dict[str, Any]])
     names = ("zero_share", "constant_share")  # a stranger's trainer may log a reward alone
     shares = [[m["reward"], *(m.get(name) for name in names)] for m in lines]
     return [
         [m["rollouts"], m["adapter"].partition("@")[0],
-         *(None if value is None else round(value, 4) for value in own)]
-        for m, own in zip(lines, shares, strict=True)
-        if "rollouts" in m and (own[0] is None) == (own[2] is None)
+         *(None if value is None else round(value, 4) for value in point)]
+        for m, point in zip(lines, shares, strict=True)
+        if "rollouts" in m and (point[0] is None) == (point[2] is None)
     ]  # fmt: skip
-
-
-# -- the attempts that count, by a reporting rule --------------------------------------------------
-
-
-def counted(lines: Iterable[Outcome], rule: str) -> list[Outcome]:
-    """One line per task and trial: the attempt that counts, without a score if it was lost."""
-    chosen: dict[tuple[str, int], Outcome] = {}
-    for line in lines:
-        key = (line.task, line.trial)
-        if key not in chosen or (rule == "retry" and line.attempt > chosen[key].attempt):
-            chosen[key] = line
-    if rule == "zero":
-        failed = Figures(success=False, similarity=0.0)
-        return [replace(o, score=failed) if o.lost else o for o in chosen.values()]
-    return list(chosen.values())
-
-
-def drops(lines: Sequence[Outcome], rule: str) -> dict[str, Any]:
-    """What happened to the episodes, each counted once however often it was attempted: `lost` by
-    boundary, `limits` by what ended them."""
-    lost = {(o.task, o.trial): o.error.partition(":")[0] for o in lines if o.error}
-    again = {(o.task, o.trial) for o in lines if o.attempt}
-    chosen = counted(lines, "retry" if rule == "retry" else "exclude")
-    without = sum(1 for line in chosen if line.lost)
-    return {
-        "episodes": len(chosen),
-        "attempts": len(lines),
-        "lost": dict(Counter(lost.values())),
-        "retried": len(again) if rule == "retry" else 0,
-        "excluded": 0 if rule == "zero" else without,
-        "zeroed": without if rule == "zero" else 0,
-        "limits": dict(Counter(o.stop.value for o in chosen if o.stop.endswith("_limit"))),
-    }
 
 
 def same_agents(folder: Path) -> dict[str, str]:
@@ -265,9 +231,9 @@ def same_agents(folder: Path) -> dict[str, str]:
     the base agent when nothing was trained}; {} without one. Outcomes of such agents are copied,
     their conversations are kept once."""
     first: dict[str, str] = {}
-    found: dict[str, str] = {}
+    same: dict[str, str] = {}
     for line in read_lines(folder / "evaluation.jsonl", Outcome):
-        known = first.setdefault(line.version, line.agent)
-        if known != line.agent:
-            found[line.agent] = known
-    return found
+        earlier = first.setdefault(line.version, line.agent)
+        if earlier != line.agent:
+            same[line.agent] = earlier
+    return same

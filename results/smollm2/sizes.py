@@ -1,20 +1,25 @@
 """What training brings and costs over the size of the base model: a table and a figure.
 
+    python sizes.py PLACE|FILTER... --out FOLDER
+
 Runs of several models differ in more than the model, so they stand in no other table together. They
 must agree in `SAME` and the budget; in what else they differ, the caption says."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from trace_bench.core.command import command
 from trace_bench.core.errors import UserError
 from trace_bench.results import figures
 from trace_bench.results.captions import began_alike, by_total, describe, readable
 from trace_bench.results.compare import Cell, cells, check_same_settings, difference
+from trace_bench.results.filters import select
 from trace_bench.results.groups import groups_of
-from trace_bench.results.places import Found
-from trace_bench.results.records import Record, flat_settings
+from trace_bench.results.run import Run
 from trace_bench.results.table import Table, estimate, gap, style, write
 
 BySize = Mapping[int, Mapping[str, Cell]]
@@ -24,75 +29,85 @@ SAME = ("held-out tasks", "rule", "protocol", "accounting", "env.name", "env.sui
         "evaluation.split", "evaluation.trials", "env.train_split", "env.train_tasks")  # fmt: skip
 
 
-def make_sizes(found: Found, out: Path) -> list[Path]:
-    made, sizes, shown, about = table(found)
-    return write([made], out, PAGE, about) + draw(sizes, shown, out / "sizes")
+@command()
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser("sizes.py", description=__doc__.split("\n")[0])
+    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args(arguments)
+    for path in make(select(asked.places).runs, asked.out):
+        print(path)
+    return 0
 
 
-def table(found: Found) -> tuple[Table, BySize, str, str]:
-    """The table, its cells, and what was run in words for the figure and for the page. Raises
-    UserError for runs that do not say how large their model is, or are measured by other things."""
-    if unknown := [r.fingerprint for r in found.records if r.parameters is None]:
+def make(every: Sequence[Run], out: Path) -> list[Path]:
+    """Raises UserError for runs that do not say how large their model is, or are measured by other
+    things."""
+    if unsized := [r.fingerprint for r in every if r.parameters is None]:
         raise UserError(
-            f"runs {', '.join(unknown[:4])} do not say how many parameters their model has (they "
+            f"runs {', '.join(unsized[:4])} do not say how many parameters their model has (they "
             "are older or scripted, or its weights are no folder on this machine). Leave them out."
         )
-    if len({r.parameters for r in found.records}) < 2:
+    if len({r.parameters for r in every}) < 2:
         raise UserError("`sizes` needs runs of at least two models. Name more runs.")
-    every = {key for r in found.records for key in flat_settings(r)}
-    check_same_settings(found.records, sorted(every - set(SAME)))
-    if len(budgets := sorted({r.budget for r in found.records})) > 1:
+    names = {key for r in every for key in r.flat}
+    check_same_settings(every, sorted(names - set(SAME)))
+    if len(budgets := sorted({r.budget for r in every})) > 1:
         named = ", ".join(map(str, budgets))
         raise UserError(f"`sizes` shows one budget, and these runs have {named}. Name budget=.")
-    records = by_size(found.records)
-    sizes = {s: {m: cell for (m, _), cell in cells(some).items()} for s, some in records.items()}
+    runs = by_size(every)
+    sizes = {s: {m: cell for (m, _), cell in cells(some).items()} for s, some in runs.items()}
+    about = [f"{_millions(s)}: {describe(r)}" for s, r in runs.items()]
+    written = write([_table(sizes)], out, PAGE, "\n\n".join([*_varying(runs), *about]))
+    said = dict.fromkeys(map(readable, runs.values()))  # several where the models differ in that
+    return written + draw(sizes, "; ".join(said), out / "sizes")
+
+
+def _table(sizes: BySize) -> Table:
     text = (
         "What a method brings over the agent that it began with, by the size of the base model, "
         "paired by task; wall time of the method and thousands of tokens in its rollouts, means "
         f"over seeds. Intervals of 95 %. All about these runs: {PAGE}.md."
     )
-    about = [f"{_shown(s)}: {describe(r)}" for s, r in records.items()]
-    rows = [row for size, found_cells in sizes.items() for row in _rows(size, found_cells)]
+    rows = [row for size, by_method in sizes.items() for row in _rows(size, by_method)]
     header = ("parameters", "method", "runs", "base", "success", "gain", "minutes", "kilotokens")
-    said = dict.fromkeys(map(readable, records.values()))  # several where the models differ in that
-    page = "\n\n".join([*_varying(records), *about])
-    return Table("sizes", text, header, tuple(rows)), sizes, "; ".join(said), page
+    return Table("sizes", text, header, tuple(rows))
 
 
-def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
+def by_size(runs: Sequence[Run]) -> dict[int, tuple[Run, ...]]:
     """The runs of each model by its parameters, named as in a table of its own; budgets hold what
     was spent before. Raises UserError for runs of one size that cannot stand together."""
-    found = {}
-    for size in sorted({r.parameters for r in records if r.parameters is not None}):
-        own = [r for r in records if r.parameters == size]
-        check_same_settings(own)
-        if not began_alike(own):
+    groups = {}
+    for size in sorted({r.parameters for r in runs if r.parameters is not None}):
+        some = [r for r in runs if r.parameters == size]
+        check_same_settings(some)
+        if not began_alike(some):
             raise UserError(
                 f"the runs with {size:,} parameters began with different agents, and `sizes` shows "
                 "one beginning a model. Name the runs of one, or filter by method=."
             )
-        (group,) = groups_of(by_total(own))
-        found[size] = group.records
-    return found
+        (group,) = groups_of(by_total(some))
+        groups[size] = group.runs
+    return groups
 
 
 def draw(sizes: BySize, about: str, path: Path) -> list[Path]:
     figure, ((left, right),) = figures.panels(1, 2, (8.2, 3.6))
-    methods = list(dict.fromkeys(m for found in sizes.values() for m in found))
+    methods = list(dict.fromkeys(m for by_method in sizes.values() for m in by_method))
     looks = style().looks([style().control, *methods])
-    bases = [(float(size), next(iter(found.values())).base) for size, found in sizes.items()]
+    bases = [(float(size), next(iter(some.values())).base) for size, some in sizes.items()]
     figures.line(left, looks[style().control], [(x, cell.interval()) for x, cell in bases])
     for method in methods:
-        own = [(float(size), found[method]) for size, found in sizes.items() if method in found]
+        points = [(float(size), some[method]) for size, some in sizes.items() if method in some]
         look = looks[method]
-        figures.line(left, look, [(x, cell.interval()) for x, cell in own])
-        right.plot([x for x, _ in own], [minutes(c) for _, c in own], color=look.colour,
+        figures.line(left, look, [(x, cell.interval()) for x, cell in points])
+        right.plot([x for x, _ in points], [minutes(c) for _, c in points], color=look.colour,
                    marker=look.marker, markersize=6, linewidth=1.4)  # fmt: skip
     one = next(iter(next(iter(sizes.values())).values()))
-    figures.bounds(left, one.records[0].floors)
+    figures.bounds(left, one.runs[0].floors)
     for axes in (left, right):
         axes.set_xscale("log")
-        axes.set_xticks(list(sizes), [_shown(s) for s in sizes])
+        axes.set_xticks(list(sizes), [_millions(s) for s in sizes])
         axes.minorticks_off()
         axes.set_xlabel("parameters of the base model")
     left.set_ylabel(figures.SUCCESS)
@@ -108,23 +123,27 @@ def minutes(cell: Cell) -> float:
     return cell.mean(lambda r: r.wall_s.get("method", 0.0)) / 60
 
 
-def _varying(records: Mapping[int, Sequence[Record]]) -> list[str]:
+def _varying(runs: Mapping[int, Sequence[Run]]) -> list[str]:
     """In which settings the runs of one model differ from those of another."""
-    first = [some[0].settings for some in records.values()]
+    first = [some[0].settings for some in runs.values()]
     keys = sorted({key for s in first for key in s} - {"model.sha256", "model.path"})
     values = {key: [str(s.get(key)) for s in first] for key in keys}
-    shown = "; ".join(f"{k} {', '.join(v)}" for k, v in values.items() if len(set(v)) > 1)
-    return [f"From the smallest to the largest model also differ: {shown}."] if shown else []
+    differ = "; ".join(f"{k} {', '.join(v)}" for k, v in values.items() if len(set(v)) > 1)
+    return [f"From the smallest to the largest model also differ: {differ}."] if differ else []
 
 
-def _rows(size: int, found: Mapping[str, Cell]) -> Iterator[tuple[str, ...]]:
-    for method, cell in found.items():
-        base, own = cell.base, estimate(cell.interval())
+def _rows(size: int, by_method: Mapping[str, Cell]) -> Iterator[tuple[str, ...]]:
+    for method, cell in by_method.items():
+        base, success = cell.base, estimate(cell.interval())
         gain = gap(difference(cell, base).interval)
         tokens = cell.mean(lambda r: r.tokens) / 1000
-        yield (f"{size:,}", method, f"{len(cell.records)}", f"{base.value:.3f}", own, gain,
+        yield (f"{size:,}", method, f"{len(cell.runs)}", f"{base.value:.3f}", success, gain,
                f"{minutes(cell):.1f}", f"{tokens:.0f}")  # fmt: skip
 
 
-def _shown(size: int) -> str:
+def _millions(size: int) -> str:
     return f"{size / 1e6:.1f}M" if size < 1e7 else f"{size / 1e6:.0f}M"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,31 +1,23 @@
-"""The paper's tables and plots: each figure as reported, the interval that its number of tasks
-implies, and our measurement, if there is one.
+"""The paper's tables and plots: each figure as reported, with the interval that its number of tasks
+implies: `python paper.py [FOLDER]`.
 
-Reported figures come from results/paper/paper.json (arXiv 2604.05336 and the data behind its
-plots; those of CM2, arXiv 2602.12268). They are of official benchmarks with models of 8B and 30B;
-ours are of whatever suite the records name."""
+Reported figures come from paper.json beside this file (arXiv 2604.05336 and the data behind
+its plots; those of CM2, arXiv 2602.12268), of official benchmarks with models of 8B and 30B."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json
 from trace_bench.core.summary import Interval
-from trace_bench.results.captions import describe, head
-from trace_bench.results.compare import Cells, cells, check_comparable
 from trace_bench.results.figures import doubling, finish, level, line, panels
-from trace_bench.results.places import Found
-from trace_bench.results.records import Record
 from trace_bench.results.statistics import wilson_interval
 from trace_bench.results.table import OTHER, Table, style, write
-from trace_bench.results.tables import success
 
-OURS = {"adp": "sft", "awm": "untargeted"}  # the paper's names for what we call otherwise
 NOT_RUN = "not run"
-PAGE = "about_paper"
 _LINES = ("grpo", "gepa", "trace")  # of the plots over the budget
 _SOURCE = (
     "As reported in arXiv 2604.05336 for Qwen3-30B-A3B, trained and reported on the same tasks, "
@@ -33,35 +25,13 @@ _SOURCE = (
 )
 
 
-def paper_file() -> Path:
-    """Where the reported figures are: beside the package in a checkout."""
-    path = Path(__file__).resolve().parents[2] / "results" / "paper" / "paper.json"
-    if not path.is_file():
-        raise UserError(f"the paper's figures are missing: no {path}. They are in the repository.")
-    return path
-
-
-def make_paper(found: Found, out: Path) -> list[Path]:
-    """The tables and the paper's plots; another world and model belong on other axes."""
-    data = read_json(paper_file())
-    about = describe(found.records, found.skipped) if found.records else ""
-    written = write(paper_tables(found.records), out, PAGE if about else "", about)
-    written += _draw_scaling(data["toolsandbox"]["rollouts"], out / "paper_rollout_scaling")
-    return written + _draw_tau2(data["tau2"], 164, out / "paper_tau2")
-
-
-def paper_tables(records: Sequence[Record]) -> list[Table]:
-    """The main tables of both benchmarks and the rollout scaling, measured cells beside them."""
-    if records:
-        check_comparable(records)
-    data, measured = read_json(paper_file()), cells(records)
-    largest = max((b for _, b in measured), default=0)
-    note = "Ours: nothing was measured."
-    if records:
-        note = f"Ours at {largest} rollouts: {head(records, PAGE)}"
-    main = _toolsandbox(data["toolsandbox"]["main"], measured, largest, note)
-    scaling = _scaling(data["toolsandbox"]["rollouts"], measured, note)
-    return [main, scaling, *_tau2(data["tau2"]), _cm2(data["cm2"])]
+def make(out: Path) -> list[Path]:
+    data = read_json(Path(__file__).with_name("paper.json"))
+    phone, tau2 = data["toolsandbox"], data["tau2"]
+    tables = [_toolsandbox(phone["main"]), _scaling(phone["rollouts"])]
+    written = write([*tables, *_tau2(tau2), _cm2(data["cm2"])], out)
+    written += _draw_scaling(phone["rollouts"], out / "paper_rollout_scaling")
+    return written + _draw_tau2(tau2, 164, out / "paper_tau2")
 
 
 def _implied(solved: float, n: int) -> str:
@@ -73,36 +43,33 @@ def _by_budget(data: Mapping[str, Any], name: str) -> list[tuple[int, float]]:
     return [*zip(data["budget"], data[name], strict=True)]
 
 
-def _toolsandbox(main: Sequence[Mapping[str, Any]], found: Cells, budget: int, note: str) -> Table:
+def _toolsandbox(main: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     for row in main:
-        name, solved = row["method"], row["perfect"]
-        share, similarity = f"{solved / 129:.3f}", f"{row['mean_similarity']:.3f}"
-        ours = success(found, (OURS.get(name, name), budget))
-        rows.append((name, share, _implied(solved, 129), similarity, ours))
+        solved, similarity = row["perfect"], f"{row['mean_similarity']:.3f}"
+        rows.append((row["method"], f"{solved / 129:.3f}", _implied(solved, 129), similarity))
     caption = (
         "ToolSandbox. Reported: share of 129 official scenarios solved perfectly, trained and "
         "reported on the same tasks, 1 seed, 1 trial; the interval is what 129 tasks imply "
-        f"(Wilson). {note}"
+        "(Wilson). Ours: nothing was measured."
     )
-    header = ("method", "reported", "implied interval", "reported similarity", "measured (ours)")
-    return Table("paper_toolsandbox", caption, header, tuple(rows))
+    header = ("method", "reported", "implied interval", "reported similarity")
+    return _not_run("paper_toolsandbox", caption, header, rows)
 
 
-def _scaling(data: Mapping[str, Any], found: Cells, note: str) -> Table:
-    rows = []
-    for name in _LINES:
-        for budget, value in _by_budget(data, name):
-            cell = found.get((name, budget))
-            ours = NOT_RUN if cell is None else f"{cell.mean(lambda r: r.similarity):.3f}"
-            rows.append((name, f"{budget}", f"{value:.3f}", ours, success(found, (name, budget))))
+def _scaling(data: Mapping[str, Any]) -> Table:
+    rows = tuple(
+        (name, f"{budget}", f"{value:.3f}", NOT_RUN, NOT_RUN)
+        for name in _LINES
+        for budget, value in _by_budget(data, name)
+    )
     caption = (
         "Rollout scaling on ToolSandbox. Reported: mean similarity on 129 official scenarios, with "
         "training rollouts counted only; a mean similarity implies no interval by itself. Ours: "
-        f"mean similarity and success, all rollouts counted. {note}"
+        "mean similarity and success, all rollouts counted. Ours: nothing was measured."
     )
     header = ("method", "budget", "reported similarity", "similarity (ours)", "success (ours)")
-    return Table("paper_rollout_scaling", caption, header, tuple(rows))
+    return Table("paper_rollout_scaling", caption, header, rows)
 
 
 def _tau2(data: Mapping[str, Any]) -> list[Table]:
@@ -250,3 +217,9 @@ def _draw_tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
         axes.set_ylim(0, top)
     caption = f"{_SOURCE}. Bars are 95 % intervals that {tasks} tasks imply (Wilson)."
     return finish(figure, "τ²-bench, as reported", caption, path)
+
+
+if __name__ == "__main__":
+    for path in make(Path(*sys.argv[1:2])):
+        print(path)
+    sys.exit()

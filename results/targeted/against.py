@@ -1,0 +1,166 @@
+"""TRACE against the best of the other methods, in every cell of the values of some settings, over
+how many capabilities a task needs: a table and a figure; and what each method gains there.
+
+    python against.py PLACE|FILTER... --setting SETTING,... --out FOLDER"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trace_bench.core.command import command
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.types import grouped
+from trace_bench.results import figures
+from trace_bench.results.captions import by_total, describe, head, readable
+from trace_bench.results.compare import (
+    Cell,
+    Difference,
+    cells,
+    check_same_settings,
+    difference,
+    gains,
+    starred,
+)
+from trace_bench.results.details import kinds_of
+from trace_bench.results.filters import select
+from trace_bench.results.groups import groups_of, recorded
+from trace_bench.results.places import Selection, say
+from trace_bench.results.rows import as_typed
+from trace_bench.results.statistics import mean
+from trace_bench.results.table import Table, estimate, style, write
+
+PAGE = "about_against"
+Gains = Mapping[str, Mapping[str, Difference]]
+Pair = tuple[Cell, Cell]
+"""The method that results show against the others (style.json: `focus`), and the best of these."""
+
+
+@command()
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser("against.py", description=__doc__.split("\n")[0])
+    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
+    parser.add_argument("--setting", required=True, help="SETTING,... whose values make the cells")
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args(arguments)
+    for path in make(select(asked.places), asked.out, recorded(asked.setting).split(",")):
+        print(path)
+    return 0
+
+
+def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
+    """Raises UserError for runs that cannot stand together within a cell, for several budgets, and
+    for a cell without the method or without another."""
+    runs = by_total(selection.runs)
+    names = {key for run in runs for key in run.flat}
+    for key in keys:
+        if key not in names:
+            raise unknown("setting", key, sorted(names), "--setting")
+    if len(budgets := sorted({r.budget for r in runs})) > 1:
+        named = ", ".join(map(str, budgets))
+        raise UserError(f"`against` shows one budget, and these runs have {named}. Name budget=.")
+    pairs: dict[str, Pair] = {}
+    of_cell: dict[str, Mapping[str, Difference]] = {}
+    by = grouped(runs, lambda r: ", ".join(as_typed(r.flat.get(k)) for k in keys))
+    for name in sorted(by):
+        group, *others = groups_of(by[name])
+        if others:
+            check_same_settings(by[name])
+        say("left out", group.left_out)
+        grid = cells(group.runs)
+        of_cell[name] = gains(grid)
+        pairs[name] = _pair(name, {method: cell for (method, _), cell in grid.items()})
+    settings = " and ".join(keys)
+    parts = _parts(pairs)
+    differ = {
+        part: {
+            name: difference(mine.on(where), best.on(where)) for name, (mine, best) in pairs.items()
+        }
+        for part, where in parts.items()
+    }
+    tables = [_table(pairs, parts, differ, settings), _gains(of_cell, budgets[0])]
+    written = write(tables, out, PAGE, describe(runs, selection.skipped))
+    return written + _draw(pairs, differ, settings, out / "against")
+
+
+def _gains(of_cell: Gains, budget: int) -> Table:
+    """What each method gains over the base agent, those with the largest mean first."""
+    text_of, count = starred(of_cell)
+    text = (
+        f"Success at {budget} rollouts less that of the base agents, paired by task, with 95 % "
+        f"intervals over tasks and seeds. A star: p below 0.05, Holm-corrected over all "
+        f"{count} gains. All about these runs: {PAGE}.md."
+    )
+    methods = {method for some in of_cell.values() for method in some}
+    whole = {m: mean([s[m].interval.value for s in of_cell.values() if m in s]) for m in methods}
+    order = sorted(methods, key=lambda m: (-round(whole[m], 9), style().place(m)))
+    rows = tuple((method, *(text_of(name, method) for name in of_cell)) for method in order)
+    return Table("against_gains", text, ("method", *of_cell), rows)
+
+
+def _pair(name: str, by_method: Mapping[str, Cell]) -> Pair:
+    focus, control = style().focus, style().control
+    others = [cell for method, cell in by_method.items() if method not in (focus, control)]
+    if focus not in by_method or not others:
+        raise UserError(
+            f"`against` needs {focus} and another method in every cell, and that of {name} has "
+            f"{', '.join(by_method)}. Name more runs, or other settings in --setting."
+        )
+    return by_method[focus], max(others, key=lambda cell: cell.value)
+
+
+def _parts(pairs: Mapping[str, Pair]) -> dict[str, list[int]]:
+    """The places of all tasks, and of those that need so many capabilities, if that is known."""
+    runs = [r for pair in pairs.values() for cell in pair for r in cell.runs]
+    needs = next((r.needs for r in runs if r.needs), ())
+    return {"any": [*range(len(runs[0].success))], **kinds_of(needs)}
+
+
+def _table(
+    pairs: Mapping[str, Pair], parts: Mapping[str, Sequence[int]], differ: Gains, settings: str
+) -> Table:
+    text_of, count = starred(differ)
+    rows = tuple(
+        (name, *(estimate(cell.interval()) for cell in (mine.base, mine)),
+         best.method, estimate(best.interval()), *(text_of(part, name) for part in parts))
+        for name, (mine, best) in pairs.items()
+    )  # fmt: skip
+    focus, first = style().focus, next(iter(pairs.values()))[0]
+    text = (
+        f"{focus} by {settings}, and its difference to the best of the others there, paired by "
+        "task: on all tasks (any), and on those that need so many capabilities by the suite's own "
+        f"word. 95 % intervals over tasks and seeds; a star: p below 0.05, Holm-corrected over all "
+        f"{count} differences. {head(first.runs, PAGE)}"
+    )
+    columns = (f"{part} ({len(where)} tasks)" for part, where in parts.items())
+    header = (settings, style().control, focus, "best of the others", "its success", *columns)
+    return Table("against", text, header, rows)
+
+
+def _draw(pairs: Mapping[str, Pair], differ: Gains, settings: str, path: Path) -> list[Path]:
+    """A panel a number of capabilities, a row a cell."""
+    names = [*pairs][::-1]
+    look = style().looks([style().focus])[style().focus]
+    size = (1.9 * len(differ) + 2.2, 0.3 * len(names) + 1.2)
+    figure, (row,) = figures.panels(1, len(differ), size, sharey=True, sharex=True)
+    for axes, (part, by_name) in zip(row, differ.items(), strict=True):
+        axes.axvline(0, color=style().look(style().control).colour, linewidth=0.8, zorder=0.8)
+        for place, name in enumerate(names):
+            figures.lying(axes, look, place, by_name[name].interval)
+        axes.set_title(f"capabilities needed: {part}")
+        axes.set_xlabel("difference in success")
+    row[0].set_yticks(range(len(names)), [figures.plain(name) for name in names])
+    row[0].set_ylim(-0.6, len(names) - 0.4)
+    first = next(iter(pairs.values()))[0]
+    caption = (
+        f"{look.label} less the best of the other methods in each row, paired by task; rows by "
+        f"{settings}; panels by how many capabilities a task needs. {readable(first.runs)}; "
+        f"{figures.INTERVALS}."
+    )
+    return figures.finish(figure, f"{look.label} against the best of the others", caption, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What methods bring over the agent that they began with, world by world: a table and a figure.
+
+    python worlds.py PLACE|FILTER... [--across SETTING,...] --out FOLDER
+
+Runs of several worlds, or of one at several temperatures, stand in no other table together. Here
+each is a column, and a gain is that over the base agents of the same runs, paired by task."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trace_bench.core.command import command
+from trace_bench.core.errors import UserError
+from trace_bench.results import figures
+from trace_bench.results.captions import by_total, describe
+from trace_bench.results.compare import Difference, cells, check_same_settings, gains, starred
+from trace_bench.results.filters import select
+from trace_bench.results.groups import Group, across, groups_of, recorded, world
+from trace_bench.results.places import say
+from trace_bench.results.run import Run
+from trace_bench.results.statistics import mean
+from trace_bench.results.table import Table, style, write
+
+Gains = Mapping[str, Mapping[str, Difference]]
+"""By the world's name and the method."""
+PAGE = "about_worlds"
+
+
+@command()
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser("worlds.py", description=__doc__.split("\n")[0])
+    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
+    parser.add_argument("--across", default="", help="SETTING,... of rows")
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args(arguments)
+    keys = [key for key in recorded(asked.across).split(",") if key]
+    for path in make(by_total(across(select(asked.places).runs, keys)), asked.out):
+        print(path)
+    return 0
+
+
+def make(runs: Sequence[Run], out: Path) -> list[Path]:
+    """Raises UserError for runs of one world, of several budgets, or that cannot stand together."""
+    if len(budgets := sorted({r.budget for r in runs})) > 1:
+        named = ", ".join(map(str, budgets))
+        raise UserError(f"`worlds` shows one budget, and these runs have {named}. Name budget=.")
+    groups: dict[str, Group] = {}
+    for group in groups_of(runs):
+        if (same := groups.setdefault(world(group.runs[0]), group)) is not group:
+            check_same_settings((*same.runs, *group.runs))
+        say("left out", group.left_out)
+    every = {name: gains(cells(group.runs)) for name, group in groups.items()}
+    by_world = _named_alike({name: some for name, some in every.items() if some})
+    if len(by_world) < 2:
+        raise UserError(
+            "`worlds` needs runs of two worlds that are not the base agent's own, and these are of "
+            f"{', '.join(groups)}."
+        )
+    about = [" ".join((describe(g.runs), *g.remarks)) for g in groups.values()]
+    written = write([table(by_world, budgets[0])], out, PAGE, "\n\n".join(about))
+    return written + draw(by_world, budgets[0], out / "worlds")
+
+
+def _named_alike(by_world: Gains) -> Gains:
+    """With methods of one name in figures as one row, where no world has both: GRPO is `grpo` in
+    one and `rl, grpo` in another, where `rl` has several algorithms."""
+    label = {m: style().look(m).label for some in by_world.values() for m in some}
+    counts = [Counter(label[m] for m in some) for some in by_world.values()]
+    both = {a for count in counts for a, n in count.items() if n > 1}
+    first: dict[str, str] = {}
+    row = {m: m if a in both else first.setdefault(a, m) for m, a in label.items()}
+    return {name: {row[m]: gain for m, gain in some.items()} for name, some in by_world.items()}
+
+
+def _order(by_world: Gains) -> list[str]:
+    """The methods, those with the largest mean gain over their worlds first."""
+    methods = {method for some in by_world.values() for method in some}
+    whole = {m: mean([s[m].interval.value for s in by_world.values() if m in s]) for m in methods}
+    return sorted(methods, key=lambda m: (-round(whole[m], 9), style().place(m)))
+
+
+def table(by_world: Gains, budget: int) -> Table:
+    text_of, count = starred(by_world)
+    text = (
+        f"Success at {budget} rollouts less that of the base agents, paired by task, with 95 % "
+        f"intervals over tasks and seeds. A star: p below 0.05, Holm-corrected over all "
+        f"{count} gains. All about these runs: {PAGE}.md."
+    )
+    methods = _order(by_world)
+    rows = tuple((method, *(text_of(column, method) for column in by_world)) for method in methods)
+    return Table("worlds", text, ("method", *by_world), rows)
+
+
+def draw(by_world: Gains, budget: int, path: Path) -> list[Path]:
+    """A panel a world, a row a method."""
+    methods = _order(by_world)[::-1]
+    looks = style().looks(methods)
+    size = (2.2 * len(by_world) + 2.4, 0.26 * len(methods) + 1.2)
+    figure, (row,) = figures.panels(1, len(by_world), size, sharey=True)
+    for axes, (column, some) in zip(row, by_world.items(), strict=True):
+        axes.axvline(0, color=style().look(style().control).colour, linewidth=0.8, zorder=0.8)
+        for place, method in enumerate(methods):
+            if method in some:
+                figures.lying(axes, looks[method], place, some[method].interval)
+        axes.set_title(textwrap.fill(figures.plain(column), 26))
+        axes.set_xlabel("gain in success")
+    row[0].set_yticks(range(len(methods)), [figures.plain(looks[m].label) for m in methods])
+    row[0].set_ylim(-0.6, len(methods) - 0.4)
+    caption = (
+        "Success on held-out tasks less that of the base agent of the same runs, paired by task; "
+        "bars are 95 % intervals over tasks and seeds. Each axis has a scale of its own. "
+        "Whether two methods differ is in the tables of pairs of each world."
+    )
+    title = f"What {budget:,} rollouts bring, world by world"
+    return figures.finish(figure, title, caption, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

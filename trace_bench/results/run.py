@@ -1,0 +1,158 @@
+"""A finished run as tables and figures see it: read from its folder (`folder`) or from a line of a
+file of records (`records`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from trace_bench.core.types import Amount, Figure, Meta, Name, Share, charged
+
+FORMAT = 1
+GRPO = "grpo"
+"""The algorithm of every method that trains, unless another is set."""
+TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
+"""Settings that choose the tasks which a method has."""
+Trials = Annotated[int, Meta(ge=0, le=10**6)]
+Pair = tuple[Trials, Trials]
+Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """`success[i]` is the mean over trials of the i-th held-out task in the order of task ids, None
+    where every trial was lost; `tasks` is the hash of these ids."""
+
+    method: Name
+    budget: Amount
+    seed: Annotated[int, Meta(ge=0)]
+    settings: Mapping[Name, Any]  # all that comparable runs share, flat, and TRAINING
+    method_settings: Mapping[str, Any]  # its own; of what a name chooses: "route", "route.others"
+    rollouts: Mapping[Name, Amount]  # by purpose
+    tasks: Name
+    success: tuple[Share | None, ...]
+    base: tuple[Share | None, ...]  # the same of the base agent
+    similarity: Figure
+    tokens: Amount  # of all charged rollouts
+    rule: str = "retry"  # the reporting rule
+    drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out
+    passes: tuple[Pair, ...] = ()  # with several trials: [successes, scored] per task
+    routing: Mapping[str, Any] | None = None
+    capabilities: tuple[Name, ...] = ()
+    votes: Mapping[Name, Pair] = field(default_factory=dict)  # [for, labelling runs]
+    adapters: tuple[Name, ...] = ()
+    curve: tuple[Mapping[str, Any], ...] = ()  # checkpoints on the development split
+    training: tuple[Point, ...] = ()  # [rollouts, adapter, reward, zero, constant groups]
+    floors: Mapping[Name, Figure] = field(default_factory=dict)
+    wall_s: Mapping[Name, Figure] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    git: Mapping[str, Any] | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)  # its kind, as in summary.json
+    worlds: tuple[Name, ...] = ()  # which of several worlds each task is of
+    fingerprint: Name = ""
+    about: Mapping[str, Any] = field(default_factory=dict)  # the suite's own facts
+    beginning: Mapping[str, Any] | None = None  # what the run began with, as in summary.json
+    needs: tuple[Amount, ...] = ()  # how many capabilities each task needs, where its suite says so
+    per_item: Mapping[Name, Mapping[str, Figure]] = field(default_factory=dict)
+    """Of each checklist item, by role: {requests, prompt_tokens, completion_tokens}."""
+    suite: Name = ""  # `name/variant` as the suite calls itself, where the settings do not name it
+    source: Mapping[Name, Any] = field(default_factory=dict)
+    """If the training tasks are another suite's than the held-out ones, what they depend on:
+    `training.suite`, its facts (training.*) and its settings (training.env.*, ...)."""
+    parameters: Amount | None = None  # of the base model, where the run says so
+    marks: tuple[Name, ...] = ()  # what every table must say about the method
+    row: Name = ""  # what tells its row from others of its method; only in a table, in no file
+    folder: Path | None = field(default=None, compare=False)  # it was read from; in no file
+    format: int = FORMAT
+
+    @property
+    def marked(self) -> str:
+        """The method with what every table must say about it."""
+        return f"{self.method} ({', '.join(self.marks)})" if self.marks else self.method
+
+    @property
+    def titled(self) -> str:
+        """The method with an algorithm that is not its own, and with what tables must say."""
+        algorithm = self.settings.get("trainer.algorithm.name", GRPO)
+        if algorithm == GRPO or not self.rollouts.get("training"):
+            return self.marked
+        return f"{self.marked}, {algorithm}"
+
+    @property
+    def label(self) -> str:
+        """What its row is called."""
+        return self.row or self.titled
+
+    def named(self, row: str) -> Run:
+        return self if row == self.label else replace(self, row=row)
+
+    @property
+    def suite_name(self) -> str:
+        env, variant = self.settings["env.name"], self.settings.get("env.suite")
+        return self.suite or (f"{env}/{variant}" if variant else str(env))
+
+    @property
+    def trained_on(self) -> dict[str, Any]:
+        """Where the method's tasks came from, in the keys of `source`; {} without any rollout."""
+        if not self.spent:
+            return {}
+        chosen = {f"training.{k}": self.settings[k] for k in TRAINING if k in self.settings}
+        return {"training.suite": self.suite_name, **chosen, **self.source}
+
+    @property
+    def source_key(self) -> str:
+        """`trained_on` as a key; "" for a run that looked at no training task."""
+        facts = {k: v for k, v in self.trained_on.items() if v is not None}
+        return json.dumps(facts, sort_keys=True, default=str) if facts else ""
+
+    @property
+    def options_key(self) -> str:
+        """The method's settings as a key."""
+        return json.dumps(self.method_settings, sort_keys=True, default=str)
+
+    @property
+    def training_tasks(self) -> int:
+        """How many training tasks the run had; 0 stands for all of its split."""
+        settings = self.source or {f"training.{k}": v for k, v in self.settings.items()}
+        return int(settings.get("training.env.train_tasks") or 0)
+
+    @property
+    def trials(self) -> int:
+        """Of each held-out task."""
+        return int(self.settings.get("evaluation.trials", 1))
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """All settings but method, budget and seed; the method's own begin with `method.`."""
+        options = {f"method.{k}": v for k, v in self.method_settings.items()}
+        return {**self.source, **self.settings, **options}
+
+    @property
+    def spent(self) -> int:
+        """Rollouts charged to this run's own budget."""
+        return charged(self.rollouts, self.settings.get("accounting", "strict"))
+
+    @property
+    def before(self) -> int | None:
+        """Rollouts that were spent on the agent with which the run began; None if unknown."""
+        rollouts: int | None = 0 if self.beginning is None else self.beginning["rollouts"]
+        return rollouts
+
+    @property
+    def total(self) -> int:
+        """Rollouts charged in this run and before it, where that is known."""
+        return self.spent + (self.before or 0)
+
+    @property
+    def coverage(self) -> float:
+        """The share of held-out episodes with a score (all, by the rule `zero`)."""
+        episodes = self.drops.get("episodes", 0)
+        return 1 - self.drops.get("excluded", 0) / episodes if episodes else 1.0
+
+    @property
+    def mean(self) -> float:
+        scores = [s for s in self.success if s is not None]
+        return sum(scores) / len(scores) if scores else 0.0
