@@ -90,8 +90,7 @@ def test_runs_on_different_tasks_are_not_compared(runs: Path, tmp_path: Path) ->
 
 def test_runs_of_environments_with_other_code_are_not_paired(runs: Path) -> None:
     (one, other), _ = find([runs / "reference", runs / "random"])
-    changed = {**other.record.settings, "env.origin.sha256": "66df"}
-    other = replace(other, record=replace(other.record, settings=changed))
+    other = replace(other, settings={**other.settings, "env.origin.sha256": "66df"})
     [pair], _ = differences([one, other])
     assert "found" not in pair and "sha256 is none and 66df" in pair["why"]
     heads = unpacked(build([one, other], (), 10**8)[0], "index")["runs"]
@@ -190,7 +189,7 @@ def test_capabilities_of_another_form_leave_out_no_other_run(runs: Path, tmp_pat
 @pytest.mark.parametrize("name", ["{{data}}", "{{style}}", "{{unknown}}", "\\g<0>"])
 def test_a_name_that_looks_like_a_mark_is_a_name(name: str, runs: Path) -> None:
     (run,), _ = find([runs / "random"])
-    page, _ = build([replace(run, name=name)], (), 10**8)
+    page, _ = build([run.named(name)], (), 10**8)
     assert f"<title>trace_bench: {name.replace('<', '&lt;').replace('>', '&gt;')}</title>" in page
     assert unpacked(page, "index")["runs"][0]["name"] == name
 
