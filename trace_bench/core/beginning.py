@@ -85,15 +85,15 @@ def read_beginning(given: str) -> Beginning:
         ) from error
 
 
-def base_agent(model: str, found: Beginning | None, folder: Path) -> AgentSpec:
+def base_agent(model: str, beginning: Beginning | None, folder: Path) -> AgentSpec:
     """The base agent on the model, with its adapters in the run's folder. Its version names its
     content. Raises UserError if an adapter has changed since it was looked at."""
-    if found is None:
+    if beginning is None:
         return AgentSpec(model=model)
-    adapters = tuple(_copy(adapter, folder / "adapters") for adapter in found.agent.adapters)
-    agent = replace(found.agent, adapters=adapters)
-    write_json(folder / BEGINNING, replace(found, agent=agent))
-    return replace(agent, model=model, version=f"start-{found.sha256}")
+    adapters = tuple(_copy(adapter, folder / "adapters") for adapter in beginning.agent.adapters)
+    agent = replace(beginning.agent, adapters=adapters)
+    write_json(folder / BEGINNING, replace(beginning, agent=agent))
+    return replace(agent, model=model, version=f"start-{beginning.sha256}")
 
 
 def adapter_hash(adapter: AdapterRef) -> str:
@@ -139,12 +139,12 @@ def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any
     return out
 
 
-def _place(given: str) -> Path:
-    path = Path(given)
+def _place(agent: str) -> Path:
+    path = Path(agent)
     path = path / AGENT if path.is_dir() else path
     if not path.is_file():
         raise UserError(
-            f"agent={given!r} holds no agent ({path} does not exist); allowed: the folder of a "
+            f"agent={agent!r} holds no agent ({path} does not exist); allowed: the folder of a "
             f"finished run, a folder with an {AGENT}, or such a file. A run that began at an agent "
             f"which is gone has kept it: <its folder>/{BEGINNING}. Change `agent`."
         )

@@ -44,21 +44,24 @@ class tool:
         self.function = function
         about = (inspect.getdoc(function) or "").splitlines() or [""]
         texts = dict(re.findall(r"^(\w+): (.+)$", "\n".join(about[1:]), re.MULTILINE))
-        taken, known = inspect.signature(function).parameters.values(), dict(parameters(function))
+        taken, arguments = (
+            inspect.signature(function).parameters.values(),
+            dict(parameters(function)),
+        )
         owner = function.__qualname__.rpartition(".")[0]
         if owner and not owner.endswith("<locals>"):
-            known.pop(next(iter(known), ""), None)  # self
+            arguments.pop(next(iter(arguments), ""), None)  # self
         if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in taken):
             raise TypeError(f"the tool {function.__name__} has a parameter without a name")
         properties: dict[str, dict[str, Any]] = {}
-        for name, parameter in known.items():
+        for name, parameter in arguments.items():
             try:
                 properties[name] = _schema(parameter.hint)
             except TypeError as error:
                 raise TypeError(f"the tool {function.__name__}: `{name}` is {error}") from None
             properties[name] |= {"description": texts[name]} if name in texts else {}
         self.schema: Tool = make_tool(function.__name__, about[0], **properties)
-        required = [name for name, parameter in known.items() if parameter.required]
+        required = [name for name, parameter in arguments.items() if parameter.required]
         self.schema["function"]["parameters"]["required"] = required
 
     def __get__(self, owner: object, kind: type | None = None) -> Any:

@@ -77,9 +77,9 @@ def identifies(parameter: Parameter) -> bool:
 
 def identifying(settings: Any, without: Container[str] = ()) -> dict[str, Any]:
     """The settings of a dataclass that are part of a run's identity, as plain data."""
-    known = parameters(type(settings))
+    declared = parameters(type(settings))
     named = {n: v for n, v in vars(settings).items() if n not in without}
-    return {n: to_json(v) for n, v in named.items() if identifies(known[n])}
+    return {n: to_json(v) for n, v in named.items() if identifies(declared[n])}
 
 
 def build(cls: type[T], data: Any, path: str = "") -> T:
@@ -138,8 +138,8 @@ def choices(hint: Any) -> Mapping[str, type]:
 
 
 def _parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
-    found: Any = target
-    fields = {f.name: f for f in dataclasses.fields(found)} if _is_dataclass(found) else {}
+    declaring: Any = target
+    fields = {f.name: f for f in dataclasses.fields(declaring)} if _is_dataclass(declaring) else {}
     out = {}
     for name, p in _signature(target).items():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -150,7 +150,7 @@ def _parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
         home = _home(target, name)
         hint = _hint(p.annotation, home)
         if field is not None and hint is _UNRESOLVED:
-            where = f"{found.__module__}.{found.__name__}.{name}"
+            where = f"{declaring.__module__}.{declaring.__name__}.{name}"
             raise UserError(
                 f"the setting {where} is annotated {p.annotation!r}, which is no type in "
                 f"{home.get('__name__')}; allowed: a type that the module imports when it runs, "
@@ -253,16 +253,16 @@ def _one_of(hints: tuple[Any, ...], value: Any, path: str, metadata: Mapping[str
     return _convert(inner[-1], value, path, metadata)
 
 
-def _chosen(classes: Mapping[str, type], given: Any, default: Any, path: str) -> Any:
-    """The dataclass that `given` names: "gate", or {"name": "gate", ...} with settings of its own.
-    What is left out, even the name, is as in the field's default."""
-    given = {"name": given} if isinstance(given, str) else given
+def _chosen(classes: Mapping[str, type], setting: Any, default: Any, path: str) -> Any:
+    """The dataclass that `setting` names: "gate", or {"name": "gate", ...} with settings of its
+    own. What is left out, even the name, is as in the field's default."""
+    setting = {"name": setting} if isinstance(setting, str) else setting
     held = vars(default) if dataclasses.is_dataclass(default) else {}
-    name = given.get("name", held.get("name", ""))
+    name = setting.get("name", held.get("name", ""))
     if not isinstance(name, str) or name not in classes:
         raise unknown("value", name, classes, path)
     cls = classes[name]
-    for key in given.keys() - parameters(cls).keys():
+    for key in setting.keys() - parameters(cls).keys():
         owners = [n for n, other in classes.items() if key in parameters(other)]
         if owners:
             allowed = ", ".join(n for n in parameters(cls) if n != "name")
@@ -271,7 +271,7 @@ def _chosen(classes: Mapping[str, type], given: Any, default: Any, path: str) ->
                 f"is chosen; allowed there: {allowed}. Change `{path}`."
             )
     same = held if type(default) is cls else {}
-    return build(cls, {**same, **given, "name": name}, path)
+    return build(cls, {**same, **setting, "name": name}, path)
 
 
 def _sequence(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
@@ -294,12 +294,12 @@ def _scalar(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> An
     if not right or (low is not None and not low <= value <= high):
         raise _wrong(path, value, allowed)
     try:
-        made = hint(value)
+        converted = hint(value)
     except OverflowError:  # an integer too large for a float
         raise _wrong(path, value, allowed) from None
-    if hint is float and not math.isfinite(made):
+    if hint is float and not math.isfinite(converted):
         raise _wrong(path, value, f"{allowed} that is finite")
-    return made
+    return converted
 
 
 def _wrong(path: str, value: object, allowed: str) -> UserError:

@@ -60,9 +60,9 @@ def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
 def convert(data: Any, kind: type[T]) -> T:
     """The value of plain data. Raises Unreadable, also for a key that the kind does not have."""
     if isinstance(data, Mapping) and is_dataclass(kind):
-        known = [f.name for f in fields(kind)]
-        if others := [str(key) for key in data if key not in known]:
-            raise Unreadable(f"`{others[0][:60]}` is no key here; allowed: {', '.join(known)}")
+        names = [f.name for f in fields(kind)]
+        if others := [str(key) for key in data if key not in names]:
+            raise Unreadable(f"`{others[0][:60]}` is no key here; allowed: {', '.join(names)}")
     return _converted(data, kind)
 
 
@@ -76,31 +76,31 @@ def _converted(data: Any, kind: type[T]) -> T:
     return _whole(value)
 
 
-def step_of(given: Any) -> Step:
+def step_of(result: Any) -> Step:
     """What a stranger's `reset` or `step` returned. Raises Unreadable."""
-    if not isinstance(given, Step):
-        raise Unreadable(f"expected a trace_bench.Step, got {type(given).__name__}")
-    messages, tools = given.messages, given.tools
+    if not isinstance(result, Step):
+        raise Unreadable(f"expected a trace_bench.Step, got {type(result).__name__}")
+    messages, tools = result.messages, result.tools
     for name, values in (("messages", messages), ("tools", tools)):
         if values and (fault := fault_of(values, MESSAGES)):
             raise Unreadable(f"the {name} cannot be used: {fault}")
-    score = None if given.score is None else score_of(given.score)
-    data = {"messages": messages, "tools": tools, "done": given.done, "stop": given.stop}
+    score = None if result.score is None else score_of(result.score)
+    data = {"messages": messages, "tools": tools, "done": result.done, "stop": result.stop}
     step = _converted(data, Step)
     return step if score is None else _whole(replace(step, score=score))
 
 
-def score_of(given: Any) -> Score:
+def score_of(result: Any) -> Score:
     """An environment's score. Raises Unreadable."""
     import msgspec
 
-    if not isinstance(given, Score):
-        raise Unreadable(f"expected a trace_bench.Score, got {type(given).__name__}")
+    if not isinstance(result, Score):
+        raise Unreadable(f"expected a trace_bench.Score, got {type(result).__name__}")
     try:
         try:
-            data = msgspec.to_builtins(given, str_keys=True)
+            data = msgspec.to_builtins(result, str_keys=True)
         except (TypeError, ValueError):  # such as a number of numpy's
-            data = to_json(given)
+            data = to_json(result)
         score = _converted(data, Score)
         fault = fault_of(data, SCORE)
     except RecursionError:
@@ -182,8 +182,8 @@ _WANTED = re.compile(r"Expected (.*?)(?:, got .*)?", re.DOTALL)
 
 def _refuse(error: Exception, kind: Any, data: Any, name: str = "") -> NoReturn:
     """Raises Unreadable with what msgspec says, the value given and what is allowed there."""
-    found = _PLACE.fullmatch(str(error))
-    said, place = (found[1], found[2] or "") if found else (str(error), "")
+    parts = _PLACE.fullmatch(str(error))
+    said, place = (parts[1], parts[2] or "") if parts else (str(error), "")
     key = f"{name}{place}".lstrip(".") or "it"
     for part in re.findall(r"\.(\w+)|\[(\d+)\]", place):
         try:

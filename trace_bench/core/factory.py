@@ -121,14 +121,14 @@ class Factory:
     def asked(self, call: Callable[[], T], also: str = "") -> T:
         """What a call of the target's code returns. Raises UserError for whatever it raises, unless
         it is this package's own. `also`: what else may be changed."""
-        found = attempt(call)
-        if not isinstance(found, BaseException):
-            return found
-        if isinstance(found, TraceBenchError) or self.text.startswith("trace_bench."):
-            raise found  # a bug in this package keeps its traceback
+        result = attempt(call)
+        if not isinstance(result, BaseException):
+            return result
+        if isinstance(result, TraceBenchError) or self.text.startswith("trace_bench."):
+            raise result  # a bug in this package keeps its traceback
         raise UserError(
-            f"{self.where}={self.text} raised {described(found)}. Change `{self.where}`{also}."
-        ) from found
+            f"{self.where}={self.text} raised {described(result)}. Change `{self.where}`{also}."
+        ) from result
 
     def _parameters(self) -> tuple[type | None, Mapping[str, Parameter]]:
         """The dataclass of all settings, if there is one, and the parameters that are settings."""
@@ -153,23 +153,23 @@ def load(text: str, where: str) -> Factory:
         )
     if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
-    found: Any = attempt(lambda: importlib.import_module(module))  # a script may end the process
-    if isinstance(found, BaseException):
-        absent = found.name if isinstance(found, ModuleNotFoundError) else None
+    target: Any = attempt(lambda: importlib.import_module(module))  # a script may end the process
+    if isinstance(target, BaseException):
+        absent = target.name if isinstance(target, ModuleNotFoundError) else None
         if module.startswith("trace_bench.") and not f"{module}.".startswith(f"{absent}."):
-            raise found  # a bug in this package keeps its traceback
+            raise target  # a bug in this package keeps its traceback
         raise UserError(
-            f"{where}={text}: the module {module} cannot be imported ({type(found).__name__}: "
-            f"{' '.join(str(found).split())}). Looked for in the working folder and among the "
+            f"{where}={text}: the module {module} cannot be imported ({type(target).__name__}: "
+            f"{' '.join(str(target).split())}). Looked for in the working folder and among the "
             f"installed packages. Change `{where}`."
-        ) from found
+        ) from target
     for part in attribute.split("."):
-        inner = Factory(found, where, text).asked(partial(getattr, found, part, Factory))
+        inner = Factory(target, where, text).asked(partial(getattr, target, part, Factory))
         if inner is Factory:
-            offered = sorted(n for n in dir(found) if not n.startswith("_"))[:20]
+            offered = sorted(n for n in dir(target) if not n.startswith("_"))[:20]
             raise UserError(
                 f"{where}={text}: {module} has no attribute {attribute}; it has: "
                 f"{', '.join(offered) or 'nothing'}. Change `{where}`."
             )
-        found = inner
-    return Factory(found, where, text)
+        target = inner
+    return Factory(target, where, text)

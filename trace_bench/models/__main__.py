@@ -105,9 +105,9 @@ def add(source: Path, name: str, template: str, cache: Path) -> Kept:
 
 @command()
 def main(arguments: Sequence[str]) -> int:
-    given = _parser().parse_args(arguments)
-    cache = place(given.cache)
-    if given.command == "list":
+    words = _parser().parse_args(arguments)
+    cache = place(words.cache)
+    if words.command == "list":
         models = listed(cache)
         if not models:
             print(f"no models in {cache}", file=sys.stderr)
@@ -115,11 +115,11 @@ def main(arguments: Sequence[str]) -> int:
             size = f"{kept.parameters / 1e6:,.0f}M"
             print(f"{kept.name}  {kept.architecture}  {size}  {kept.template}  {kept.source}")
         return 0
-    if given.command == "get":
-        kept = get(given.name, cache)
+    if words.command == "get":
+        kept = get(words.name, cache)
     else:
-        kept = add(given.path, given.name or given.path.stem, given.template, cache)
-    where = "" if given.cache is None else f" model.cache={given.cache}"
+        kept = add(words.path, words.name or words.path.stem, words.template, cache)
+    where = "" if words.cache is None else f" model.cache={words.cache}"
     chosen = kept.name if kept.name in PINNED else f"kept model.name={kept.name}"
     print(f"{kept.folder}: {kept.architecture}, {kept.parameters:,} parameters")
     print(f"python -m trace_bench model={chosen}{where}")

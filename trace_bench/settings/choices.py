@@ -75,8 +75,8 @@ def defaults(group: str, name: str, named: bool = True) -> dict[str, Any]:
     part of your own has `factory` and `options`. `named`: with the choice's own name."""
     suites = [n.partition("/")[2] or None for n in OWN.get(group, {}) if n.startswith(f"{name}/")]
     first = {"suite": suites[0]} if suites else {}
-    own = () if group in PARTS and name == CUSTOM else ("factory", "options")
-    data = {key: plain(p) for key, p in known(group, name).items() if key not in own}
+    apart = () if group in PARTS and name == CUSTOM else ("factory", "options")
+    data = {key: plain(p) for key, p in known(group, name).items() if key not in apart}
     data |= PRESETS.get(group, {}).get(name, {})
     return data | first | ({"name": name} if named and "name" in data else {})
 

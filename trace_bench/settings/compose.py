@@ -141,8 +141,8 @@ def take(arguments: list[str], key: str) -> str | None:
 
 def config_dir_of(words: list[str]) -> Path | None:
     """Removes `--config-dir FOLDER` from the words; the folder."""
-    found = take(words, "--config-dir") or take(words, "-cd")
-    return Path(found) if found else None
+    folder = take(words, "--config-dir") or take(words, "-cd")
+    return Path(folder) if folder else None
 
 
 _NAMES = re.compile(r"(?!(?:null|true|false)$)[A-Za-z_](\w*(,\w+)*|[\w.]*:\w[\w.]*)")
@@ -155,15 +155,15 @@ def _opened(overrides: Sequence[str]) -> list[str]:
     factory whose group neither a choice nor an experiment sets; no factory that is null. Raises
     UserError."""
     overrides = [o for o in overrides if not re.fullmatch(r"\w+\.factory=(null)?", o)]
-    given = {o.partition("=")[0].lstrip("+") for o in overrides}
-    heads = {name.rpartition(".")[0] for name in given}
-    chosen = given & {"experiment", "--config-name", "-cn"}
+    names = {o.partition("=")[0].lstrip("+") for o in overrides}
+    heads = {name.rpartition(".")[0] for name in names}
+    chosen = names & {"experiment", "--config-name", "-cn"}
     out = []
     for override in overrides:
         key, equals, value = override.partition("=")
         name = key.lstrip("+")
         group, _, below = name.partition(".")
-        if below == "factory" and group in KINDS and not chosen and group not in given:
+        if below == "factory" and group in KINDS and not chosen and group not in names:
             out.append(f"{group}=custom")
         _refuse(override, name if equals else "")
         option = below.startswith("options.") and group in KINDS

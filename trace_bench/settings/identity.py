@@ -98,8 +98,8 @@ def weights_count(path: str) -> int | None:
     count, index = 0, Path(path, f"{WEIGHTS}.index.json")
     try:
         # Of the model itself, without adapters or copies that lie beside it.
-        own = read_object(index)["weight_map"].values() if index.is_file() else [WEIGHTS]
-        for name in set(own):
+        files = read_object(index)["weight_map"].values() if index.is_file() else [WEIGHTS]
+        for name in set(files):
             with safe_open(Path(path, name), framework="numpy") as tensors:
                 shapes = [tensors.get_slice(n).get_shape() for n in tensors.keys()]  # noqa: SIM118
             count += sum(map(math.prod, shapes))
@@ -110,13 +110,13 @@ def weights_count(path: str) -> int | None:
 
 
 def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
-    own = identifying(chosen, without=NOT_NAMED)
+    data = identifying(chosen, without=NOT_NAMED)
     options = part.factory.identity(part.options)
     for key, parameter in part.factory.known().items():
         offered = choices(parameter.hint)
         if key in options and isinstance(offered, Offered):
             options[key] = {**options[key], **offered.origin(options[key]["name"])}
     if part.origin is not None:
-        return {**own, **options, "origin": to_json(part.origin)}
+        return {**data, **options, "origin": to_json(part.origin)}
     named = {} if chosen.factory is None else {"factory": part.factory.text}  # a part of our own
-    return {**own, **options, **named}
+    return {**data, **options, **named}

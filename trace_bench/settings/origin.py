@@ -122,9 +122,9 @@ def _imports(path: Path) -> set[str]:
 
 def _text(target: Any, factory: Factory) -> str:
     """The source of a target without a file, such as a class typed in a notebook."""
-    made = target if inspect.isclass(target) or inspect.isroutine(target) else type(target)
+    source = target if inspect.isclass(target) or inspect.isroutine(target) else type(target)
     try:
-        return inspect.getsource(made)
+        return inspect.getsource(source)
     except (OSError, TypeError) as error:
         raise UserError(
             f"the source of {factory.text} cannot be read ({error}), and it is part of the run's "
@@ -144,9 +144,9 @@ def state_of(target: Any, where: str) -> Any:
     """The object's state as JSON-safe data. Raises UserError if it is nested too deeply."""
     if isinstance(target, PurePath):
         return str(target)
-    if not (found := dict(_attributes(target))):
+    if not (attributes := dict(_attributes(target))):
         return {}
-    data = {name: _plain(value, where, DEEPEST) for name, value in found.items()}
+    data = {name: _plain(value, where, DEEPEST) for name, value in attributes.items()}
     text = canonical(data)
     if len(text) > LONGEST:
         return {"sha256": hashlib.sha256(text.encode()).hexdigest()[:16]}

@@ -185,16 +185,16 @@ def _part(
     return Part(group, chosen.name, factory, MappingProxyType(options), origin)
 
 
-def _preset(group: str, chosen: PartSettings, given: dict[str, Any]) -> dict[str, Any]:
+def _preset(group: str, chosen: PartSettings, options: dict[str, Any]) -> dict[str, Any]:
     """The given settings and those that the name stands for, of which no other is allowed."""
     fixed = {} if chosen.factory is not None else PRESETS.get(group, {}).get(chosen.name, {})
     for key, value in fixed.items():
-        if given.get(key, value) != value:
+        if options.get(key, value) != value:
             raise UserError(
-                f"{group}.{key}={given[key]} is not allowed with {group}={chosen.name}, which "
+                f"{group}.{key}={options[key]} is not allowed with {group}={chosen.name}, which "
                 f"stands for {group}.{key}={value}. Change `{group}` or leave `{group}.{key}` out."
             )
-    return {**given, **fixed}
+    return {**options, **fixed}
 
 
 class Offered(Mapping[str, type]):

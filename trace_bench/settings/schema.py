@@ -338,12 +338,15 @@ def _gathered(cls: type[PartSettings], group: str, data: Any) -> Any:
     """A group's settings; keys that are not the group's own are moved into `options`."""
     if not isinstance(data, Mapping):
         return data
-    own = {f.name for f in dataclasses.fields(cls)}
-    rest = {key: value for key, value in data.items() if key not in own}
+    declared = {f.name for f in dataclasses.fields(cls)}
+    rest = {key: value for key, value in data.items() if key not in declared}
     options = data.get("options") or {}
     if isinstance(options, Mapping) and (twice := sorted(rest.keys() & options.keys())):
         raise UserError(
             f"`{group}.{twice[0]}` and `{group}.options.{twice[0]}` are the same setting. Give one."
         )
-    known = {key: value for key, value in data.items() if key in own}
-    return {**known, "options": {**rest, **options} if isinstance(options, Mapping) else options}
+    group_data = {key: value for key, value in data.items() if key in declared}
+    return {
+        **group_data,
+        "options": {**rest, **options} if isinstance(options, Mapping) else options,
+    }

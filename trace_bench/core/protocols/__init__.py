@@ -65,8 +65,10 @@ def members(kind: type) -> list[str]:
 def missing(part: object, kind: type) -> list[str]:
     """The names of the members without a default that a part of this kind lacks."""
     absent = object()
-    found = {n: getattr(part, n, absent) for n in members(kind)}
-    return [n for n, v in found.items() if v is absent or getattr(v, "__isabstractmethod__", False)]
+    values = {n: getattr(part, n, absent) for n in members(kind)}
+    return [
+        n for n, v in values.items() if v is absent or getattr(v, "__isabstractmethod__", False)
+    ]
 
 
 def make_env(suite: Suite) -> Env:
