@@ -318,7 +318,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         (json.dumps({**good, "messages": good["messages"][:1]}), "each answered by the agent"),
         (json.dumps({**good, "uuid": None}), "no `uuid`"),
         (json.dumps({**good, "tools": [{}]}), r"`tools\[0\]\.function` is missing"),
-        (json.dumps({**good, "checklists": [[[]]]}), "line 1: w, variant 0, turn 0 is"),
+        (json.dumps({**good, "checklists": [[[]]]}), "line 1: w, variant 0, turn 0 has no item"),
         (json.dumps(good) + "\n" + json.dumps(good), "line 2: line 1 has the id 'w' already"),
         (json.dumps({"conversations": [{"from": "me"}]}), "conversation 0 is from 'me'"),
     ):
