@@ -26,7 +26,7 @@ from trace_bench.results.places import Selection, find
 from trace_bench.results.records import as_line, read_records
 from trace_bench.results.run import Run
 from trace_bench.results.statistics import holm
-from trace_bench.results.table import style
+from trace_bench.results.table import Table, style
 from trace_bench.results.two import Side, compare_two, sides_of
 
 
@@ -554,3 +554,11 @@ def test_bad_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def texts_of(path: Path) -> str:
     """What an SVG that keeps its letters as comments says."""
     return "\n".join(re.findall(r"<!-- (.*?) -->", path.read_text()))
+
+
+def test_tex_reads_no_text_as_a_command() -> None:
+    """Every printable character stands for itself: what is left without the escapes is plain."""
+    text = "".join(map(chr, range(32, 127))) + r"\input{/etc/passwd}"
+    (row,) = re.findall(r"^x (.*) \\\\$", Table("t", "", ("x",), (("x " + text,),)).latex(), re.M)
+    plain = re.sub(r"\\text(backslash|asciitilde|asciicircum)\{\}|\\[&%_#${}]", "", row)
+    assert not set(plain) & set("\\&%_#${}~^") and row.count(r"\textbackslash{}") == 2

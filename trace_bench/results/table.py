@@ -52,10 +52,15 @@ def _markdown(text: str) -> str:
     return " ".join(_TAG.sub("&lt;", text.replace("|", "\\|")).splitlines())
 
 
+_TEX = str.maketrans(
+    {mark: f"\\{mark}" for mark in "&%_#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+
+
 def _tex(text: str) -> str:
-    for mark in "&%_#$":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")
+    """A text that TeX prints as it is and never reads as a command."""
+    return text.translate(_TEX)
 
 
 def write(tables: Iterable[Table], out: Path, page: str = "", about: str = "") -> list[Path]:
