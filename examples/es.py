@@ -17,7 +17,7 @@ import torch
 
 import trace_bench as tb
 from trace_bench.trainers.adapters import Pair, fresh, write_adapter
-from trace_bench.trainers.settings import LINEAR
+from trace_bench.trainers.algorithms import LINEAR
 
 
 class Evolution(tb.Trainer):

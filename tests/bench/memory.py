@@ -23,8 +23,8 @@ import torch
 
 from trace_bench.policies.loading import load_tokenizer
 from trace_bench.trainers.adapters import restart
+from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.settings import LINEAR
 from trace_bench.trainers.tree import Tokens, build, parts
 
 SHIPPED = Path(__file__).parents[2] / "trace_bench" / "tiny" / "model"

@@ -45,8 +45,9 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.rehearse.vllm import VARIABLE, serve
 from trace_bench.tiny import MODEL_FOLDER
+from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.settings import LINEAR, VerlSettings
+from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.tree import build, parts, stretches
 
 GPU = torch.cuda.is_available()

@@ -169,7 +169,7 @@ def test_what_teaches_nothing_is_left_out(tmp_path: Path, trainer: Any) -> None:
 def test_its_steps_are_counted_and_without_one_there_is_no_adapter(
     tmp_path: Path, trainer: Any
 ) -> None:
-    from trace_bench.trainers.update import State
+    from trace_bench.trainers.state import State
 
     place = lab(tmp_path / "one", trainer)
     assert sft(demonstrations=4).fit(BASE, [], place).adapters

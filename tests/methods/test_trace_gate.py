@@ -26,10 +26,10 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
+from trace_bench.trainers.episodes import reward_of
 from trace_bench.trainers.gates import Gate, Gated
 from trace_bench.trainers.grpo import group_advantages, token_weights
 from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.record import reward_of
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import build, stretches
 

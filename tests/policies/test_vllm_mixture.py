@@ -21,9 +21,9 @@ from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.talk import Thoughts
 from trace_bench.rehearse.vllm import VARIABLE, serve
 from trace_bench.trainers.adapters import begin_with, restart
+from trace_bench.trainers.algorithms import LINEAR, Recipe
+from trace_bench.trainers.episodes import exact
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.record import exact
-from trace_bench.trainers.settings import LINEAR, Recipe
 from trace_bench.trainers.tree import build, stretches
 
 pytestmark = [

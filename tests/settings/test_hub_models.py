@@ -17,7 +17,7 @@ from trace_bench.policies.loading import load_model, load_tokenizer
 from trace_bench.settings.models import TRUSTED, AtSettings, at
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.adapters import fresh
-from trace_bench.trainers.settings import LINEAR
+from trace_bench.trainers.algorithms import LINEAR
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHOW = """

@@ -25,12 +25,20 @@ from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.registry import Offered, names
-from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Episodes, divergence, total
+from trace_bench.trainers.algorithms import (
+    Algorithm,
+    Batch,
+    Each,
+    Episodes,
+    Recipe,
+    divergence,
+    total,
+)
 from trace_bench.trainers.algorithms.dapo import Dapo
 from trace_bench.trainers.algorithms.gigpo import Gigpo
 from trace_bench.trainers.algorithms.gspo import means
-from trace_bench.trainers.record import DRAWN
-from trace_bench.trainers.settings import Recipe, TrainerSettings, VerlSettings
+from trace_bench.trainers.episodes import DRAWN
+from trace_bench.trainers.settings import TrainerSettings, VerlSettings
 
 NAMES = names("trainer.algorithm")
 REGULARIZED = {"kl": 0.01, "truncate": 2.0}

@@ -15,7 +15,8 @@ from models import save_model
 
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
-from trace_bench.trainers.course import FLOOR, Course, differ, make_schedule, task_of_group
+from trace_bench.trainers.course import FLOOR, Course, make_schedule, task_of_group
+from trace_bench.trainers.groups import differ
 from trace_bench.trainers.settings import TrainerSettings
 
 S = TrainerSettings(group_size=2, groups=3)

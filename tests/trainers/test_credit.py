@@ -28,7 +28,8 @@ from trace_bench.core.types import (
     Turn,
 )
 from trace_bench.trainers.algorithms.dapo import Dapo
-from trace_bench.trainers.grpo import Advantages, credit, earned, packed, unpacked
+from trace_bench.trainers.credit import credit, earned, packed, unpacked
+from trace_bench.trainers.grpo import Advantages
 
 STEP = {"level": "step", "holders": 2}
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from passes import lora_pass, needed, peak, plain_model
 
+from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.memory import SHAPES, shape_of
-from trace_bench.trainers.settings import LINEAR
 
 ATTENTION = LINEAR[:4]
 

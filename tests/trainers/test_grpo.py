@@ -10,16 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_bench.trainers.algorithms import Batch
-from trace_bench.trainers.grpo import (
-    Loss,
-    group_advantages,
-    mismatch,
-    policy_loss,
-    standardized,
-    token_weights,
-)
-from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.algorithms import Batch, Loss, Recipe, policy_loss
+from trace_bench.trainers.grpo import group_advantages, mismatch, standardized, token_weights
 
 NAN = float("nan")
 

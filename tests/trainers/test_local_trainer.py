@@ -18,7 +18,7 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.trackers.jsonl import CLOCK_WORDS
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
-from trace_bench.trainers.record import why_untrained
+from trace_bench.trainers.loop import why_untrained
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_killed_at_any_moment_it_ends_the_same(model, tmp_path) -> None:
 
 
 def test_killed_between_a_version_and_its_state(model, tmp_path, monkeypatch) -> None:
-    from trace_bench.trainers.update import State
+    from trace_bench.trainers.state import State
 
     train(tmp_path / "whole", model, 36)
     save = State.save

@@ -16,9 +16,10 @@ from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import read_lines
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.policies.loading import load_model
+from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.memory import shape_of
-from trace_bench.trainers.settings import LINEAR, TrainerSettings
+from trace_bench.trainers.settings import TrainerSettings
 
 ATTENTION = LINEAR[:4]
 

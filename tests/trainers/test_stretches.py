@@ -25,8 +25,8 @@ from trace_bench.policies.endpoints import OpenAISettings, served
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.talk import Thoughts
 from trace_bench.trainers import update as update_module
+from trace_bench.trainers.episodes import check_prompt
 from trace_bench.trainers.grpo import group_advantages
-from trace_bench.trainers.record import check_prompt
 from trace_bench.trainers.tree import Tokens, stretches, with_prompt
 from trace_bench.trainers.update import update
 

@@ -32,9 +32,11 @@ from trace_bench.policies.loading import load_model
 from trace_bench.policies.local import backend_of
 from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
+from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.grpo import Mismatch, group_advantages
-from trace_bench.trainers.record import check_finite, stepped
-from trace_bench.trainers.settings import LINEAR, VerlSettings
+from trace_bench.trainers.loop import stepped
+from trace_bench.trainers.record import check_finite
+from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.job import export
 from trace_bench.trainers.verl.process import Collector, Process, VerlFailed, rewind
 from trace_bench.trainers.verl.spec import MISMATCH, Arrivals, StepFiles

@@ -12,14 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from trace_bench.trainers.algorithms import Algorithm, Batch, Episodes, divergence, importance
+from trace_bench.trainers.algorithms import (
+    Algorithm,
+    Batch,
+    Episodes,
+    Recipe,
+    divergence,
+    importance,
+    policy_loss,
+)
 from trace_bench.trainers.algorithms.cispo import Cispo
 from trace_bench.trainers.algorithms.dr_grpo import DrGrpo
 from trace_bench.trainers.algorithms.gspo import Gspo
 from trace_bench.trainers.algorithms.reinforce_pp import ReinforcePlusPlus
 from trace_bench.trainers.algorithms.rloo import Rloo
-from trace_bench.trainers.grpo import group_advantages, policy_loss, standardized, token_weights
-from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.grpo import group_advantages, standardized, token_weights
 
 pytestmark = pytest.mark.verl
 core: Any = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")

@@ -14,8 +14,9 @@ from trace_bench.core.protocols import RunContext, TrainingJob
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.trainers.adapters import Pair, begin_with, fresh, write_adapter
-from trace_bench.trainers.record import start_of
-from trace_bench.trainers.settings import LINEAR, VerlSettings
+from trace_bench.trainers.algorithms import LINEAR
+from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.start import start_of
 from trace_bench.trainers.verl.job import spec_of
 
 

@@ -24,7 +24,7 @@ from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.routing.linear import Linear
 from trace_bench.policies.routing.merge import Mixture, around, compress, merge
-from trace_bench.trainers.record import start_of
+from trace_bench.trainers.start import start_of
 
 NAME = "finish"
 SHARE = 0.25  # of the budget for GRPO on the target's training tasks (ours)

@@ -15,8 +15,8 @@ import torch
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Policy, Prompt, State, TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Tool, grouped
-from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
+from trace_bench.policies.devices import check_device
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import check_paths, read_adapter
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler

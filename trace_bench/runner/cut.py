@@ -18,7 +18,7 @@ from trace_bench.runner.build import make_roles, make_suite, models_in_roles, ru
 from trace_bench.runner.plan import plan_of, training_tasks
 from trace_bench.settings.identity import parts_of, plain, served_name
 from trace_bench.settings.schema import Settings, parse
-from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.algorithms import Recipe
 
 MOST: Mapping[str, Mapping[str, float]] = {  # what these settings are at most
     "trainer": {

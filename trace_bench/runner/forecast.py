@@ -27,7 +27,7 @@ from trace_bench.core.types import AgentSpec, Task
 from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites, tasks_of
-from trace_bench.policies import check_device
+from trace_bench.policies.devices import check_device
 from trace_bench.results.statistics import can_show
 from trace_bench.runner.build import (
     Parts,

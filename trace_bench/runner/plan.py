@@ -28,7 +28,7 @@ from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
 from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.sandbox.choose import engine_of, walled
 from trace_bench.settings.schema import PARTS, Settings
-from trace_bench.trainers.record import start_of
+from trace_bench.trainers.start import start_of
 
 STATES = Need(
     "policy",

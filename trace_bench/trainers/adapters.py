@@ -24,8 +24,8 @@ from trace_bench.core.store import replacing, stable_seed, write_bytes, write_te
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_adapter
 from trace_bench.policies.loading import without_weights
-from trace_bench.trainers.record import check_start
-from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.algorithms import Recipe
+from trace_bench.trainers.start import check_start
 
 
 class LoraLinear(nn.Module):

@@ -10,18 +10,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, PlayElsewhere
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
-from trace_bench.trainers.record import check_turns
-from trace_bench.trainers.settings import Recipe
+from trace_bench.core.types import Task
+from trace_bench.trainers.algorithms import Recipe
+from trace_bench.trainers.groups import differ, in_groups
 
-T = TypeVar("T")
-
-SAME = 1e-8  # rewards closer than this are equal
 FLOOR = 0.125  # smallest chance of a task, of one whose groups differ: it may differ again
 
 
@@ -70,11 +65,11 @@ class Course:
 
     def played(self, tasks: Sequence[Task], rewards: Sequence[float]) -> int:
         """Takes note of the rewards of a group for each task; returns how many differ."""
-        found = [differ(group) for group in in_groups(rewards, self.settings.group_size)]
-        for task, differs in zip(tasks, found, strict=True):
+        learned = [differ(group) for group in in_groups(rewards, self.settings.group_size)]
+        for task, differs in zip(tasks, learned, strict=True):
             self._equal[task.id] = 0 if differs else self._equal.get(task.id, 0) + 1
         self.spent += len(tasks) * self.settings.group_size
-        return sum(found)
+        return sum(learned)
 
     def rate(self) -> float:
         """The learning rate of this iteration: linear in the rollouts spent before it, to 0."""
@@ -109,17 +104,6 @@ class Course:
         keys.sort(reverse=True)  # Efraimidis and Spirakis 2006: draws without replacement
         chosen += [unique[name] for _, name in keys]
         return [chosen[n % len(chosen)] for n in range(count)]
-
-
-def in_groups(values: Sequence[T], size: int) -> list[Sequence[T]]:
-    """What an iteration's rollouts have, group by group."""
-    return [values[first : first + size] for first in range(0, len(values), size)]
-
-
-def differ(rewards: Sequence[float]) -> bool:
-    """Whether a group has a learning signal: two episodes or more whose rewards differ."""
-    valid = [r for r in rewards if r == r]
-    return len(valid) > 1 and max(valid) - min(valid) > SAME
 
 
 def make_schedule(rollouts: int, settings: Recipe, name: str) -> tuple[int, ...]:
@@ -172,28 +156,3 @@ def curve_caveat(
     if any(point % (size * every) for point in points if point < rollouts):
         return f"between checkpoints it is the agent of the one before (trainer.save_every={every})"
     return None
-
-
-def play_groups(
-    lab: Lab,
-    call: str,
-    agent: AgentSpec,
-    groups: Sequence[Task],
-    adapter: str | None,
-    settings: Recipe,
-    by: PlayElsewhere | None = None,
-) -> list[Trajectory]:
-    """The episodes of a call, one group for each task, all of whose turns are by `adapter`."""
-    tasks = [task for task in groups for _ in range(settings.group_size)]
-    played = lab.rollouts(
-        call,
-        agent,
-        tasks,
-        purpose=Purpose.TRAINING,
-        temperature=1.0,
-        route=[adapter] * len(tasks),
-        by=by,
-    )
-    for trajectory in played:
-        check_turns(trajectory, adapter)
-    return played

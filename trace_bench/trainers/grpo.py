@@ -1,6 +1,4 @@
-"""The arithmetic that algorithms share, as pure functions on tensors, and the advantages of an
-iteration's rollouts: the algorithm's (`trace_bench.trainers.algorithms`), or one for each token
-from the checklists of their scores (`trace_bench.checklists.rewards`).
+"""The arithmetic that algorithms share, as pure functions on tensors.
 
 Source: DeepSeekMath (Shao et al. 2024, arXiv 2402.03300), section 4.1. Where the papers leave a
 choice, the convention is that of verl's `trainer/ppo/core_algos.py`.
@@ -8,31 +6,16 @@ choice, the convention is that of verl's `trainer/ppo/core_algos.py`.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trace_bench.checklists.rewards import Assignment, Rollout, advantages, reward, rollout_of
-from trace_bench.core.decode import convert
-from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import TrainingJob
-from trace_bench.core.store import canonical
-from trace_bench.core.types import Trajectory, to_json
-from trace_bench.trainers.algorithms import Batch, Episodes, total
-from trace_bench.trainers.course import SAME, differ, in_groups
-from trace_bench.trainers.record import assignment_of, reward_of, usable
-from trace_bench.trainers.settings import Recipe
-
-if TYPE_CHECKING:
-    from trace_bench.trainers.verl.spec import JobSpec
+from trace_bench.trainers.groups import SAME
 
 EPS = 1e-6  # added to the standard deviation, as in verl
-_FULL = 1.0 - 1e-6  # rewards from here on count as 1
+FULL = 1.0 - 1e-6  # rewards from here on count as 1
 
 
 @dataclass(frozen=True)
@@ -84,7 +67,7 @@ def group_advantages(
         if len(r) < 2 or float(r.max() - r.min()) <= SAME:
             constant += 1
             all_zero += int(len(r) > 0 and float(r.max()) <= SAME)
-            all_one += int(len(r) > 0 and float(r.min()) >= _FULL)
+            all_one += int(len(r) > 0 and float(r.min()) >= FULL)
             continue
         values[members] = of_group(r)
         trained |= members
@@ -135,136 +118,3 @@ def mismatch(sampler: Tensor, trainer: Tensor) -> Mismatch | None:
     apart, bounded = difference.abs(), difference.clamp(-20.0, 20.0)
     kl = (bounded.expm1() - bounded).mean()
     return Mismatch(float(apart.mean()), float(apart.max()), float(kl))
-
-
-@dataclass(frozen=True)
-class Loss:
-    """`loss` carries the gradient; the rest is detached. `clipped` is the share of tokens whose
-    loss is clipped, `kl` the mean over tokens of old - new log-probabilities."""
-
-    loss: Tensor
-    clipped: Tensor
-    kl: Tensor
-
-
-def policy_loss(batch: Batch, weights: Tensor, recipe: Recipe) -> Loss:
-    """The loss of a batch by the recipe's algorithm: the sum over its tokens, weighted."""
-    each = total(batch, recipe)
-    kl = -(batch.new.detach() - batch.old).mean()
-    return Loss((weights * each.values).sum(), each.clipped.float().mean(), kl)
-
-
-def earned(
-    trajectories: Sequence[Trajectory], job: TrainingJob | JobSpec, recipe: Recipe
-) -> list[float]:
-    """The rewards of a job's episodes: a field of the score or, with an assignment, what the
-    checklists say; NaN for one in no baseline. Raises UserError for scores without a checklist."""
-    if job.assignment is None:
-        return [reward_of(t, job.reward) for t in trajectories]
-    how = assignment_of(job.assignment, recipe.normalize_std)
-    found = [usable_rollout(t) for t in trajectories]
-    return [math.nan if rollout is None else reward(rollout, how) for rollout in found]
-
-
-def credit(
-    trajectories: Sequence[Trajectory], rewards: Sequence[float], job: TrainingJob, recipe: Recipe
-) -> Advantages:
-    """The advantages of episodes with these rewards (`earned`), the members of a group adjacent.
-    With `resample` a group of equal rewards is not trained on, whatever else its members differ in:
-    others are played in its place."""
-    found = _advantages(trajectories, rewards, job, recipe)
-    if not recipe.resample:
-        return found
-    groups = in_groups(rewards, recipe.group_size)
-    trained = found.trained & torch.tensor([differ(g) for g in groups for _ in g])
-    learned = sum(any(members) for members in in_groups(trained.tolist(), recipe.group_size))
-    return replace(
-        found,
-        values=found.values * trained,
-        trained=trained,
-        constant=found.groups - learned,
-    )
-
-
-def _advantages(
-    trajectories: Sequence[Trajectory], rewards: Sequence[float], job: TrainingJob, recipe: Recipe
-) -> Advantages:
-    lengths = [[len(turn.token_ids) for turn in t.turns] for t in trajectories]
-    if job.assignment is None:
-        values = torch.tensor(rewards, dtype=torch.float64)
-        group = torch.arange(len(trajectories)) // recipe.group_size
-        observed = [seen(t) for t in trajectories] if recipe.algorithm.observations else []
-        return recipe.algorithm.advantages(Episodes(values, group, lengths, observed), recipe)
-    how = assignment_of(job.assignment, recipe.normalize_std)
-    rollouts = [usable_rollout(t) for t in trajectories]
-    return by_checklist(rollouts, lengths, in_groups(range(len(rollouts)), recipe.group_size), how)
-
-
-def seen(trajectory: Trajectory) -> list[str]:
-    """What each turn was an answer to, as a text that is equal for equal observations: the messages
-    since the turn before, without the ids of calls."""
-    return [
-        canonical([{k: v for k, v in m.items() if k != "tool_call_id"} for m in turn.messages])
-        for turn in trajectory.turns
-    ]
-
-
-def usable_rollout(trajectory: Trajectory) -> Rollout | None:
-    """What an episode's advantages depend on; None for one that is not `usable`, in no baseline."""
-    if not usable(trajectory):
-        return None
-    if (found := rollout_of(trajectory)) is None:
-        raise UserError(
-            f"{trajectory.task}: its score has no checklist, from which the method takes its "
-            "advantages. Set `env` to recorded, or `method` to one without checklists."
-        )
-    return found
-
-
-def by_checklist(
-    rollouts: Sequence[Rollout | None],
-    lengths: Sequence[Sequence[int]],
-    groups: Sequence[Sequence[int]],
-    how: Assignment,
-) -> Advantages:
-    """`lengths`: the tokens of each step of each rollout; `groups`: the members of each group."""
-    tokens = [torch.zeros(sum(each), dtype=torch.float32) for each in lengths]
-    trained = torch.zeros(len(rollouts), dtype=torch.bool)
-    constant = all_zero = all_one = 0
-    for members in groups:
-        group = [rollouts[n] for n in members]
-        for n, values in zip(members, advantages(group, how), strict=True):
-            if values:
-                each = torch.tensor(values, dtype=torch.float64)
-                tokens[n] = each.repeat_interleave(torch.tensor(lengths[n])).float()
-                trained[n] = bool((tokens[n].abs() > SAME).any())
-        learned = any(bool(trained[n]) for n in members)
-        if learned:  # a member without an advantage of its own still counts in the mean
-            for n in members:
-                trained[n] = rollouts[n] is not None
-            continue
-        rewards = [reward(rollout, how) for rollout in group if rollout is not None]
-        constant += 1
-        all_zero += int(bool(rewards) and max(rewards) <= SAME)
-        all_one += int(bool(rewards) and min(rewards) >= _FULL)
-    means = torch.stack([t.mean() if len(t) else torch.zeros(()) for t in tokens])
-    failed = sum(rollout is None for rollout in rollouts)
-    return Advantages(
-        means, trained, len(groups), constant, all_zero, all_one, failed, tuple(tokens)
-    )
-
-
-def packed(trajectory: Trajectory) -> str:
-    """An episode's part in `by_checklist`, for another process; "" for one in no baseline."""
-    if (found := usable_rollout(trajectory)) is None:
-        return ""
-    lengths = [len(turn.token_ids) for turn in trajectory.turns]
-    return json.dumps([to_json(found), lengths])
-
-
-def unpacked(text: str) -> tuple[Rollout | None, list[int]]:
-    """(rollout, lengths) of a packed episode."""
-    if not text:
-        return None, []
-    rollout, lengths = json.loads(text)
-    return convert(rollout, Rollout), lengths

@@ -1,48 +1,43 @@
-"""GRPO with LoRA in this process, on CPU or one GPU. After every iteration
-the state is saved, so that a job that was killed at any moment gives the same result when resumed
-(bit by bit with the same number of threads)."""
+"""GRPO with LoRA in this process, on CPU or one GPU. After every iteration the state is saved, so
+that a job that was killed at any moment gives the same result when resumed (bit by bit with the
+same number of threads)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AgentSpec, Task, Trajectory
-from trace_bench.trainers.course import (
-    Course,
-    curve_caveat,
-    make_schedule,
-    play_groups,
-)
-from trace_bench.trainers.memory import shape_of
-from trace_bench.trainers.record import (
-    ByRecipe,
-    check_finite,
-    check_job,
+from trace_bench.core.types import AgentSpec, Trajectory
+from trace_bench.trainers.course import Course, curve_caveat, make_schedule
+from trace_bench.trainers.episodes import exact
+from trace_bench.trainers.loop import (
+    Record,
+    Training,
     conclude,
-    exact,
-    of_rollouts,
-    of_sampler,
     publish,
     remove_versions,
-    start_of,
     with_version,
 )
+from trace_bench.trainers.memory import shape_of
+from trace_bench.trainers.record import check_finite, of_rollouts, of_sampler
+from trace_bench.trainers.rollouts import Rollouts, play_iteration
 from trace_bench.trainers.settings import GPU, TrainerSettings
+from trace_bench.trainers.start import ByRecipe, check_job, start_of
 
 if TYPE_CHECKING:
     import torch
 
     from trace_bench.trainers.grpo import Advantages
     from trace_bench.trainers.model import Learner
-    from trace_bench.trainers.update import State, Steps
+    from trace_bench.trainers.state import State
+    from trace_bench.trainers.update import Steps
 
 
 class LocalTrainer(ByRecipe):
@@ -60,7 +55,7 @@ class LocalTrainer(ByRecipe):
         one that it has; the agent itself if no iteration took an optimizer step. Raises UserError
         as the plan does, for an agent that routes between adapters, a model without a target
         module, and a folder with another job of that name."""
-        return _Training(job, lab, self).run()
+        return LocalTraining(job, lab, self).run()
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
         make_schedule(rollouts, self.settings, name)
@@ -92,9 +87,10 @@ class LocalTrainer(ByRecipe):
 
     def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
         """Of every second one rewarded, so that there is something to learn."""
-        from trace_bench.trainers.grpo import credit
+        from trace_bench.trainers.credit import credit
+        from trace_bench.trainers.state import State, restore
         from trace_bench.trainers.tree import stretches
-        from trace_bench.trainers.update import State, restore, update
+        from trace_bench.trainers.update import update
 
         size = self.settings.group_size
         usable = [t for t in played if exact(t)]
@@ -104,10 +100,11 @@ class LocalTrainer(ByRecipe):
         job = TrainingJob("timed", AgentSpec(model), (), len(usable), 0)
         learner = self.learner(model)
         optimizer = restore(State("timed"), learner, self.settings, 0)
-        found = credit(usable, [float(n % 2) for n in range(len(usable))], job, self.settings)
+        rewards = [float(n % 2) for n in range(len(usable))]
+        advantages = credit(usable, rewards, job, self.settings)
         rows = [stretches(t) for t in usable]
         began = time.perf_counter()
-        update(learner, optimizer, rows, found, self.settings, 0)
+        update(learner, optimizer, rows, advantages, self.settings, 0)
         return (time.perf_counter() - began) / len(usable)
 
     def learner(self, model: str) -> Learner:
@@ -127,9 +124,10 @@ class LocalTrainer(ByRecipe):
         return self._learners[model]
 
 
-class _Training:
-    """One job. `learner`, `optimizer`: while it goes on."""
+class LocalTraining(Training[Rollouts]):
+    """One job. `learner`, `optimizer`: while there is something to learn."""
 
+    state: State
     learner: Learner
     optimizer: torch.optim.Optimizer
 
@@ -141,63 +139,78 @@ class _Training:
         self.course = Course(job.tasks, self.settings, job.seed, job.rollouts, job.name)
         self.folder = lab.folder / "adapters" / file_name(job.name)
 
-    def run(self) -> AgentSpec:
-        from trace_bench.trainers.update import State
-
-        state = State.load(self.folder, self.identity(), self.lab.log)
-        remove_versions(self.folder, state.iteration)  # also those that a kill left
-        for iteration in range(state.iteration):  # finished before the program was stopped
-            self.rollouts(iteration)
-            publish(self.job, self.lab, state.records[iteration], self.agent(iteration + 1))
-        if not state.finished:
-            self.go_on(state)
-        if self.course.iterations_left():
-            self.lab.log(f"{self.job.name}: nothing is left to learn, training stops early")
-        return conclude(self.job, self.lab, state.records, self.agent(state.iteration))
-
-    def go_on(self, state: State) -> None:
-        from trace_bench.trainers.update import restore
-
-        self.learner = self.trainer.learner(self.job.agent.model)
-        self.optimizer = restore(state, self.learner, self.settings, self.job.seed, self.start)
-        while not state.finished:
-            iteration = state.iteration
-            record = self.learn(iteration, *self.rollouts(iteration))
-            perfect = record["one_share"] == 1.0
-            state.perfect = state.perfect + 1 if perfect else 0
-            state.records.append(record)
-            state.iteration = iteration + 1
-            last = not self.course.iterations_left()
-            state.finished = last or state.perfect >= self.settings.patience
-            self.save(state)
-            publish(self.job, self.lab, record, self.agent(state.iteration))
-
-    # -- an iteration's rollouts ------------------------------------------------------------------
-
-    def rollouts(self, iteration: int) -> tuple[list[Trajectory], list[float]]:
-        """The iteration's episodes, group by group, and their rewards."""
-        from trace_bench.trainers.grpo import earned
-
-        played, rewards = list[Trajectory](), list[float]()
+    def play(self, iteration: int) -> Rollouts:
         first = None if self.start is None else self.start.name
         adapter = self.version(iteration) if iteration else first
+        call = f"train/{self.job.name}/iter{iteration:04d}"
+        return play_iteration(self.course, call, self.agent(iteration), adapter, self.job, self.lab)
 
-        def play(call: str, groups: Sequence[Task]) -> list[float]:
-            agent = self.agent(iteration)
-            more = play_groups(self.lab, call, agent, groups, adapter, self.settings)
-            if not any(map(exact, more)):
-                raise UserError(
-                    "the policy gives no token ids with log-probabilities, so nothing can be "
-                    "trained on its rollouts. Change the setting `policy`."
-                )
-            played.extend(more)
-            rewards.extend(found := earned(more, self.job, self.settings))
-            return found
+    def learn(self, iteration: int, played: Rollouts) -> Record:
+        from trace_bench.trainers.adapters import largest_update
+        from trace_bench.trainers.credit import credit
+        from trace_bench.trainers.tree import stretches
+        from trace_bench.trainers.update import update
 
-        self.course.iteration(f"train/{self.job.name}/iter{iteration:04d}", play)
-        return played, rewards
+        where = self.where(iteration)
+        advantages = credit(played.trajectories, played.rewards, self.job, self.settings)
+        for options in self.optimizer.param_groups:
+            options["lr"] = self.course.rate()
+        steps = update(
+            self.learner,
+            self.optimizer,
+            [stretches(t) for t in played.trajectories],
+            advantages,
+            self.settings,
+            stable_seed(self.job.seed, "update", iteration),
+            progress=partial(self.lab.step, where),
+        )
+        largest = largest_update(self.learner.layers)
+        check_finite(f"{where}, step {steps.steps}", steps.grad_norm, largest)
+        record = self.record(iteration, played.trajectories, advantages, steps)
+        return {**record, "update_norm": largest[0]}
 
-    # -- the adapter's versions -------------------------------------------------------------------
+    def goes_on(self, records: Sequence[Record]) -> bool:
+        return not self.state.finished
+
+    def save(self, records: Sequence[Record]) -> None:
+        """Saves the new version, then the state that names it, then removes older versions: so the
+        state's version exists even after an interruption."""
+        from trace_bench.trainers.adapters import write_adapter
+
+        patience = self.settings.patience
+        latest = [record["one_share"] == 1.0 for record in records[-patience:]]
+        nothing_left = len(latest) == patience and all(latest)
+        self.state.finished = nothing_left or not self.course.iterations_left()
+        version = self.folder / f"{len(records):04d}"
+        write_adapter(version, self.learner.layers, vars(self.settings), self.job.agent.model)
+        self.state.save(self.folder, self.learner, self.optimizer)
+        remove_versions(self.folder, len(records))
+
+    def publish(self, iteration: int, record: Record) -> None:
+        publish(self.job, self.lab, record, self.agent(iteration + 1))
+
+    def load(self) -> list[Record]:
+        from trace_bench.trainers.state import State
+
+        self.state = State.load(self.folder, self.identity(), self.lab.log)
+        remove_versions(self.folder, len(self.state.records))  # also those that a kill left
+        return self.state.records
+
+    def repeat(self, iteration: int) -> None:
+        self.play(iteration)
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        from trace_bench.trainers.state import restore
+
+        self.learner = self.trainer.learner(self.job.agent.model)
+        self.optimizer = restore(self.state, self.learner, self.settings, self.job.seed, self.start)
+        yield
+
+    def result(self, records: Sequence[Record]) -> AgentSpec:
+        if self.course.iterations_left():
+            self.lab.log(f"{self.job.name}: nothing is left to learn, training stops early")
+        return conclude(self.job, self.lab, records, self.agent(len(records)))
 
     def version(self, iteration: int) -> str:
         return f"{self.job.name}@{iteration:04d}"
@@ -211,16 +224,6 @@ class _Training:
             return self.job.agent
         return with_version(self.job.agent, self.job.name, self.folder / f"{iteration:04d}")
 
-    def save(self, state: State) -> None:
-        """Saves the new version, then the state that names it, then removes older versions: so the
-        state's version exists even after an interruption."""
-        from trace_bench.trainers.adapters import write_adapter
-
-        version = self.folder / f"{state.iteration:04d}"
-        write_adapter(version, self.learner.layers, vars(self.settings), self.job.agent.model)
-        state.save(self.folder, self.learner, self.optimizer)
-        remove_versions(self.folder, state.iteration)
-
     def identity(self) -> str:
         """Fingerprint that a stored state must have to be resumed."""
         return fingerprint(
@@ -233,43 +236,17 @@ class _Training:
                 "seed": self.job.seed,
                 "reward": self.job.reward,
                 "settings": self.settings.trained(),
-                **({} if self.job.assignment is None else {"assignment": self.job.assignment}),
+                "assignment": self.job.assignment,
             }
         )
 
-    # -- learning ---------------------------------------------------------------------------------
-
-    def learn(
-        self, iteration: int, trajectories: Sequence[Trajectory], rewards: Sequence[float]
-    ) -> dict[str, Any]:
-        """Updates the adapter from one iteration's rollouts; returns metrics."""
-        from trace_bench.trainers.adapters import largest_update
-        from trace_bench.trainers.grpo import credit
-        from trace_bench.trainers.tree import stretches
-        from trace_bench.trainers.update import update
-
-        found = credit(trajectories, rewards, self.job, self.settings)
-        for options in self.optimizer.param_groups:
-            options["lr"] = self.course.rate()
-        steps = update(
-            self.learner,
-            self.optimizer,
-            [stretches(t) for t in trajectories],
-            found,
-            self.settings,
-            stable_seed(self.job.seed, "update", iteration),
-            progress=partial(self.lab.step, self.where(iteration)),
-        )
-        largest = largest_update(self.learner.layers)
-        check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
-        return {
-            **self.record(iteration, trajectories, found, steps),
-            "update_norm": largest[0],
-        }
-
     def record(
-        self, iteration: int, trajectories: Sequence[Trajectory], found: Advantages, steps: Steps
-    ) -> dict[str, Any]:
+        self,
+        iteration: int,
+        trajectories: Sequence[Trajectory],
+        advantages: Advantages,
+        steps: Steps,
+    ) -> Record:
         """One line of metrics; those of the update are None if nothing was trained on."""
         n = max(steps.steps, 1)
         trained: Mapping[str, float | None] = {
@@ -279,15 +256,18 @@ class _Training:
             "grad_norm": steps.grad_norm / n,
             "tokens_per_s": round(steps.tokens / max(steps.seconds, 1e-9), 1),
         }
+        sampler = of_sampler(
+            self.where(iteration), steps.mismatch, self.settings.mismatch, self.lab
+        )
         return {
             "phase": "training",
             "adapter": self.version(iteration + 1),
             "iteration": iteration,
             "spent": self.course.spent,
-            **of_rollouts(trajectories, self.job.reward, found),
+            **of_rollouts(trajectories, self.job.reward, advantages),
             "learning_rate": self.course.rate(),
             "steps": steps.steps,
             "tokens": steps.tokens,
             **(trained if steps.steps else dict.fromkeys(trained)),
-            **of_sampler(self.where(iteration), steps.mismatch, self.settings.mismatch, self.lab),
+            **sampler,
         }

@@ -1,35 +1,24 @@
-"""The optimizer steps of one iteration, and the saved state from which a killed training job is
-resumed: one file, replaced atomically."""
+"""The optimizer steps of one iteration."""
 
 from __future__ import annotations
 
-import io
 import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from trace_bench.core.errors import UserError
-from trace_bench.core.store import stable_seed, write_bytes
-from trace_bench.core.types import AdapterRef
-from trace_bench.policies.engine.lora import read_weights
-from trace_bench.trainers.adapters import begin_with, restart
-from trace_bench.trainers.algorithms import Batch
-from trace_bench.trainers.course import in_groups
-from trace_bench.trainers.grpo import Advantages, Mismatch, mismatch, policy_loss, token_weights
+from trace_bench.core.store import stable_seed
+from trace_bench.trainers.algorithms import Batch, policy_loss
+from trace_bench.trainers.groups import in_groups
+from trace_bench.trainers.grpo import Advantages, Mismatch, mismatch, token_weights
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, build, parts
-
-FILE = "state.pt"
-_AGAIN = "the training is repeated from the stored rollouts"
 
 
 @dataclass
@@ -199,79 +188,3 @@ def _batch(new: Tensor, part: Sequence[Tokens], advantages: Tensor, fresh: bool)
         joined([s.logprobs if s.reported is None else s.reported for s in part]),
         joined(base) if base else None,
     )
-
-
-@dataclass
-class State:
-    """The state after `iteration` iterations. `records`: their metrics. `perfect`: how many of the
-    latest in a row had full reward in every group. `shown`: the hash of what a fine-tuning learns
-    from; "" where it is not known. `weights`, `optimizer`: if read from disk."""
-
-    identity: str
-    iteration: int = 0
-    perfect: int = 0
-    finished: bool = False
-    records: list[dict[str, Any]] = field(default_factory=list)
-    shown: str = ""
-    weights: list[torch.Tensor] | None = None
-    optimizer: dict[str, Any] | None = None
-
-    @classmethod
-    def load(cls, folder: Path, identity: str, log: Callable[[str], None]) -> State:
-        """The state in the folder, or a new one. Where the state or its adapter is damaged, the
-        training is repeated, which is logged: its rollouts are stored, so none is spent and the
-        result is the same. Raises UserError for another job's state."""
-        path = folder / FILE
-        if not path.exists():
-            return cls(identity)
-        try:
-            found = cls(**torch.load(path, map_location="cpu", weights_only=True))
-        except Exception as error:  # torch documents no errors for a damaged file
-            log(f"{path} cannot be read ({type(error).__name__}): {_AGAIN}")
-            return cls(identity)
-        if found.identity != identity:
-            raise UserError(
-                f"{path} belongs to a training job with other settings, tasks or seed. Change the "
-                "setting `run_dir`, or remove the folder."
-            )
-        adapter = folder / f"{found.iteration:04d}"
-        if found.finished or adapter.exists():
-            try:
-                read_weights(AdapterRef(adapter.name, str(adapter)))
-            except UserError as error:
-                log(f"{error.__cause__ or error}, in {adapter}: {_AGAIN}")
-                return cls(identity)
-        return found
-
-    def save(self, folder: Path, learner: Learner, optimizer: torch.optim.Optimizer) -> None:
-        """Replaces the file. A finished job keeps only its metrics; its adapter is stored apart."""
-        data = {**vars(self), "weights": None, "optimizer": None}
-        if not self.finished:
-            data["weights"] = [p.detach().cpu() for p in learner.parameters]
-            data["optimizer"] = optimizer.state_dict()
-        buffer = io.BytesIO()
-        torch.save(data, buffer)
-        write_bytes(folder / FILE, buffer.getvalue())
-
-
-def restore(
-    state: State,
-    learner: Learner,
-    settings: TrainerSettings,
-    seed: int,
-    start: AdapterRef | None = None,
-) -> torch.optim.Optimizer:
-    """Loads the state into adapter and optimizer, or begins them: as `start`, if there is one."""
-    optimizer = torch.optim.AdamW(
-        learner.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
-    )
-    if state.weights is None or state.optimizer is None:
-        restart(learner.layers, seed)
-        if start is not None:
-            begin_with(learner.layers, start, settings)
-        return optimizer
-    with torch.no_grad():
-        for parameter, stored in zip(learner.parameters, state.weights, strict=True):
-            parameter.copy_(stored)
-    optimizer.load_state_dict(state.optimizer)
-    return optimizer

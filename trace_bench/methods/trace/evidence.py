@@ -11,7 +11,7 @@ from trace_bench.core.protocols import Lab, State, performed
 from trace_bench.core.types import AgentSpec, Message, Step, Task, Trajectory
 from trace_bench.play.steps import usable, with_guidance
 from trace_bench.policies.routing.turn import words_of
-from trace_bench.trainers.record import start_of
+from trace_bench.trainers.start import start_of
 
 Words = frozenset[str]
 

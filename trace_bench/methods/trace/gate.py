@@ -27,13 +27,9 @@ from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.policies.routing.classifier import LOCK, Classifier, learned
 from trace_bench.policies.routing.route import Evidence, Expert
 from trace_bench.trainers.course import make_schedule, task_of_group
-from trace_bench.trainers.record import (
-    check_finite,
-    check_prompt,
-    of_rollouts,
-    of_sampler,
-    reward_of,
-)
+from trace_bench.trainers.episodes import check_prompt, reward_of
+from trace_bench.trainers.loop import Record, Training
+from trace_bench.trainers.record import check_finite, of_rollouts, of_sampler
 
 if TYPE_CHECKING:
     import torch
@@ -113,7 +109,7 @@ class _Piece:
     places: list[int] = field(default_factory=list)
 
 
-class GateTraining:
+class GateTraining(Training[list[Trajectory]]):
     """Trains `agent`'s gate, its router, with at most so many rollouts of the target's tasks."""
 
     def __init__(
@@ -144,32 +140,33 @@ class GateTraining:
         self.states: dict[str, State] = {}
         self.strange = 0
 
-    def run(self) -> AgentSpec:
-        agent = self.agent(0)
-        first = 0
-        for iteration, groups in enumerate(self.schedule):
-            tasks = [task_of_group(first + g, self.tasks, self.seed) for g in range(groups)]
-            first += groups
-            played = self.rollouts(iteration, agent, tasks)
-            record = self.learn(iteration, played)
-            agent = self.agent(iteration + 1)
-            self.lab.metric(**record)
-            self.lab.checkpoint(agent)
-        return agent
+    def play(self, iteration: int) -> list[Trajectory]:
+        first, size = sum(self.schedule[:iteration]), self.recipe.group_size
+        groups = range(first, first + self.schedule[iteration])
+        tasks = [task_of_group(g, self.tasks, self.seed) for g in groups for _ in range(size)]
+        call = f"train/{NAME}/iter{iteration:04d}"
+        played = self.lab.rollouts(
+            call, self.agent(iteration), tasks, purpose=Purpose.TRAINING, temperature=1.0
+        )
+        for trajectory in played:
+            check_prompt(trajectory)
+        return played
+
+    def goes_on(self, records: Sequence[Record]) -> bool:
+        return len(records) < len(self.schedule)
+
+    def publish(self, iteration: int, record: Record) -> None:
+        self.lab.metric(**record)
+        self.lab.checkpoint(self.agent(iteration + 1))
+
+    def result(self, records: Sequence[Record]) -> AgentSpec:
+        return self.agent(len(records))
 
     def agent(self, iteration: int) -> AgentSpec:
         version = f"{self.base.version}+{NAME}@{iteration:04d}"
         return replace(self.base, version=version, router=self.gate.as_json())
 
-    def rollouts(self, iteration: int, agent: AgentSpec, tasks: Sequence[Task]) -> list[Trajectory]:
-        each = [task for task in tasks for _ in range(self.recipe.group_size)]
-        call = f"train/{NAME}/iter{iteration:04d}"
-        played = self.lab.rollouts(call, agent, each, purpose=Purpose.TRAINING, temperature=1.0)
-        for trajectory in played:
-            check_prompt(trajectory)
-        return played
-
-    def learn(self, iteration: int, played: Sequence[Trajectory]) -> dict[str, Any]:
+    def learn(self, iteration: int, played: Sequence[Trajectory]) -> Record:
         import torch
 
         from trace_bench.trainers.grpo import group_advantages, standardized

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from trace_bench.core.checked import Chosen, number, parameters
+from trace_bench.core.checked import BY_MODEL, PLACE, Chosen, identifying, number, parameters
 from trace_bench.core.errors import UserError
 from trace_bench.settings.registry import Offered
 
@@ -26,9 +26,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from trace_bench.trainers.grpo import Advantages
-    from trace_bench.trainers.settings import Recipe
 
 SETTING = "trainer.algorithm"
+
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+FUSED = {"qkv_proj": LINEAR[:3], "gate_up_proj": LINEAR[4:6]}
+"""vLLM's names for layers that it computes as one."""
+
 LOSS = frozenset({"clip_low", "clip_high", "dual_clip", "aggregate", "normalize_std"})
 """The settings of the trainer that are GRPO's, which another algorithm may replace."""
 _LARGEST = 20.0  # of a difference of log-probabilities, before its exponential (as in verl)
@@ -154,6 +159,83 @@ class Algorithm(Chosen):
         return recipe.aggregate, None
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """GRPO with LoRA, for every trainer. The algorithm follows TRACE, section 3 (groups of rollouts
+    of one task, standardization within a group, no KL term, linear decay, all linear projections);
+    the default sizes suit the tiny agent; 30B models need groups of 16."""
+
+    algorithm: Algorithm = field(default_factory=Algorithm)
+    """How rollouts become advantages and a loss: --help trainer.algorithm lists them all; one of
+    your own as module:attribute (docs/algorithms.md)."""
+    group_size: int = field(default=8, metadata=number(2))
+    """Rollouts of one task."""
+    groups: int = field(default=4, metadata=number(1))
+    """Tasks in one iteration."""
+    learning_rate: float = field(default=3e-3, metadata=number(0) | BY_MODEL)
+    """Of AdamW, at the first step; null: what suits the model (docs/models.md)."""
+    decay: Literal["linear", "constant"] = "linear"
+    """linear: over the rollouts of one adapter, down to 0; or constant."""
+    order: Literal["shuffled", "prioritized"] = "shuffled"
+    """Which task comes next. shuffled: each epoch is a shuffle; prioritized: tasks whose latest
+    groups differ come first."""
+    resample: int = field(default=0, metadata=number(0))
+    """How often an iteration's constant groups are replaced by new ones (DAPO, Yu et al. 2025,
+    arXiv 2503.14476, section 3.2, samples until none is left); all of them are paid for."""
+    rank: int = field(default=16, metadata=number(1))
+    """Of the LoRA matrices."""
+    alpha: float = field(default=32.0, metadata=number(0))
+    """Updates are scaled by alpha / rank."""
+    target_modules: tuple[str, ...] = LINEAR
+    """The linear layers that have an adapter. Of a mixture of experts those of attention: the
+    experts of a layer are one parameter in transformers 5, which LoRA on layers does not reach."""
+    epochs: int = field(default=2, metadata=number(1))
+    """Passes over the rollouts of one iteration."""
+    minibatches: int = field(default=1, metadata=number(1))
+    """Optimizer steps in one pass."""
+    clip_low: float = field(default=0.2, metadata=number(0, 1))
+    """Lower clip of the probability ratio."""
+    clip_high: float = field(default=0.2, metadata=number(0))
+    """Upper clip of the probability ratio."""
+    dual_clip: float | None = field(default=None, metadata=number(1))
+    """Bound for tokens with a negative advantage; null: none."""
+    aggregate: Literal["trajectory", "token"] = "trajectory"
+    """trajectory: the mean over each trajectory's tokens first; token: over all tokens."""
+    normalize_std: bool = True
+    """Divide advantages by the group's standard deviation."""
+    weight_decay: float = field(default=0.0, metadata=number(0))
+    """Of AdamW."""
+    max_grad_norm: float = field(default=1.0, metadata=number(1e-9))
+    """Clip of the gradient's norm."""
+    batch_tokens: int = field(default=16384, metadata=number(1))
+    """Tokens (of one process) in one forward pass."""
+    mismatch: float = field(default=0.01, metadata=number(0) | PLACE)
+    """The mean difference between the sampler's and the trainer's log-probabilities that is an
+    alarm; ten times as much stops the run."""
+
+    def __post_init__(self) -> None:
+        self.algorithm.check(self)
+
+    @property
+    def served_modules(self) -> list[str]:
+        """The layers of an adapter as vLLM is told them, which else makes room for adapters in all
+        layers, a mixture's experts included."""
+        fused = [name for name, parts in FUSED.items() if set(parts) & set(self.target_modules)]
+        return [*self.target_modules, *fused]
+
+    @property
+    def by(self) -> str:
+        """The algorithm where it is not GRPO, and what it is given, in words."""
+        if self.algorithm == Algorithm():
+            return ""
+        given = ", ".join(self.algorithm.given)
+        return f" by {self.algorithm.name}" + (f", given {given}" if given else "")
+
+    def trained(self) -> dict[str, Any]:
+        """The settings that decide what is trained: those of a job's identity, as plain data."""
+        return identifying(self)
+
+
 def clipped(
     ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
 ) -> Each:
@@ -193,3 +275,20 @@ def divergence(new: Tensor, base: Tensor) -> Tensor:
     10 (J. Schulman, "Approximating KL divergence"; DeepSeekMath, equation 4; bounds as in verl)."""
     apart = (base - new).clamp(-_LARGEST, _LARGEST)
     return (apart.exp() - apart - 1.0).clamp(-10.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`loss` carries the gradient; the rest is detached. `clipped` is the share of tokens whose
+    loss is clipped, `kl` the mean over tokens of old - new log-probabilities."""
+
+    loss: Tensor
+    clipped: Tensor
+    kl: Tensor
+
+
+def policy_loss(batch: Batch, weights: Tensor, recipe: Recipe) -> Loss:
+    """The loss of a batch by the recipe's algorithm: the sum over its tokens, weighted."""
+    each = total(batch, recipe)
+    kl = -(batch.new.detach() - batch.old).mean()
+    return Loss((weights * each.values).sum(), each.clipped.float().mean(), kl)

@@ -7,13 +7,10 @@ difference)."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from trace_bench.core.checked import number
-from trace_bench.trainers.algorithms import Algorithm, Batch, Each
-
-if TYPE_CHECKING:
-    from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Recipe
 
 
 @dataclass(frozen=True)

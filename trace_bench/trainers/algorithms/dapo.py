@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.trainers.algorithms import SETTING, Algorithm, Batch, Each, Episodes, clipped
+from trace_bench.trainers.algorithms import (
+    SETTING,
+    Algorithm,
+    Batch,
+    Each,
+    Episodes,
+    Recipe,
+    clipped,
+)
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages
-    from trace_bench.trainers.settings import Recipe
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.checked import number
-from trace_bench.trainers.algorithms import Algorithm
+from trace_bench.trainers.algorithms import Algorithm, Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from trace_bench.trainers.settings import Recipe
 
 
 @dataclass(frozen=True)

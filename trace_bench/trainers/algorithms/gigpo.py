@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.checked import number
-from trace_bench.trainers.algorithms import Algorithm, Episodes
+from trace_bench.trainers.algorithms import Algorithm, Episodes, Recipe
+from trace_bench.trainers.groups import SAME
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from trace_bench.trainers.grpo import Advantages
-    from trace_bench.trainers.settings import Recipe
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Gigpo(Algorithm):
 
     def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
         import torch
-
-        from trace_bench.trainers.course import SAME
 
         found = super().advantages(episodes, recipe)
         steps = [

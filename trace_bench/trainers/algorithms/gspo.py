@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.checked import number
-from trace_bench.trainers.algorithms import Algorithm, Batch, Each, clipped
+from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Recipe, clipped
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trace_bench.trainers.settings import Recipe
 
 _LARGEST = 10.0  # of the ratio's logarithm, as in verl
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.trainers.algorithms import LOSS, Algorithm, Episodes
+from trace_bench.trainers.algorithms import LOSS, Algorithm, Episodes, Recipe
+from trace_bench.trainers.groups import SAME
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages
-    from trace_bench.trainers.settings import Recipe
 
 _EPS = 1e-8  # added to the variance
 
@@ -37,8 +37,6 @@ class ReinforcePlusPlus(Algorithm):
 
     def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
         """A batch in which all rewards are equal has no learning signal."""
-        from trace_bench.trainers.course import SAME
-
         found, rewards = super().advantages(episodes, recipe), episodes.rewards.double()
         lengths = rewards.new_tensor([sum(turns) for turns in episodes.turns])
         valid = ~rewards.isnan() & (lengths > 0)

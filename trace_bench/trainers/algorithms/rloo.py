@@ -7,12 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from trace_bench.trainers.algorithms import LOSS, Algorithm
+from trace_bench.trainers.algorithms import LOSS, Algorithm, Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from trace_bench.trainers.settings import Recipe
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from trace_bench.checklists.rewards import Assignment
-from trace_bench.trainers import grpo
-from trace_bench.trainers.algorithms import Episodes
-from trace_bench.trainers.grpo import Advantages, unpacked
-from trace_bench.trainers.record import assignment_of
-from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers import credit
+from trace_bench.trainers.algorithms import Episodes, Recipe
+from trace_bench.trainers.credit import unpacked
+from trace_bench.trainers.grpo import Advantages
+from trace_bench.trainers.start import assignment_of
 from trace_bench.trainers.verl.spec import JobSpec
 
 Members = Sequence[Sequence[int]]  # the rows of each episode, in the order of its stretches
@@ -86,12 +86,12 @@ def advantages(
 def by_checklist(
     episodes: Sequence[str], response_mask: Tensor, index: np.ndarray, how: Assignment
 ) -> Tensor:
-    """The advantages [rows, tokens] of packed episodes (`grpo.packed`), as trainer=local has
+    """The advantages [rows, tokens] of packed episodes (`credit.packed`), as trainer=local has
     them. `response_mask` [rows, tokens] is 1 at the sampled tokens, `index` [rows] the group."""
     found = [unpacked(text) for text in episodes]
     labels = labels_of(index).numpy()
     groups = [np.flatnonzero(labels == n).tolist() for n in range(int(labels.max()) + 1)]
-    made = grpo.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
+    made = credit.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
     return in_rows(made, response_mask)
 
 

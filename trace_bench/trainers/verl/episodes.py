@@ -32,8 +32,8 @@ from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Stored, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
-from trace_bench.trainers.grpo import packed, seen
-from trace_bench.trainers.record import paid, usable
+from trace_bench.trainers.credit import packed, seen
+from trace_bench.trainers.episodes import paid, usable
 from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.verl.spec import (
     CALL,

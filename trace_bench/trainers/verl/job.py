@@ -21,8 +21,8 @@ from trace_bench.core.store import fingerprint, read_bytes, write_text
 from trace_bench.core.types import Task, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.adapters import Pair, begin_with, fresh, write_adapter
-from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.start import start_of
 from trace_bench.trainers.verl.spec import JobSpec
 
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")

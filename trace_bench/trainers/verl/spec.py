@@ -31,8 +31,9 @@ from trace_bench.core.store import (
 )
 from trace_bench.core.types import AgentSpec, Count, Stored, Task, Trajectory
 from trace_bench.trainers.course import Course
-from trace_bench.trainers.record import start_of, with_version
+from trace_bench.trainers.loop import with_version
 from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.start import start_of
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"  # the environment variable with the path of the folder
 
@@ -56,7 +57,7 @@ MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "
 CALL, FIRST = "call", "first"
 """The extra fields of a prompt: the call of its group's episodes, and the index of the first."""
 
-CREDIT = "trace_bench_episode"  # the extra field of a row: its part in advantages (`grpo.packed`)
+CREDIT = "trace_bench_episode"  # the extra field of a row: its part in advantages (`credit.packed`)
 
 LATEST = "latest_checkpointed_iteration.txt"  # of verl's folder of checkpoints
 

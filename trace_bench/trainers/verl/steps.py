@@ -28,8 +28,8 @@ from verl.workers.utils.padding import response_to_nested
 
 from trace_bench.core.decode import decode
 from trace_bench.core.types import Task, Trajectory
-from trace_bench.trainers import grpo
-from trace_bench.trainers.course import differ, in_groups
+from trace_bench.trainers.credit import earned
+from trace_bench.trainers.groups import differ, in_groups
 from trace_bench.trainers.grpo import mismatch
 from trace_bench.trainers.verl import advantages, rows
 from trace_bench.trainers.verl.rows import Sampler
@@ -131,7 +131,7 @@ class StepTrainer(PPOTrainerSync):
                 raise RuntimeError(f"{self.arrivals.folder} has {len(there)} of {count} of {call}")
             time.sleep(_POLL)
         episodes = [there[n] for n in range(count)]
-        return grpo.earned(episodes, self.spec, self.spec.trainer)
+        return earned(episodes, self.spec, self.spec.trainer)
 
     def end(self) -> None:
         """This iteration is the last one: it is saved."""

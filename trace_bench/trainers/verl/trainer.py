@@ -10,7 +10,8 @@ start runs the lost ones again (process.py).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +19,13 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob, Workload
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AgentSpec, Task, Trajectory
-from trace_bench.trainers.course import curve_caveat, play_groups
-from trace_bench.trainers.record import (
-    ByRecipe,
-    check_finite,
-    check_job,
-    conclude,
-    of_rollouts,
-    of_sampler,
-    remove_versions,
-)
+from trace_bench.core.types import AgentSpec
+from trace_bench.trainers.course import curve_caveat
+from trace_bench.trainers.loop import Record, Training, conclude, remove_versions
+from trace_bench.trainers.record import check_finite, of_rollouts, of_sampler
+from trace_bench.trainers.rollouts import Rollouts, play_iteration
 from trace_bench.trainers.settings import VerlSettings, full_iterations
+from trace_bench.trainers.start import ByRecipe, check_job
 from trace_bench.trainers.verl.job import claim, export, prepare, spec_of
 from trace_bench.trainers.verl.machines import hours, machines
 from trace_bench.trainers.verl.preflight import preflight
@@ -80,126 +76,127 @@ class VerlTrainer(ByRecipe):
         """As trainer=local. Raises UserError for settings that verl refuses too, and VerlFailed if
         verl stops too often."""
         check_job(job)
-        return _VerlTraining(job, lab, self.spec(job, lab)).run(self.context)
+        return VerlTraining(job, lab, self.spec(job, lab), self.context).run()
 
     def spec(self, job: TrainingJob, lab: Lab) -> JobSpec:
         shape = full_iterations(job.rollouts, self.settings, job.name)
         return spec_of(job, self.settings, self.context, shape, lab.seed, lab.sources())
 
 
-class _VerlTraining:
+class VerlTraining(Training[Rollouts]):
     """One job. `adapters`: the folder of the adapter's versions; `folder`: verl's, inside it."""
 
-    def __init__(self, job: TrainingJob, lab: Lab, spec: JobSpec) -> None:
-        self.job, self.lab, self.spec, self.settings = job, lab, spec, spec.trainer
-        self.adapters = (lab.folder / "adapters" / file_name(job.name)).resolve()
-        self.folder = self.adapters / "verl"
-        self.course = spec.course(job.tasks)
+    process: Process
 
-    def run(self, context: RunContext) -> AgentSpec:
+    def __init__(self, job: TrainingJob, lab: Lab, spec: JobSpec, context: RunContext) -> None:
+        self.job, self.lab, self.spec, self.settings = job, lab, spec, spec.trainer
+        self.context = context
+        self.adapters = (lab.folder / "adapters" / file_name(job.name)).resolve()
+        self.folder, self.finished = self.adapters / "verl", self.adapters / "finished.json"
+        self.course = spec.course(job.tasks)
+        self.arrivals, self.steps = Arrivals(self.folder / "episodes"), StepFiles(self.folder)
+
+    def play(self, iteration: int) -> Rollouts:
+        """The iteration's episodes, run by verl's workers and recorded in the ledger."""
+
+        def ended(call: str, count: int) -> None:
+            self.collector(call, count).check_kept(range(count))
+
+        rollouts = self.rollouts(iteration, self.collector, ended)
+        self.progress(iteration)
+        return rollouts
+
+    def learn(self, iteration: int, played: Rollouts) -> Record:
+        verl = self.wait(partial(reported, iteration + 1, self.process))
+        self.fetch(iteration + 1)
+        return self.record(iteration, played, verl)
+
+    def goes_on(self, records: Sequence[Record]) -> bool:
+        return self.course.iterations_left()
+
+    def save(self, records: Sequence[Record]) -> None:
+        """What verl goes on from it saves itself; a finished job keeps its metrics and adapter."""
+        self.progress(len(records))
+        if self.course.iterations_left():
+            return
+        self.wait(lambda: self.steps.saved() >= len(records) or None)
+        self.process.stop()
+        write_json(self.finished, records)
+        for name in ("checkpoints", "episodes", "start"):  # episodes are in the run's trajectories
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def publish(self, iteration: int, record: Record) -> None:
+        self.lab.metric(**record)
+        agent = self.agent(iteration + 1)
+        if self.saved(iteration + 1):
+            self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
+
+    def load(self) -> list[Record]:
+        """The metrics of a finished job. Raises UserError if they are damaged, or the folder is
+        another job's."""
         claim(self.adapters, self.job, self.spec)
-        if (self.adapters / "finished.json").exists():
-            records = self.again()
-        else:
-            prepare(self.folder, self.job, self.spec)
+        if not self.finished.exists():
+            return []
+        records = read_json(self.finished)
+        n = self.spec.iterations
+        counts = range(1, n + 1) if self.settings.resample else (n,)
+        whole = isinstance(records, list) and len(records) in counts
+        if not whole or not all(isinstance(r, dict) and r.keys() >= FIELDS for r in records):
+            raise UserError(
+                f"{self.finished} has not the metrics of {n} iterations. {repair(self.finished)}"
+            )
+        return list(records)
+
+    def repeat(self, iteration: int) -> None:
+        self.rollouts(iteration, lambda call, count: _refuse)
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """verl's processes, which go on from its last checkpoint."""
+        prepare(self.folder, self.job, self.spec)
+        try:
+            self.process = Process(self.folder, self.spec, self.lab.log, self.steps.starts())
+            self.steps.repair()
+            self.process.resumed = self.steps.saved()
             try:
-                records = self.go_on()
+                yield
             finally:
-                context.clean_up()
+                self.process.stop()
+        finally:
+            self.context.clean_up()
+
+    def result(self, records: Sequence[Record]) -> AgentSpec:
         return conclude(self.job, self.lab, records, self.agent(len(records)))
 
     def agent(self, iteration: int) -> AgentSpec:
         return self.spec.acting(iteration, self.adapters)
 
-    # -- a finished job -------------------------------------------------------------------------
+    def collector(self, call: str, count: int) -> Collector:
+        return Collector(self.process, self.arrivals, call, count)
 
-    def again(self) -> list[dict[str, Any]]:
-        """Repeats the calls of a finished job, all of which are answered from disk; returns the
-        metrics of its iterations. Raises UserError if these are damaged."""
-        path = self.adapters / "finished.json"
-        records = read_json(path)
-        n = self.spec.iterations
-        counts = range(1, n + 1) if self.settings.resample else (n,)
-        whole = isinstance(records, list) and len(records) in counts
-        if not whole or not all(isinstance(r, dict) and r.keys() >= FIELDS for r in records):
-            raise UserError(f"{path} has not the metrics of {n} iterations. {repair(path)}")
-        for iteration, record in enumerate(records):
-            self.rollouts(iteration, None)
-            self.publish(iteration, record)
-        return list(records)
+    def rollouts(self, iteration: int, *by: Any) -> Rollouts:
+        call, adapter = self.spec.call(iteration), self.spec.version(iteration)
+        agent = self.agent(iteration)
+        return play_iteration(self.course, call, agent, adapter, self.job, self.lab, *by)
 
-    # -- an unfinished job ----------------------------------------------------------------------
-
-    def go_on(self) -> list[dict[str, Any]]:
-        """Starts or resumes verl and follows it until the job is done; returns the metrics of its
-        iterations."""
-        arrivals, steps = Arrivals(self.folder / "episodes"), StepFiles(self.folder)
-        records: list[dict[str, Any]] = []
-        process = Process(self.folder, self.spec, self.lab.log, steps.starts())
-        steps.repair()
-        process.resumed = steps.saved()
-
-        def collector(call: str, count: int) -> Collector:
-            return Collector(process, arrivals, call, count)
-
-        try:
-            while self.course.iterations_left():
-                iteration = len(records)
-                played = self.rollouts(iteration, collector)
-                self.shown(iteration)
-                verl = self.wait(process, partial(reported, iteration + 1, process))
-                self.fetch(iteration + 1, process)
-                records.append(self.record(iteration, played, verl))
-                self.publish(iteration, records[-1])
-                self.shown(iteration + 1)
-            self.wait(process, lambda: steps.saved() >= len(records) or None)
-        finally:
-            process.stop()
-        write_json(self.adapters / "finished.json", records)
-        for name in ("checkpoints", "episodes", "start"):  # episodes are in the run's trajectories
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        return records
-
-    def shown(self, iterations: int) -> None:
+    def progress(self, iterations: int) -> None:
         self.lab.step(f"{self.job.name}, verl's steps", iterations, self.spec.iterations)
 
-    def wait(self, process: Process, ready: Callable[[], Any]) -> Any:
+    def wait(self, ready: Callable[[], Any]) -> Any:
         """Polls `ready` until it returns something other than None; returns that."""
-        process.progress()
+        self.process.progress()
         while (value := ready()) is None:
-            process.pause()
+            self.process.pause()
         return value
 
-    def rollouts(
-        self, iteration: int, collector: Callable[[str, int], Collector] | None
-    ) -> list[Trajectory]:
-        """The iteration's episodes, run by verl's workers and recorded in the ledger. `collector`:
-        of a call with so many episodes; None if all of them are recorded."""
-        from trace_bench.trainers.grpo import earned
-
-        played = list[Trajectory]()
-        agent, adapter = self.agent(iteration), self.spec.version(iteration)
-
-        def play(call: str, groups: Sequence[Task]) -> list[float]:
-            count = len(groups) * self.settings.group_size
-            by = None if collector is None else collector(call, count)
-            more = play_groups(self.lab, call, agent, groups, adapter, self.settings, by or _refuse)
-            if by is not None:
-                by.check_kept(range(count))
-            played.extend(more)
-            return earned(more, self.job, self.settings)
-
-        self.course.iteration(self.spec.call(iteration), play)
-        return played
-
-    def fetch(self, version: int, process: Process) -> None:
+    def fetch(self, version: int) -> None:
         """Exports the adapter after an iteration, if verl saved a checkpoint."""
         target = self.adapters / f"{version:04d}"
         taken = [int(old.name) for old in self.adapters.glob("[0-9]*")]
         if not self.saved(version) or any(n >= version for n in taken):
             return
-        self.wait(process, lambda: process.steps.saved() >= version or None)
-        checkpoint = process.steps.checkpoint(version)
+        self.wait(lambda: self.steps.saved() >= version or None)
+        checkpoint = self.steps.checkpoint(version)
         export(checkpoint, target, vars(self.settings), self.spec.agent.model)
         remove_versions(self.adapters, version)
         for old in checkpoint.parent.glob("global_step_*"):  # verl needs only the last one
@@ -210,14 +207,11 @@ class _VerlTraining:
         """Whether verl saves a checkpoint after so many iterations, which are those so far."""
         return not self.course.iterations_left() or version % self.settings.save_every == 0
 
-    def record(
-        self, iteration: int, played: Sequence[Trajectory], verl: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def record(self, iteration: int, played: Rollouts, verl: Mapping[str, Any]) -> Record:
         """One line of metrics, with the same names as trainer=local."""
-        from trace_bench.trainers.grpo import credit, earned
+        from trace_bench.trainers.credit import credit
 
-        rewards = earned(played, self.job, self.settings)
-        found = credit(played, rewards, self.job, self.settings)
+        advantages = credit(played.trajectories, played.rewards, self.job, self.settings)
         where = f"{self.job.name}, iteration {iteration}"
         check_finite(where, verl.get(METRICS["grad_norm"]))
         return {
@@ -225,34 +219,28 @@ class _VerlTraining:
             "adapter": self.spec.version(iteration + 1),
             "iteration": iteration,
             "spent": self.course.spent,
-            **of_rollouts(played, self.job.reward, found),
+            **of_rollouts(played.trajectories, self.job.reward, advantages),
             "learning_rate": self.course.rate(),
-            "tokens": sum(t.tokens for t in played),
-            "steps": steps_of(verl, found),
+            "tokens": sum(t.tokens for t in played.trajectories),
+            "steps": steps_of(verl, advantages),
             **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},
             **of_sampler(where, mismatch_of(verl), self.settings.mismatch, self.lab),
         }
-
-    def publish(self, iteration: int, record: Mapping[str, Any]) -> None:
-        self.lab.metric(**record)
-        agent = self.agent(iteration + 1)
-        if self.saved(iteration + 1):
-            self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
 
 
 def reported(step: int, process: Process) -> dict[str, Any] | None:
     """verl's metrics of a step; None until they are written. They never are if verl was killed
     between saving a checkpoint and writing them: then the result is empty."""
-    found = process.steps.of(step)
-    return {} if found is None and step <= process.resumed else found
+    metrics = process.steps.of(step)
+    return {} if metrics is None and step <= process.resumed else metrics
 
 
-def steps_of(verl: Mapping[str, Any], found: Advantages) -> int | None:
+def steps_of(verl: Mapping[str, Any], advantages: Advantages) -> int | None:
     """How many of an iteration's optimizer steps had a gradient. None: verl's metrics are lost, and
     some group had an advantage."""
     if (counted := verl.get(f"actor/{STEPS}")) is not None:
         return round(counted)
-    return None if bool(found.trained.any()) else 0
+    return None if bool(advantages.trained.any()) else 0
 
 
 def mismatch_of(verl: Mapping[str, Any]) -> Mismatch | None:

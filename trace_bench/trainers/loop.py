@@ -1,0 +1,132 @@
+"""The training loop that every training here runs: play, learn, save.
+
+A kind of training brings what an iteration plays, what is learned from it, and what is kept. What
+else there is stands beside the loop: which tasks come next (`course`), how advantages follow from
+rewards (`credit`, `algorithms`), the optimizer steps (`update`), the state on disk (`state`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.types import AdapterRef, AgentSpec
+
+Record = dict[str, Any]
+"""The metrics of an iteration."""
+
+Played = TypeVar("Played")
+
+
+class Training(ABC, Generic[Played]):
+    """One job. A job that was killed goes on after its last saved iteration."""
+
+    def run(self) -> AgentSpec:
+        records = self.load()
+        for iteration, record in enumerate(records):  # finished before the program was stopped
+            self.repeat(iteration)
+            self.publish(iteration, record)
+        if self.goes_on(records):
+            with self.learning():
+                while self.goes_on(records):
+                    iteration = len(records)
+                    played = self.play(iteration)
+                    records.append(self.learn(iteration, played))
+                    self.save(records)
+                    self.publish(iteration, records[-1])
+        return self.result(records)
+
+    @abstractmethod
+    def play(self, iteration: int) -> Played:
+        """What the iteration learns from."""
+
+    @abstractmethod
+    def learn(self, iteration: int, played: Played) -> Record: ...
+
+    @abstractmethod
+    def goes_on(self, records: Sequence[Record]) -> bool:
+        """Whether another iteration follows those with these records."""
+
+    @abstractmethod
+    def publish(self, iteration: int, record: Record) -> None:
+        """Reports an iteration, and the agent after it."""
+
+    @abstractmethod
+    def result(self, records: Sequence[Record]) -> AgentSpec: ...
+
+    def load(self) -> list[Record]:
+        """The records of the iterations that need not be learned again."""
+        return []
+
+    def save(self, records: Sequence[Record]) -> None:
+        """Keeps what the job goes on from after these iterations; nothing where it is computed
+        again from the stored rollouts."""
+
+    def repeat(self, iteration: int) -> None:
+        """Makes the calls of an iteration that was learned from before; all are answered from
+        disk."""
+
+    def learning(self) -> AbstractContextManager[None]:
+        """What must be there while there are iterations to learn."""
+        return nullcontext()
+
+
+def conclude(
+    job: TrainingJob, lab: Lab, records: Sequence[Mapping[str, Any]], trained: AgentSpec
+) -> AgentSpec:
+    """Reports the end of a job with these `records` of iterations; returns `trained`, whose last
+    adapter is the new one, or the job's agent if nothing was learned."""
+    spent = records[-1]["spent"] if records else 0
+    unspent = job.rollouts - spent
+    untrained = why_untrained(records)
+    adapter = None if untrained else trained.adapters[-1].name
+    lab.metric(phase="trained", adapter=adapter, unspent=unspent)
+    lab.log(f"{job.name}: {len(records)} iterations, {spent} rollouts, {unspent} unspent")
+    if untrained:
+        lab.log(f"{job.name}: no optimizer step, so there is no adapter: {untrained}")
+    return job.agent if untrained else trained
+
+
+def publish(job: TrainingJob, lab: Lab, record: Mapping[str, Any], agent: AgentSpec) -> None:
+    """Reports an iteration, and the agent after it for the curve."""
+    lab.metric(**record)
+    lab.checkpoint(job.whole(agent) if job.whole else agent)
+
+
+def stepped(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any of these iterations has an optimizer step; None, an unknown number, is one."""
+    return any(record.get("steps") != 0 for record in records)
+
+
+def why_untrained(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why a job whose iterations have these `records` took no optimizer step; None if it did."""
+    if not records:
+        return "its rollouts pay for no iteration"
+    if stepped(records):
+        return None
+    if all(record["reward"] is None for record in records):
+        return "every episode was lost"
+    if all(record["constant_share"] == 1.0 for record in records):
+        means = [record["reward"] for record in records if record["reward"] is not None]
+        rewards = ", ".join(f"{value:.3g}" for value in sorted({min(means), max(means)}))
+        return f"in every group all rewards were equal (mean reward: {rewards})"
+    return "no episode with an advantage has a turn of the agent"
+
+
+def with_version(agent: AgentSpec, name: str, folder: Path) -> AgentSpec:
+    """The agent with the version in this folder of the adapter `name` in place of its own."""
+    adapter = AdapterRef(f"{name}@{folder.name}", str(folder))
+    return replace(agent, version=f"{agent.version}+{adapter.name}", adapters=(adapter,))
+
+
+def remove_versions(folder: Path, before: int) -> None:
+    """Removes the older versions of an adapter."""
+    for old in folder.glob("[0-9]*"):
+        if int(old.name) < before:
+            shutil.rmtree(old)
