@@ -177,7 +177,7 @@ def test_its_steps_are_counted_and_without_one_there_is_no_adapter(
     still = lab(tmp_path / "none", trainer)
     tuning = tuning_of(Tuning, still)
     record = {"loss": 1.0, "grad_norm": 0.0, "steps": 0, "tokens": 9}
-    state = State(tuning._identity(), 1, finished=True, records=[record])
+    state = State(tuning.identity(), finished=True, records=[record])
     state.save(tuning.folder, tuning.learner, None)  # type: ignore[arg-type]
     (tuning.folder / "0001").symlink_to(tmp_path / "one/adapters/sft/0001")
     assert tuning.run() is BASE
@@ -188,11 +188,11 @@ def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: A
     class Cut(Tuning):
         left = 2
 
-        def _step(self, optimizer: Any, batch: Any) -> dict[str, float]:
-            if len(batch) and self.left == 0:
+        def learn(self, iteration: int, played: Any) -> dict[str, Any]:
+            if self.left == 0:
                 raise KeyboardInterrupt
             self.left -= 1
-            return super()._step(optimizer, batch)
+            return super().learn(iteration, played)
 
     def weights(folder: Path) -> bytes:
         return (folder / "adapters/sft/0003/adapter_model.safetensors").read_bytes()
