@@ -247,7 +247,7 @@ def test_what_is_offered() -> None:
     for name, cls in offered.items():
         made = cls()
         assert made.name == name and made.source
-    assert named("gspo", kl=0.1, truncate=2.0).given == (
+    assert named("gspo", kl=0.1, truncate=2.0).inputs == (
         "the base model",
         "the sampler's probabilities",
     )

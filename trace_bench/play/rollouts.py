@@ -231,8 +231,8 @@ class _Playing:
                         partial(steps.step_one, episode.env, what), partial(self._stepped, episode)
                     )
                 continue
-            made = steps.step_all(suite, [(episode.env, what) for episode, what in group])
-            for (episode, _), step in zip(group, made, strict=True):
+            results = steps.step_all(suite, [(episode.env, what) for episode, what in group])
+            for (episode, _), step in zip(group, results, strict=True):
                 self._stepped(episode, step)
 
     def _in_thread(self, ask: Callable[[], Any], then: Callable[[Any], None]) -> None:

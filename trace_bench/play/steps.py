@@ -66,9 +66,9 @@ def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]
     `Suite.act`, else each when its result is asked for."""
     if not suite.has(Suite.act):
         return (step_one(env, what) for env, what in due)
-    made = [call for call in due if not isinstance(call[0], Unmade)]
-    found = iter(_together(suite, made) if made else ())
-    return (step_one(*call) if isinstance(call[0], Unmade) else next(found) for call in due)
+    calls = [call for call in due if not isinstance(call[0], Unmade)]
+    results = iter(_together(suite, calls) if calls else ())
+    return (step_one(*call) if isinstance(call[0], Unmade) else next(results) for call in due)
 
 
 def opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step | BaseException]:
@@ -83,17 +83,17 @@ def opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step | BaseException
 
 def _together(suite: Suite, due: Sequence[Due]) -> Sequence[Step | BaseException]:
     """One result per call, in order. Raises UserError for a sandbox that does not work."""
-    found = attempt(lambda: list(suite.act(due)))
-    if isinstance(found, SourceError):  # a generated environment that no longer loads
-        found = EpisodeError(Boundary.ENVIRONMENT.value, str(found))
-    elif isinstance(found, TraceBenchError):
-        raise found
-    elif not isinstance(found, BaseException) and len(found) != len(due):
-        why = f"act() returned {len(found)} results for {len(due)} calls"
-        found = EpisodeError(Boundary.ENVIRONMENT.value, why)
-    if isinstance(found, BaseException):
-        return [found] * len(due)
-    return [s if isinstance(s, BaseException) else attempt(partial(usable, s)) for s in found]
+    results = attempt(lambda: list(suite.act(due)))
+    if isinstance(results, SourceError):  # a generated environment that no longer loads
+        results = EpisodeError(Boundary.ENVIRONMENT.value, str(results))
+    elif isinstance(results, TraceBenchError):
+        raise results
+    elif not isinstance(results, BaseException) and len(results) != len(due):
+        why = f"act() returned {len(results)} results for {len(due)} calls"
+        results = EpisodeError(Boundary.ENVIRONMENT.value, why)
+    if isinstance(results, BaseException):
+        return [results] * len(due)
+    return [s if isinstance(s, BaseException) else attempt(partial(usable, s)) for s in results]
 
 
 class Unmade(Env):
@@ -111,14 +111,14 @@ class Unmade(Env):
 
 def make(suite: Suite) -> Env:
     """An environment for one episode; an `Unmade` one if the suite raises."""
-    made = attempt(lambda: make_env(suite))
-    return Unmade(made) if isinstance(made, BaseException) else made
+    env = attempt(lambda: make_env(suite))
+    return Unmade(env) if isinstance(env, BaseException) else env
 
 
-def usable(given: Any) -> Step:
+def usable(answer: Any) -> Step:
     """What `reset` or `step` returned, checked, without lone surrogates. Raises EpisodeError."""
     try:
-        step = step_of(given)
+        step = step_of(answer)
     except Unreadable as error:
         raise EpisodeError(Boundary.ENVIRONMENT.value, str(error)) from error
     if all(str(m.get("content") or "").isascii() for m in step.messages):

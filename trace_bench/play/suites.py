@@ -78,21 +78,21 @@ def about_of(suite: Suite) -> dict[str, Any]:
         canonical(about)
         return about
 
-    found = attempt(asked)
-    if isinstance(found, BaseException):
-        why = f"about() raised or is not JSON-safe ({described(found)})"
-        raise _broken(suite, why) from found
-    return found
+    about = attempt(asked)
+    if isinstance(about, BaseException):
+        why = f"about() raised or is not JSON-safe ({described(about)})"
+        raise _broken(suite, why) from about
+    return about
 
 
 def splits_of(suite: Suite) -> list[str]:
     """The names of a suite's splits. Raises UserError if it raises or returns no strings."""
     if not (isinstance(suite.name, str) and isinstance(suite.variant, str)):
         raise _broken(suite, "name and variant must be strings")
-    found = _asked(suite, "splits()", suite.splits)
-    if not all(isinstance(name, str) for name in found):
-        raise _broken(suite, f"splits() must return strings, got {found!r}")
-    return found
+    names = _asked(suite, "splits()", suite.splits)
+    if not all(isinstance(name, str) for name in names):
+        raise _broken(suite, f"splits() must return strings, got {names!r}")
+    return names
 
 
 def chosen_of(suite: Suite, split: str) -> str:
@@ -113,21 +113,21 @@ def tasks_of(suite: Suite, split: str, some: bool = True) -> list[Task]:
     """The tasks of a split, in order. Raises UserError if `tasks` raises, returns none (unless
     `some` is False), anything but tasks, or two tasks with the same id."""
     call = f"tasks({split!r})"
-    found = _asked(suite, call, lambda: suite.tasks(split))
-    if some and not found:
+    tasks = _asked(suite, call, lambda: suite.tasks(split))
+    if some and not tasks:
         raise _broken(suite, f"{call} returned no tasks")
-    if others := [type(task).__name__ for task in found if not isinstance(task, Task)]:
+    if others := [type(task).__name__ for task in tasks if not isinstance(task, Task)]:
         raise _broken(suite, f"{call} returned {others[0]} instead of trace_bench.Task")
-    ids = {task.id for task in found}
-    if len(ids) < len(found):
-        raise _broken(suite, f"{call} returned {len(found)} tasks with only {len(ids)} ids")
-    return found
+    ids = {task.id for task in tasks}
+    if len(ids) < len(tasks):
+        raise _broken(suite, f"{call} returned {len(tasks)} tasks with only {len(ids)} ids")
+    return tasks
 
 
 def in_both(suite: Suite, first: str, second: str) -> list[str]:
     """The ids of the tasks of split `second` whose content `first` has too. Raises UserError."""
-    known = {content(task) for task in tasks_of(suite, first, some=False)}
-    return [task.id for task in tasks_of(suite, second, some=False) if content(task) in known]
+    contents = {content(task) for task in tasks_of(suite, first, some=False)}
+    return [task.id for task in tasks_of(suite, second, some=False) if content(task) in contents]
 
 
 def tags(task: Task, keys: Sequence[str]) -> list[str]:
@@ -152,12 +152,12 @@ def mark(task: Task) -> str:
 
 def _asked(suite: Suite, call: str, ask: Callable[[], Sequence[Any]]) -> list[Any]:
     """Calls a suite's method. An exception becomes a UserError that names the call."""
-    found = attempt(lambda: list(ask()))
-    if isinstance(found, TraceBenchError):
-        raise found
-    if isinstance(found, BaseException):
-        raise _broken(suite, f"{call} raised {described(found)}") from found
-    return found
+    answer = attempt(lambda: list(ask()))
+    if isinstance(answer, TraceBenchError):
+        raise answer
+    if isinstance(answer, BaseException):
+        raise _broken(suite, f"{call} raised {described(answer)}") from answer
+    return answer
 
 
 def _broken(suite: Suite, what: str) -> UserError:

@@ -145,8 +145,8 @@ class Chat:
         """The ids of an assistant turn that this policy did not sample, including `stop`."""
         start = self.render(before, tools)
         whole = self.render([*before, message], tools, prompt=False)
-        text, found, _ = whole[len(start) :].partition(self._stop_text)
-        if not whole.startswith(start) or not found:
+        text, stop, _ = whole[len(start) :].partition(self._stop_text)
+        if not whole.startswith(start) or not stop:
             raise UserError(
                 f"the chat template of {self.name} writes this assistant turn in another way than "
                 f"by appending: {message}. Change the setting `model`."
@@ -297,15 +297,16 @@ class Chat:
                     f"the text as it is, ended by the eos token {self._stop_text!r}. Change the "
                     "setting `model`."
                 )
-        own = self._options
-        if own:
-            self._options = {"enable_thinking": not own["enable_thinking"]}
+        options = self._options
+        if options:
+            self._options = {"enable_thinking": not options["enable_thinking"]}
             other = self._begun()
-            self._options = own
+            self._options = options
             if other == self._begun():
                 raise UserError(
                     f"the chat template of {self.name} has no `enable_thinking`, which "
-                    f"policy.thinking={own['enable_thinking']} sets. Set `policy.thinking` to null."
+                    f"policy.thinking={options['enable_thinking']} sets. Set `policy.thinking` to "
+                    "null."
                 )
 
 

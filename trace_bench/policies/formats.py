@@ -88,13 +88,13 @@ def read_reply(
     a call; one that does not end leaves no content."""
     thoughts, said = apart(text, how.begin, opened)
     try:
-        content, found = how.calls(said, tools)
+        content, parsed = how.calls(said, tools)
     except Malformed as error:
         said = said.strip() if thoughts else said
         return Reply(text_message(said), thoughts, str(error))
     calls = [
         call_json(f"call_{turn}_{i}", c["name"], json.dumps(c["arguments"], ensure_ascii=False))
-        for i, c in enumerate(found)
+        for i, c in enumerate(parsed)
     ]
     return Reply(text_message(content.strip(), calls), thoughts)
 
@@ -122,10 +122,10 @@ def as_call(data: Any, arguments: str = "arguments") -> dict[str, Any]:
     """A call from its JSON, whose arguments have that key. Raises Malformed."""
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         raise Malformed('no string "name"')
-    given = data.get(arguments, {})
-    if not isinstance(given, dict):
+    values = data.get(arguments, {})
+    if not isinstance(values, dict):
         raise Malformed(f'"{arguments}" is not an object')
-    return {"name": data["name"], "arguments": given}
+    return {"name": data["name"], "arguments": values}
 
 
 def json_of(text: str) -> Any:
@@ -191,10 +191,10 @@ class QwenCoder(Format):
 
 
 def _tagged(block: str, kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    found = _FUNCTION.match(block)
-    if found is None:
+    function = _FUNCTION.match(block)
+    if function is None:
         raise Malformed("no <function=NAME>")
-    name, place = found[1].strip(), found.end()
+    name, place = function[1].strip(), function.end()
     arguments: dict[str, Any] = {}
     while parameter := _PARAMETER.match(block, place):
         end = block.find("</parameter>", parameter.end())
@@ -210,9 +210,9 @@ def _tagged(block: str, kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
 
 def _properties(tool: Tool) -> Mapping[str, Any]:
     """The schemas of a tool's arguments, whoever has written the tool."""
-    given = tool["function"].get("parameters")
-    found = given.get("properties") if isinstance(given, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    parameters = tool["function"].get("parameters")
+    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def _spelt(text: str, schema: Any) -> Any:
@@ -257,14 +257,14 @@ class Llama(Format):
             measure(body.encode("utf-8", "surrogatepass"), CALL)
         except Unreadable as error:
             raise Malformed(f"not JSON: {error}") from None
-        found, place = [], 0
+        calls, place = [], 0
         while place < len(body):
             value, place = _json_at(body, place)
-            found.append(value)
+            calls.append(value)
             place = _BETWEEN.match(body, place).end()  # type: ignore[union-attr]
-        if not {"parameters", "arguments"} & found[0].keys():  # an answer that happens to be JSON
+        if not {"parameters", "arguments"} & calls[0].keys():  # an answer that happens to be JSON
             return text, []
-        return "", [as_call(one, _key(one)) for one in found]
+        return "", [as_call(one, _key(one)) for one in calls]
 
     def before(self, text: str) -> str:
         """Nothing, of a text that may become a call."""
@@ -287,20 +287,20 @@ class Mistral(Format):
 
     def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
         content, begun, rest = text.partition(self.begin)
-        found: list[dict[str, Any]] = []
+        calls: list[dict[str, Any]] = []
         place = 0
         while begun:
             name = _NAME.match(rest, place)
             if name is None or bool(name[1]) != bool(name[2]):
                 raise Malformed("neither a list of calls nor NAME[ARGS]")
             data, end = _json_at(rest, name.end())
-            given = [{"name": name[1], "arguments": data}] if name[1] else data
-            found += [as_call(one) for one in (given if isinstance(given, list) else [given])]
+            parsed = [{"name": name[1], "arguments": data}] if name[1] else data
+            calls += [as_call(one) for one in (parsed if isinstance(parsed, list) else [parsed])]
             place = rest.find(self.begin, end)
             if rest[end : None if place < 0 else place].strip():
                 raise Malformed(f"text after a call: {rest[end:][:40]!r}")
             begun, place = self.begin if place >= 0 else "", place + len(self.begin)
-        return content, found
+        return content, calls
 
     def prepared(self, message: Message) -> Message:
         """Their templates refuse ids that are not nine letters and digits."""

@@ -81,7 +81,7 @@ def _loading(model_path: str | Path) -> Iterator[bool]:
         )
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # transformers' bar for loading would disturb ours
     try:
         yield trusted(place)
@@ -98,7 +98,7 @@ def _loading(model_path: str | Path) -> Iterator[bool]:
             "Face causal language model. Change the setting `model`."
         ) from error
     finally:
-        if shown:
+        if bars:
             logging.enable_progress_bar()
 
 
@@ -121,8 +121,10 @@ def chosen(dtype: DType, parameters: int, device: str) -> torch.dtype:
 def _quick(device: str) -> bool:
     if torch.device(device).type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    known = torch.cpu.get_capabilities()
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16") or known.get("bf16"))
+    instructions = torch.cpu.get_capabilities()
+    return bool(
+        instructions.get("avx512_bf16") or instructions.get("amx_bf16") or instructions.get("bf16")
+    )
 
 
 class CastLinear(nn.Linear):
@@ -192,6 +194,6 @@ def cast_products(model: Any, dtype: torch.dtype) -> None:
 def _like(module: nn.Linear, kind: type[nn.Linear]) -> nn.Linear:
     """A layer of another kind with the same parameters."""
     with torch.device("meta"):
-        made = kind(module.in_features, module.out_features, bias=module.bias is not None)
-    made.weight, made.bias = module.weight, module.bias
-    return made.train(module.training)
+        layer = kind(module.in_features, module.out_features, bias=module.bias is not None)
+    layer.weight, layer.bias = module.weight, module.bias
+    return layer.train(module.training)

@@ -156,10 +156,10 @@ class LocalPolicy(Policy):
                     self._read(alike[first : first + self.capacity])
             for ids in wanted:
                 self._states.move_to_end(ids)
-            found = [self._states[ids] for ids in wanted]
+            states = [self._states[ids] for ids in wanted]
             while len(self._states) > _STATES:
                 self._states.popitem(last=False)
-            return found
+            return states
 
     def _read(self, together: Sequence[tuple[int, ...]]) -> None:
         """Remembers the states of prompts of one length."""

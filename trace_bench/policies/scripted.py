@@ -110,14 +110,14 @@ class RandomPolicy(ScriptedPolicy):
         self._open: dict[int, tuple[tuple[Tool, ...], int]] = {}  # (tools, turns so far)
 
     def reply(self, request: TurnRequest) -> Message:
-        tools, made = self._open.get(request.episode, (request.tools, 0))
-        self._open[request.episode] = (tools, made + 1)
-        if made >= self.calls or not tools:
+        tools, count = self._open.get(request.episode, (request.tools, 0))
+        self._open[request.episode] = (tools, count + 1)
+        if count >= self.calls or not tools:
             return text_message("")
-        random = Random(stable_seed("random policy", request.seed, made))
+        random = Random(stable_seed("random policy", request.seed, count))
         function = random.choice(tools)["function"]
         parameters = function.get("parameters") or {}
-        return call_message(function["name"], plausible(parameters, random), f"call_{made}")
+        return call_message(function["name"], plausible(parameters, random), f"call_{count}")
 
     def release(self, episode: int) -> None:
         super().release(episode)

@@ -254,7 +254,7 @@ def _within(setting: str) -> str:
     """The table of what a setting such as `trainer.algorithm` may name, and what each can set."""
     classes: dict[str, Any] = dict(Offered(setting, Chosen))
     rows = [("name", "source", "given besides rewards")]
-    rows += [(name, cls.source, ", ".join(cls().given) or "-") for name, cls in classes.items()]
+    rows += [(name, cls.source, ", ".join(cls().inputs) or "-") for name, cls in classes.items()]
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     lines = ["".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     first, *_ = classes.values()

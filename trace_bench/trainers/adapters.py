@@ -67,8 +67,8 @@ class _Updated(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         low, thin, weight, a, b = ctx.saved_tensors
-        given = gradients[0].to(weight.dtype)
-        flat = given.reshape(-1, given.shape[-1])
+        gradient = gradients[0].to(weight.dtype)
+        flat = gradient.reshape(-1, gradient.shape[-1])
         through = flat @ b  # [tokens, rank]
         of_b = flat.t() @ thin.reshape(-1, thin.shape[-1])
         of_a = through.t() @ low.reshape(-1, low.shape[-1])
@@ -95,8 +95,8 @@ def targeted(model: nn.Module, targets: Iterable[str]) -> dict[str, nn.Linear]:
     if missing or not wanted:
         mixed = any(".experts." in name for name, _ in model.named_parameters())
         why = " (the experts of a layer are one parameter, which has no adapter)" if mixed else ""
-        given = (", ".join(missing) or "nothing") + why
-        raise unknown("LoRA target", given, sorted(kinds), "trainer.target_modules")
+        lacking = (", ".join(missing) or "nothing") + why
+        raise unknown("LoRA target", lacking, sorted(kinds), "trainer.target_modules")
     return {n: m for n, m in linear.items() if n.rpartition(".")[2] in wanted}
 
 

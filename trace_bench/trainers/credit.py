@@ -38,8 +38,8 @@ def earned(trajectories: Sequence[Trajectory], job: Rewarded, recipe: Recipe) ->
     if job.assignment is None:
         return [reward_of(t, job.reward) for t in trajectories]
     how = assignment_of(job.assignment, recipe.normalize_std)
-    found = [usable_rollout(t) for t in trajectories]
-    return [math.nan if rollout is None else reward(rollout, how) for rollout in found]
+    rollouts = [usable_rollout(t) for t in trajectories]
+    return [math.nan if rollout is None else reward(rollout, how) for rollout in rollouts]
 
 
 def credit(
@@ -48,17 +48,17 @@ def credit(
     """The advantages of episodes with these rewards (`earned`), the members of a group adjacent.
     With `resample` a group of equal rewards is not trained on, whatever else its members differ in:
     others are played in its place."""
-    found = _advantages(trajectories, rewards, job, recipe)
+    advantages = _advantages(trajectories, rewards, job, recipe)
     if not recipe.resample:
-        return found
+        return advantages
     groups = in_groups(rewards, recipe.group_size)
-    trained = found.trained & torch.tensor([differ(g) for g in groups for _ in g])
+    trained = advantages.trained & torch.tensor([differ(g) for g in groups for _ in g])
     learned = sum(any(members) for members in in_groups(trained.tolist(), recipe.group_size))
     return replace(
-        found,
-        values=found.values * trained,
+        advantages,
+        values=advantages.values * trained,
         trained=trained,
-        constant=found.groups - learned,
+        constant=advantages.groups - learned,
     )
 
 
@@ -89,12 +89,12 @@ def usable_rollout(trajectory: Trajectory) -> Rollout | None:
     """What an episode's advantages depend on; None for one that is not `usable`, in no baseline."""
     if not usable(trajectory):
         return None
-    if (found := rollout_of(trajectory)) is None:
+    if (rollout := rollout_of(trajectory)) is None:
         raise UserError(
             f"{trajectory.task}: its score has no checklist, from which the method takes its "
             "advantages. Set `env` to recorded, or `method` to one without checklists."
         )
-    return found
+    return rollout
 
 
 def by_checklist(
@@ -132,10 +132,10 @@ def by_checklist(
 
 def packed(trajectory: Trajectory) -> str:
     """An episode's part in `by_checklist`, for another process; "" for one in no baseline."""
-    if (found := usable_rollout(trajectory)) is None:
+    if (rollout := usable_rollout(trajectory)) is None:
         return ""
     lengths = [len(turn.token_ids) for turn in trajectory.turns]
-    return json.dumps([to_json(found), lengths])
+    return json.dumps([to_json(rollout), lengths])
 
 
 def unpacked(text: str) -> tuple[Rollout | None, list[int]]:

@@ -38,9 +38,9 @@ class Sizes:
     def modules(self) -> dict[str, tuple[int, int]]:
         """(inputs, outputs) of a layer's linear projections; those of an expert for experts."""
         q, kv, h = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden
-        made = {"q_proj": (h, q), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (q, h)}
+        attention = {"q_proj": (h, q), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (q, h)}
         up = (h, self.inner)
-        return made | {"gate_proj": up, "up_proj": up, "down_proj": (self.inner, h)}
+        return attention | {"gate_proj": up, "up_proj": up, "down_proj": (self.inner, h)}
 
     @property
     def layer(self) -> int:
@@ -67,8 +67,8 @@ class Sizes:
     def lora(self, rank: int, targets: Sequence[str]) -> int:
         """Parameters of an adapter, in those of the layers whose sizes are known."""
         reached = [FUSED.get(name, (name,)) for name in targets if not self.unreached([name])]
-        known = [[self.modules[n] for n in names if n in self.modules] for names in reached]
-        each = [sizes[0][0] + sum(b for _, b in sizes) for sizes in known if sizes]
+        sizes = [[self.modules[n] for n in names if n in self.modules] for names in reached]
+        each = [pairs[0][0] + sum(b for _, b in pairs) for pairs in sizes if pairs]
         return self.layers * rank * sum(each)
 
     @property
@@ -81,8 +81,8 @@ class Sizes:
         float32, inputs of adapters, queries, expanded keys and values, and the MLP's products."""
         q, kv, h = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden
         mlp = 14 * self.inner * max(self.active, 1) + 4 * h * self.active
-        own = 2 * h * bool({"gate_proj", "up_proj"} & set(targets) and not self.experts)
-        return 10 * h + own + 14 * q + 4 * kv + mlp
+        gated = 2 * h * bool({"gate_proj", "up_proj"} & set(targets) and not self.experts)
+        return 10 * h + gated + 14 * q + 4 * kv + mlp
 
     def activations(self, tokens: int, targets: Sequence[str]) -> int:
         """A pass over so many tokens with a checkpoint at each layer, in bf16."""
@@ -122,11 +122,11 @@ def shape_of(model: str) -> Sizes | None:
         except (KeyError, TypeError):
             return None
     name = model.rpartition("/")[2].lower()
-    found = [key for key in SHAPES if f"{name}-".startswith(f"{key.lower()}-")]
+    keys = [key for key in SHAPES if f"{name}-".startswith(f"{key.lower()}-")]
     short = [key for key in SHAPES if f"{key.lower()}-".startswith(f"{name}-")]
-    if not found and len(short) == 1:  # "smollm2", of which there is one
-        found = short
-    return SHAPES[max(found, key=len)] if found else None
+    if not keys and len(short) == 1:  # "smollm2", of which there is one
+        keys = short
+    return SHAPES[max(keys, key=len)] if keys else None
 
 
 def _read(c: dict[str, Any]) -> Sizes:

@@ -113,12 +113,12 @@ class Learner:
         """Bytes that a pass over one sequence keeps for the backward pass, without parameters."""
         ids = np.arange(length + 1) % self.vocab
         sequence = Tokens(ids, np.array([length]), np.zeros(1, np.float32))
-        own = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+        weights = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
         kept: dict[int, int] = {}
 
         def pack(value: Tensor) -> Tensor:
             storage = value.untyped_storage()
-            if storage.data_ptr() not in own:
+            if storage.data_ptr() not in weights:
                 kept[storage.data_ptr()] = storage.nbytes()
             return value
 

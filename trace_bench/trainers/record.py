@@ -20,18 +20,18 @@ less than this."""
 
 
 def of_rollouts(
-    trajectories: Sequence[Trajectory], reward: str, found: Advantages
+    trajectories: Sequence[Trajectory], reward: str, advantages: Advantages
 ) -> dict[str, Any]:
     """Mean reward and success, and the shares of groups without a learning signal (`found`)."""
     scored = [(t, t.score) for t in trajectories if t.score is not None and t.failure is None]
     return {
         "reward": mean([paid(t, reward) for t, _ in scored]),
         "success": mean([float(score.success) for _, score in scored]),
-        "groups": found.groups,
-        "zero_share": found.all_zero / found.groups,
-        "one_share": found.all_one / found.groups,
-        "constant_share": found.constant / found.groups,
-        "failures": found.failed,
+        "groups": advantages.groups,
+        "zero_share": advantages.all_zero / advantages.groups,
+        "one_share": advantages.all_one / advantages.groups,
+        "constant_share": advantages.constant / advantages.groups,
+        "failures": advantages.failed,
         "inexact": sum(not exact(t) for t in trajectories),
     }
 
@@ -40,29 +40,29 @@ def mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def of_sampler(where: str, found: Mismatch | None, limit: float, lab: Lab) -> dict[str, Any]:
+def of_sampler(where: str, mismatch: Mismatch | None, limit: float, lab: Lab) -> dict[str, Any]:
     """How far the log-probabilities of sampler and trainer are apart before an iteration's first
     step, as metrics (None: nothing was compared). Above `limit`, the setting `trainer.mismatch`,
     that is an alarm: a line of the log, and in the run's health. Raises UserError far above it:
     rounding differs by less, so the sampler has other weights or an adapter of before."""
-    alarm = found is not None and not found.mean <= limit  # NaN is one too
-    if found is not None and alarm:
+    alarm = mismatch is not None and not mismatch.mean <= limit  # NaN is one too
+    if mismatch is not None and alarm:
         text = (
-            f"{where}: sampler and trainer differ by {found.mean:.3g} in log-probability "
-            f"on average (up to {found.max:.3g}), more than trainer.mismatch={limit:g}: the "
+            f"{where}: sampler and trainer differ by {mismatch.mean:.3g} in log-probability "
+            f"on average (up to {mismatch.max:.3g}), more than trainer.mismatch={limit:g}: the "
             "rollouts are not from the policy that is trained"
         )
-        if not found.mean <= (most := max(FAR_APART * limit, LEAST_APART)):
+        if not mismatch.mean <= (most := max(FAR_APART * limit, LEAST_APART)):
             raise UserError(
                 f"{text}, and more than {most:g}, which no rounding explains. Look at the "
                 "sampler's weights, adapter and precision, or raise `trainer.mismatch`."
             )
         lab.log(f"warning: {text}")
     return {
-        "logprob_difference_mean": found and found.mean,
-        "logprob_difference_max": found and found.max,
-        "logprob_difference_kl": found and found.kl,
-        "logprob_alarm": None if found is None else alarm,
+        "logprob_difference_mean": mismatch and mismatch.mean,
+        "logprob_difference_max": mismatch and mismatch.max,
+        "logprob_difference_kl": mismatch and mismatch.kl,
+        "logprob_alarm": None if mismatch is None else alarm,
     }
 
 

@@ -60,9 +60,9 @@ def check_start(start: AdapterRef, recipe: Recipe) -> None:
         )
 
 
-def assignment_of(given: Mapping[str, Any], normalize_std: bool) -> Assignment:
+def assignment_of(fields: Mapping[str, Any], normalize_std: bool) -> Assignment:
     """A job's assignment from plain data. The trainer's setting decides about the deviation."""
-    return build(Assignment, {**given, "deviation": normalize_std}, "method")
+    return build(Assignment, {**fields, "deviation": normalize_std}, "method")
 
 
 class ByRecipe(Trainer):

@@ -69,7 +69,7 @@ def stretches(*trajectories: Trajectory) -> list[Tokens]:
     one growing text, with its exact ids; nothing is tokenized again. Of a stretch's ids those are
     sampled that were sampled in it; the earlier ones that it begins with are its prompt. It ends
     at the last sampled token, since later tokens do not enter the loss."""
-    return [found for t in trajectories for found in _stretches(t)]
+    return [sequence for t in trajectories for sequence in _stretches(t)]
 
 
 def _stretches(trajectory: Trajectory) -> Iterator[Tokens]:
@@ -146,11 +146,11 @@ def _rows(
     masked: dict[int, tuple[int, int]] = {}  # (queries, keys) of each row
     causal: dict[int, tuple[int, int]] = {}
     for i, (path, start) in enumerate(zip(paths, starts, strict=True)):
-        length, own = len(path), len(path) - start
-        if own and (length > _MASKED or 2 * own > length):
+        length, fresh = len(path), len(path) - start
+        if fresh and (length > _MASKED or 2 * fresh > length):
             causal[i] = length, length
-        elif own:
-            masked[i] = own, length
+        elif fresh:
+            masked[i] = fresh, length
     home = np.zeros(nodes, np.int64)
     out: list[TreeRows] = []
     offset = 0
@@ -192,10 +192,10 @@ def _row(
     keys = np.zeros((len(bucket), length), np.int64)
     last = np.zeros((len(bucket), width), np.int64)  # padded queries attend to their first key
     for r, (i, f) in enumerate(zip(bucket, first, strict=True)):
-        own = len(paths[i]) - f
-        queries[r, :own] = paths[i][f:]
+        new = len(paths[i]) - f
+        queries[r, :new] = paths[i][f:]
         keys[r, : len(paths[i])] = paths[i]
-        last[r, :own] = np.arange(f, len(paths[i]))
+        last[r, :new] = np.arange(f, len(paths[i]))
     return TreeRows(queries, keys, np.arange(length) <= last[:, :, None] if masked else None)
 
 
@@ -218,17 +218,17 @@ def parts(batch: Sequence[Tokens], tokens: int, memory: MemoryBudget) -> Iterato
     such that it fits the memory budget. A sequence that does not fit alone is a part of its own."""
     part: list[Tokens] = []
     size = nodes = sampled = 0
-    for found in batch:
-        new = len(found.ids) - _shared(found.ids, [other.ids for other in part])[0]
-        full = size + len(found.ids) > tokens
-        if part and (full or not memory.holds(nodes + new, sampled + len(found.sampled))):
+    for sequence in batch:
+        new = len(sequence.ids) - _shared(sequence.ids, [other.ids for other in part])[0]
+        full = size + len(sequence.ids) > tokens
+        if part and (full or not memory.holds(nodes + new, sampled + len(sequence.sampled))):
             yield part
             part, size, nodes, sampled = [], 0, 0, 0
-            new = len(found.ids)
-        part.append(found)
-        size += len(found.ids)
+            new = len(sequence.ids)
+        part.append(sequence)
+        size += len(sequence.ids)
         nodes += new
-        sampled += len(found.sampled)
+        sampled += len(sequence.sampled)
     yield part
 
 

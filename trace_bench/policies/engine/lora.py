@@ -56,9 +56,9 @@ def scale_of(config: Mapping[str, Any], rank: int) -> float:
     return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def check_paths(known: Mapping[str, str], wanted: Mapping[str, AdapterRef]) -> None:
+def check_paths(loaded: Mapping[str, str], wanted: Mapping[str, AdapterRef]) -> None:
     """Raises UserError if a name stands for another path than before. `known`: paths by name."""
-    for name, path in known.items():
+    for name, path in loaded.items():
         if name in wanted and wanted[name].path != path:
             raise UserError(
                 f"adapter name {name!r} stands for {path} and for {wanted[name].path}; a name "
@@ -134,8 +134,8 @@ def read_config(ref: AdapterRef) -> dict[str, Any]:
 
 def _fits(name: str, module: str, pair: Mapping[str, Tensor], shape: tuple[int, int]) -> None:
     out, width = shape
-    found = {part: tuple(value.shape) for part, value in sorted(pair.items())}
-    a, b = found.get("A", ()), found.get("B", ())
+    sizes = {part: tuple(value.shape) for part, value in sorted(pair.items())}
+    a, b = sizes.get("A", ()), sizes.get("B", ())
     if len(a) != 2 or len(b) != 2 or a[1] != width or b[0] != out or a[0] != b[1]:
         raise UserError(
             f"adapter {name!r} does not fit the model: {module} has shape {shape}, so A must be "

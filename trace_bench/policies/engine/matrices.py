@@ -74,10 +74,10 @@ class LayerWeights:
 
     def bias(self, name: str, layer: int) -> Tensor | None:
         """The bias [out] of a product; None without one."""
-        found = {p: self.linear[f"model.layers.{layer}.{p}"].bias for p in FUSED[name]}
-        if all(bias is None for bias in found.values()):
+        biases = {p: self.linear[f"model.layers.{layer}.{p}"].bias for p in FUSED[name]}
+        if all(bias is None for bias in biases.values()):
             return None
-        return torch.cat([self.ordered(p, b.detach().float()) for p, b in found.items()])
+        return torch.cat([self.ordered(p, b.detach().float()) for p, b in biases.items()])
 
     def inverse(self, x: Tensor) -> Tensor:
         """1 / sqrt(mean square + eps) over the last dimension, kept as size 1."""
@@ -183,10 +183,10 @@ class Product:
             if add is None:
                 return torch.mm(x, self._matrix, out=out)
             return torch.addmm(add, x, self._matrix, out=out)
-        found: Tensor = _onednn(x, self._packed, None, "none", [], "")
+        product: Tensor = _onednn(x, self._packed, None, "none", [], "")
         if add is not None:
-            found.add_(add)
-        return found if out is None else out.copy_(found)
+            product.add_(add)
+        return product if out is None else out.copy_(product)
 
 
 def _by_parts(

@@ -191,17 +191,17 @@ class Scheduler:
 
     def _forward(self, rows: list[_Row], counts: list[int]) -> torch.Tensor:
         new = [i for r, c in zip(rows, counts, strict=True) for i in r.pending[:c]]
-        made = Rows(
+        batch = Rows(
             np.array(new),
             np.array([r.slot for r in rows]),
             np.array([r.cached for r in rows]),
             np.array(counts),
             [r.adapter for r in rows],
         )
-        self._held[np.repeat(made.slots, counts), made.positions] = made.ids
-        self._length[made.slots] = made.starts + made.counts
+        self._held[np.repeat(batch.slots, counts), batch.positions] = batch.ids
+        self._length[batch.slots] = batch.starts + batch.counts
         self.computed += len(new)
-        return self.backend.forward(made)
+        return self.backend.forward(batch)
 
     def _advance(self, rows: list[_Row]) -> list[Sampled]:
         """Splits rows whose members' newest tokens differ; returns the finished turns."""

@@ -106,7 +106,7 @@ class Algorithm(Chosen):
         return Offered(SETTING, Algorithm)
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def inputs(self) -> tuple[str, ...]:
         """What it is given besides the rollouts and their rewards."""
         asked = {
             "the base model": self.kl > 0,
@@ -117,9 +117,9 @@ class Algorithm(Chosen):
 
     def check(self, recipe: Recipe) -> None:
         """Raises UserError for settings of the trainer that it does not heed."""
-        known = parameters(type(recipe))
+        declared = parameters(type(recipe))
         for name in sorted(LOSS - self.heeds):
-            if (value := getattr(recipe, name)) != known[name].default:
+            if (value := getattr(recipe, name)) != declared[name].default:
                 raise UserError(
                     f"trainer.{name}={value} is no setting of {SETTING}={self.name}; allowed "
                     f"there: {', '.join(sorted(self.heeds)) or 'none'} and {SETTING}.*. Leave "
@@ -228,8 +228,8 @@ class Recipe:
         """The algorithm where it is not GRPO, and what it is given, in words."""
         if self.algorithm == Algorithm():
             return ""
-        given = ", ".join(self.algorithm.given)
-        return f" by {self.algorithm.name}" + (f", given {given}" if given else "")
+        inputs = ", ".join(self.algorithm.inputs)
+        return f" by {self.algorithm.name}" + (f", given {inputs}" if inputs else "")
 
     def trained(self) -> dict[str, Any]:
         """The settings that decide what is trained: those of a job's identity, as plain data."""

@@ -43,11 +43,11 @@ class Gigpo(Algorithm):
     def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
         import torch
 
-        found = super().advantages(episodes, recipe)
+        whole = super().advantages(episodes, recipe)
         steps = [
-            [float(value)] * len(t) for value, t in zip(found.values, episodes.turns, strict=True)
+            [float(value)] * len(t) for value, t in zip(whole.values, episodes.turns, strict=True)
         ]
-        for places in anchors(episodes, found.trained.tolist()):
+        for places in anchors(episodes, whole.trained.tolist()):
             returns = torch.stack([self._return(episodes, n, step) for n, step in places])
             if len(returns) > 1 and float(returns.max() - returns.min()) > SAME:
                 added = self.of_group(returns, recipe) * self.weight
@@ -57,7 +57,7 @@ class Gigpo(Algorithm):
             torch.tensor(values).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
             for values, lengths in zip(steps, episodes.turns, strict=True)
         )
-        return replace(found, tokens=tokens)
+        return replace(whole, tokens=tokens)
 
     def _return(self, episodes: Episodes, n: int, step: int) -> Tensor:
         left = len(episodes.turns[n]) - 1 - step

@@ -37,14 +37,14 @@ class ReinforcePlusPlus(Algorithm):
 
     def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
         """A batch in which all rewards are equal has no learning signal."""
-        found, rewards = super().advantages(episodes, recipe), episodes.rewards.double()
+        advantages, rewards = super().advantages(episodes, recipe), episodes.rewards.double()
         lengths = rewards.new_tensor([sum(turns) for turns in episodes.turns])
         valid = ~rewards.isnan() & (lengths > 0)
         r, n = rewards[valid], lengths[valid]
         if len(r) < 2 or float(r.max() - r.min()) <= SAME:
-            return replace(found, values=found.values * 0.0, trained=valid & False)
+            return replace(advantages, values=advantages.values * 0.0, trained=valid & False)
         centred = r - (n * r).sum() / n.sum()
         variance = (n * centred**2).sum() / (n.sum() - 1.0)
         values = rewards.new_zeros(len(rewards))
         values[valid] = centred / (variance + _EPS).sqrt()
-        return replace(found, values=values.float(), trained=valid)
+        return replace(advantages, values=values.float(), trained=valid)
