@@ -16,7 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob, Workload
+from trace_bench.core.protocols import (
+    Lab,
+    OnEpisode,
+    PlayElsewhere,
+    RunContext,
+    TrainingJob,
+    Workload,
+)
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
@@ -148,7 +155,7 @@ class VerlTraining(Training[Rollouts]):
         return list(records)
 
     def repeat(self, iteration: int) -> None:
-        self.rollouts(iteration, lambda call, count: _refuse)
+        self.rollouts(iteration, lambda call, count: _Refuses())
 
     @contextmanager
     def learning(self) -> Iterator[None]:
@@ -266,8 +273,9 @@ METRICS = {
 """Our names for verl's metrics."""
 
 
-def _refuse(which: Sequence[int], ended: OnEpisode) -> None:
-    raise UserError(
-        f"{len(which)} episodes of a finished training are missing from the run folder. Restore "
-        "ledger.jsonl and trajectories.jsonl, or change the setting `run_dir`."
-    )
+class _Refuses(PlayElsewhere):
+    def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
+        raise UserError(
+            f"{len(which)} episodes of a finished training are missing from the run folder. "
+            "Restore ledger.jsonl and trajectories.jsonl, or change the setting `run_dir`."
+        )
