@@ -83,15 +83,10 @@ def test_a_part_imports_only_what_lies_before_it(layer: int) -> None:
         assert not extra, f"{path.relative_to(PACKAGE)} imports {sorted(extra)}"
 
 
-CIRCLES = {"methods.trace"}  # those that are still there, by the modules in them
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """At module level, for the type checker alone too."""
     files = {module_of(p): p for p in PACKAGE.rglob("*.py")}
     graph = {name: at_the_top(path, files) for name, path in files.items()}
-    for name in [n for n in graph if any(n.startswith(c) for c in CIRCLES)]:
-        del graph[name]
     while free := {name for name, needs in graph.items() if not needs & (graph.keys() - {name})}:
         graph = {name: needs for name, needs in graph.items() if name not in free}
     assert not graph, f"in a circle, or above one: {sorted(graph)}"

@@ -27,7 +27,7 @@ from trace_bench.policies.talk import Thoughts
 from trace_bench.trainers import update as update_module
 from trace_bench.trainers.episodes import check_prompt
 from trace_bench.trainers.grpo import group_advantages
-from trace_bench.trainers.tree import Tokens, stretches, with_prompt
+from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.update import update
 
 ONE_STEP = replace(SETTINGS, group_size=8, groups=8, epochs=1, minibatches=1, learning_rate=0.01)
@@ -165,12 +165,6 @@ def test_a_stretch_begins_where_the_prompt_does_not_go_on() -> None:
     assert one.ids.tolist() == [1, 2, 3, 4, 5, 6] and one.sampled.tolist() == [2, 3, 5]
     assert two.ids.tolist() == [1, 2, 3, 8, 9, 10, 11, 12] and two.sampled.tolist() == [4, 6, 7]
     assert stretches(trajectory()) == [] == stretches(trajectory(turn((), ())))
-
-
-def test_another_first_prompt_moves_what_later_ones_keep() -> None:
-    one, two = stretches(with_prompt(CUT, (7, 7, 7, 2)))
-    assert one.ids.tolist() == [7, 7, 7, 2, 3, 4, 5, 6]
-    assert two.ids.tolist() == [7, 7, 7, 2, 3, 8, 9, 10, 11, 12]
 
 
 def test_a_turn_that_keeps_more_than_there_is_ends_the_training() -> None:

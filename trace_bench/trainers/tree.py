@@ -9,7 +9,7 @@ This is exact: no trajectory attends to another one's tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -95,16 +95,6 @@ def _ended(ids: list[int], sampled: list[int], logprobs: list[float]) -> Iterato
             np.array(sampled, dtype=np.int64),
             np.array(logprobs, dtype=np.float32),
         )
-
-
-def with_prompt(trajectory: Trajectory, prompt: Sequence[int]) -> Trajectory:
-    """The trajectory as if its first prompt had been these ids, which end as it did: also where
-    later prompts begin with it again."""
-    first, *rest = trajectory.turns
-    more = len(prompt) - len(first.prompt_ids)
-    turns = [replace(first, prompt_ids=tuple(prompt))]
-    turns += [t if t.kept is None else replace(t, kept=max(0, t.kept + more)) for t in rest]
-    return replace(trajectory, turns=tuple(turns))
 
 
 def build(sequences: Sequence[Tokens]) -> Tree:
