@@ -97,8 +97,8 @@ class Usage:
         usage = reply.get("usage")
         for name in ("prompt_tokens", "completion_tokens"):
             count = usage.get(name) if isinstance(usage, dict) else 0
-            known = type(count) is int and 0 <= count < 10**9
-            setattr(self, name, getattr(self, name) + (count if known else 0))
+            usable = type(count) is int and 0 <= count < 10**9
+            setattr(self, name, getattr(self, name) + (count if usable else 0))
 
 
 class Client:

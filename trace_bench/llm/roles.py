@@ -111,8 +111,8 @@ class Role:
                 raise
             said = self._said(body, server)  # raises if it was not the field
             with self._lock:
-                known, self._schema = self._schema == "never", "never"
-            if not known:
+                again, self._schema = self._schema == "never", "never"
+            if not again:
                 self._log(
                     f"{self._fields['model']} is asked without the schema of its answers from here "
                     f"on, since its server refuses response_format: {error}"
@@ -188,12 +188,12 @@ class Roles:
         the role is in KEPT)."""
         digest = _digest(messages)
         with self._lock:
-            known = self._known.get((role, call, digest))
-        if known is None or (known.error is not None and role in KEPT):
+            line = self._known.get((role, call, digest))
+        if line is None or (line.error is not None and role in KEPT):
             return self._ask(role, messages, (call, digest), schema)
-        if known.error is not None:
-            raise LLMError(known.error, known.status)
-        return known
+        if line.error is not None:
+            raise LLMError(line.error, line.status)
+        return line
 
     def usable(
         self,
@@ -262,8 +262,8 @@ class Roles:
         cut = isinstance(choice, dict) and choice.get("finish_reason") == "length"
         cost.add(reply)
         tokens = {"prompt_tokens": cost.prompt_tokens, "completion_tokens": cost.completion_tokens}
-        own: JSON = {} if name is None else {"text": text, **({"cut": True} if cut else {})}
-        self._write({**line, **own, **tokens})
+        answer: JSON = {} if name is None else {"text": text, **({"cut": True} if cut else {})}
+        self._write({**line, **answer, **tokens})
         return Asked(role, text=text, cut=cut)
 
     def _write(self, line: JSON) -> None:

@@ -56,8 +56,8 @@ def read_json(text: str, schema: Mapping[str, Any]) -> Any:
     validator = jsonschema.Draft202012Validator(schema)
     problems = sorted(validator.iter_errors(data), key=lambda e: list(map(str, e.path)))
     if problems:
-        found = "; ".join(f"at {e.json_path}: {e.message[:200]}" for e in problems[:5])
-        raise Unusable(f"{found}.")
+        words = "; ".join(f"at {e.json_path}: {e.message[:200]}" for e in problems[:5])
+        raise Unusable(f"{words}.")
     return data
 
 

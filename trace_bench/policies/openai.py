@@ -127,8 +127,8 @@ class OpenAIPolicy(Policy):
     def release(self, episode: int) -> None:
         if (future := self._under_way.pop(episode, None)) is not None:
             future.cancel()
-        if (known := self._open.pop(episode, None)) is not None:
-            self._load[known.server] -= 1
+        if (conversation := self._open.pop(episode, None)) is not None:
+            self._load[conversation.server] -= 1
 
     def close(self) -> None:
         """Forgets all episodes and unloads this program's adapters from the servers."""
@@ -150,13 +150,13 @@ class OpenAIPolicy(Policy):
             top = reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         except (KeyError, IndexError, TypeError):
             return None
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for entry in top if isinstance(top, list) else ():
             label = str(entry.get("token", "")).strip() if isinstance(entry, dict) else ""
             value = entry["logprob"] if label in labels else None
             if isinstance(value, int | float) and value <= 1e-3:
-                found[label] = max(float(value), found.get(label, float("-inf")))
-        return found
+                values[label] = max(float(value), values.get(label, float("-inf")))
+        return values
 
     # -- one turn -----------------------------------------------------------------------------
 
@@ -294,9 +294,9 @@ class OpenAIPolicy(Policy):
         # A server may report a base model under another name (a dated one), but not an adapter.
         if episode.adapter is not None and reply.get("model", wanted) != wanted:
             raise ValueError(f"{reply['model']!r} answered where {wanted!r} was asked")
-        known = episode.rewritten
+        before = episode.rewritten
         turn = episode.turn(request, reply)
-        self.rewritten += episode.rewritten and not known
+        self.rewritten += episode.rewritten and not before
         return turn
 
 

@@ -125,14 +125,14 @@ class Calls:
         self.asked += 1
         if self.asked > self.most_asks:
             raise Lost(f"it asked more than {self.most_asks} questions")
-        known = asks.answers
+        answers = asks.answers
         question = json.dumps([role, messages, schema], sort_keys=True)
-        if question not in known or _failed(known[question]):
-            known[question] = threads.submit(ask, role, messages, schema)
+        if question not in answers or _failed(answers[question]):
+            answers[question] = threads.submit(ask, role, messages, schema)
         if not self.open:
             self.stopped = time.monotonic()
-        self.open.append((number, known[question]))
-        known[question].add_done_callback(lambda _: self.ring())
+        self.open.append((number, answers[question]))
+        answers[question].add_done_callback(lambda _: self.ring())
 
     def answer(self) -> None:
         """Sends the answers that are ready. With the last one the clock goes on."""

@@ -85,8 +85,8 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, env: EnvSettings, lo
     """The suite, with its episodes in the chosen sandbox, which `auto` logs. Raises UserError."""
     engine = engine_of(sandbox).chosen(sandbox, log)
     if engine.here:
-        made: Suite = part.make(run)
-        return made
+        suite: Suite = part.make(run)
+        return suite
     if not part.factory.importable:
         raise UserError(
             f"sandbox={sandbox.name} needs a suite that a worker can import: module:attribute in "
@@ -171,8 +171,8 @@ def source_pool(source: JSON, worker: JSON, sandbox: Sandbox, log: Log) -> Pool:
             )
         why = "generated code runs with this user's rights (allow_untrusted)"
         log(f"sandbox={sandbox.name}: {why}")
-    made = engine(sandbox, image_name("base", sandbox))
-    return make_pool(made, sandbox, worker, None, log, source)
+    runner = engine(sandbox, image_name("base", sandbox))
+    return make_pool(runner, sandbox, worker, None, log, source)
 
 
 def walled() -> str:

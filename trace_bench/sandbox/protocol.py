@@ -51,15 +51,15 @@ def decode(line: bytes) -> dict[str, Any]:
     return dict(value)
 
 
-def step_to_json(step: Step, known: MutableMapping[str, bool]) -> dict[str, Any]:
+def step_to_json(step: Step, sent: MutableMapping[str, bool]) -> dict[str, Any]:
     """A step as plain data. Sets of tools are long and few, so a step refers to them by a hash, and
-    includes them only if `known` does not have them yet."""
+    includes them only if they are not `sent` yet."""
     out: dict[str, Any] = {"messages": step.messages}
     if step.tools:
         digest = _digest(step.tools)
         out["tools"] = digest
-        if digest not in known:
-            known[digest] = True
+        if digest not in sent:
+            sent[digest] = True
             out["new_tools"] = step.tools
     if step.done:
         out |= {"done": True, "stop": step.stop.value if step.stop else None}
@@ -68,24 +68,24 @@ def step_to_json(step: Step, known: MutableMapping[str, bool]) -> dict[str, Any]
     return out
 
 
-def learn_tools(result: Mapping[str, Any], known: MutableMapping[str, tuple[Tool, ...]]) -> None:
+def learn_tools(result: Mapping[str, Any], sets: MutableMapping[str, tuple[Tool, ...]]) -> None:
     """Stores the tools of a result. Call it in the order of the results. Raises Unreadable."""
     step = result.get("step")
     if isinstance(step, dict) and "new_tools" in step:
         tools = convert({"tools": step["new_tools"]}, Step).tools
         _need(step.get("tools") == _digest(tools), "the hash of the tools", step.get("tools"))
-        known[_digest(tools)] = tools
-        _need(len(known) <= MOST_TOOL_SETS, f"at most {MOST_TOOL_SETS} sets of tools", len(known))
+        sets[_digest(tools)] = tools
+        _need(len(sets) <= MOST_TOOL_SETS, f"at most {MOST_TOOL_SETS} sets of tools", len(sets))
 
 
-def step_from_json(data: Any, known: Mapping[str, tuple[Tool, ...]]) -> Step:
+def step_from_json(data: Any, sets: Mapping[str, tuple[Tool, ...]]) -> Step:
     """The inverse of `step_to_json`, checked. Raises Unreadable."""
     _need(isinstance(data, dict) and "messages" in data, "a step with messages", data)
     fields = {key: data[key] for key in ("messages", "done", "stop", "score") if key in data}
     if (digest := data.get("tools")) is not None:
         _need(isinstance(digest, str), "the tools' hash", digest)
-        _need(digest in known, "the hash of tools that were sent", digest)
-        fields["tools"] = known[digest]
+        _need(digest in sets, "the hash of tools that were sent", digest)
+        fields["tools"] = sets[digest]
     return convert(fields, Step)
 
 
@@ -101,9 +101,9 @@ def task_from_json(data: Any, envs: Collection[str], prefix: str = "") -> Task:
     return task
 
 
-def _need(condition: object, what: str, given: Any) -> None:
+def _need(condition: object, what: str, value: Any) -> None:
     if not condition:
-        raise Unreadable(f"{what} was expected, got {_short(given)}")
+        raise Unreadable(f"{what} was expected, got {_short(value)}")
 
 
 def _short(value: Any) -> str:

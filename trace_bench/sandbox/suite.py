@@ -64,7 +64,7 @@ class SandboxedSuite(Suite):
 
     def __init__(self, inside: Suite, pool: Pool) -> None:
         self.inside, self._pool = inside, pool
-        self.name, self.variant, self.larger = inside.name, inside.variant, inside.larger
+        self.name, self.variant = inside.name, inside.variant
         self.tag_keys, self.world_key, self.typical = (
             inside.tag_keys,
             inside.world_key,
@@ -146,11 +146,11 @@ class _Remote(Suite):
     def __init__(self, pool: Pool, generated: str | None) -> None:
         self._pool = pool
         self._read("about", self._describe)
-        own = f"{self.name}/{self.variant}"
-        if generated is not None and own != f"generated/{generated}":
-            raise UserError(f"the suite generated/{generated} calls itself {own!r}.")
-        self._envs = (self.name, own) if generated is None else (own,)
-        self._prefix = "" if generated is None else f"{own}/"
+        whole = f"{self.name}/{self.variant}"
+        if generated is not None and whole != f"generated/{generated}":
+            raise UserError(f"the suite generated/{generated} calls itself {whole!r}.")
+        self._envs = (self.name, whole) if generated is None else (whole,)
+        self._prefix = "" if generated is None else f"{whole}/"
         self._tasks: dict[str, tuple[Task, ...]] = {}
 
     def _describe(self, about: Mapping[str, Any]) -> None:
@@ -162,10 +162,10 @@ class _Remote(Suite):
     def has(self, ability: Callable[..., Any]) -> bool:
         return ability.__name__ in self.abilities
 
-    def _read(self, member: str, read: Callable[[Any], T], *given: Any) -> T:
+    def _read(self, member: str, read: Callable[[Any], T], *arguments: Any) -> T:
         """What the member of the suite in the worker returns, read by `read`. Raises UserError
         with the worker's error, or if the answer cannot be read."""
-        answer = self._pool.query({"do": member, "given": given})
+        answer = self._pool.query({"do": member, "given": arguments})
         try:
             return read(answer)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -195,8 +195,8 @@ class _Remote(Suite):
         return self._tasks[split]
 
     def task(self, task_id: str) -> Task:
-        for known in self._tasks.values():
-            for task in known:
+        for tasks in self._tasks.values():
+            for task in tasks:
                 if task.id == task_id:
                     return task
         return self._read("task", self._task, task_id)

@@ -135,27 +135,27 @@ class Serving:
         except BaseException as error:
             return {"error": described(error)[:2000]}
 
-    def _do(self, episode: Any, call: Mapping[str, Any], known: dict[str, bool]) -> dict[str, Any]:
-        """The call's result; `known`: the tools that the host has."""
+    def _do(self, episode: Any, call: Mapping[str, Any], sent: dict[str, bool]) -> dict[str, Any]:
+        """The call's result; `sent`: the tools that the host has."""
         do = call["do"]
         if do == "reset":
             self._close(episode)
             self.episodes[episode] = env = make_env(self.suite)
-            return {"step": step_to_json(env.reset(Task(**call["task"])), known)}
+            return {"step": step_to_json(env.reset(Task(**call["task"])), sent)}
         if do == "step":
-            return {"step": step_to_json(self.episodes[episode].step(call["action"]), known)}
+            return {"step": step_to_json(self.episodes[episode].step(call["action"]), sent)}
         if do == "score":
             return {"score": self.episodes[episode].score()}
         return {"value": self._about() if do == "about" else self._answer(do, call["given"])}
 
-    def _answer(self, member: str, given: Sequence[Any]) -> Any:
+    def _answer(self, member: str, arguments: Sequence[Any]) -> Any:
         """What a member of the suite returns: its tasks, or what it is able to."""
-        known = {"tasks", "task", *self._abilities()}
-        if member not in known:
+        allowed = {"tasks", "task", *self._abilities()}
+        if member not in allowed:
             raise ValueError(f"unknown call {member!r}")
-        values = [Task(**value) if isinstance(value, dict) else value for value in given]
-        found = getattr(self.suite, member)(*values)
-        return found if isinstance(found, Task) else list(found)
+        values = [Task(**value) if isinstance(value, dict) else value for value in arguments]
+        answer = getattr(self.suite, member)(*values)
+        return answer if isinstance(answer, Task) else list(answer)
 
     def _about(self) -> dict[str, Any]:
         suite = self.suite
@@ -230,7 +230,7 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
     message = channel.receive() or {}
     space: dict[str, Any] = {**message.get("given", {}), "__name__": "environment"}
 
-    def made() -> Any:
+    def load_suite() -> Any:
         exec(compile(message["source"], "<environment>", "exec"), space)
         if start["kind"] == "generated":
             return GeneratedSuite(start["name"], space)
@@ -239,7 +239,7 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
             raise TypeError(f"{type(suite).__name__} must inherit trace_bench.Suite")
         return suite
 
-    if isinstance(suite := attempt(made), BaseException):
+    if isinstance(suite := attempt(load_suite), BaseException):
         channel.send({"id": message.get("id"), "error": described(suite)})
         return None
     channel.send({"id": message["id"], "results": []})
