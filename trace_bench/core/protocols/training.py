@@ -58,8 +58,10 @@ class TrainingJob:
 class Trainer(Part):
     """Trains one adapter from (agent, training tasks, reward) and returns the agent with it. All
     rollouts go through `lab.rollouts`. `weights_here`: it reads the weights from a folder on this
-    machine even if servers generate the turns."""
+    machine even if servers generate the turns. `settings`: with a `learner`, those of a
+    `trainers.algorithms.Recipe`."""
 
+    settings: Any
     weights_here: bool = False
 
     @abstractmethod
