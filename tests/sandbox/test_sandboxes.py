@@ -50,7 +50,7 @@ def sandboxed(kind: Any, **changes: Any) -> Any:
 class Telling(Suite):
     """Answers with the name of the method that was asked."""
 
-    name, variant, larger = "toy", "telling", {"train": "dev"}
+    name, variant = "toy", "telling"
     tag_keys, world_key, typical = ("needs",), "world", None
 
 
@@ -67,7 +67,7 @@ def test_a_sandboxed_suite_is_the_suite_inside() -> None:
     suite = SandboxedSuite(cast(Any, Telling)(), cast(Any, None))
     places = {n: len(inspect.signature(getattr(Suite, n)).parameters) - 1 for n in TOLD}
     assert {n: getattr(suite, n)(*"ab"[:k]) for n, k in places.items()} == {n: n for n in TOLD}
-    for name in ("name", "variant", "larger", "tag_keys", "world_key", "typical"):
+    for name in ("name", "variant", "tag_keys", "world_key", "typical"):
         assert getattr(suite, name) == getattr(Telling, name)
     assert suite.has(Suite.reference) and suite.has(Suite.synthetic)
     assert suite.unwrapped is suite.inside
