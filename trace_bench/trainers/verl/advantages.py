@@ -28,11 +28,11 @@ Members = Sequence[Sequence[int]]  # the rows of each episode, in the order of i
 
 def members(keys: Sequence[str]) -> Members:
     """The rows by verl's keys, `PROMPT_SESSION_STRETCH`."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    sessions: dict[str, list[tuple[int, int]]] = {}
     for row, key in enumerate(keys):
         session, _, stretch = key.rpartition("_")
-        found.setdefault(session, []).append((int(stretch), row))
-    return [[row for _, row in sorted(rows)] for rows in found.values()]
+        sessions.setdefault(session, []).append((int(stretch), row))
+    return [[row for _, row in sorted(rows)] for rows in sessions.values()]
 
 
 def joined(mask: Tensor, episodes: Members) -> Tensor:
@@ -88,11 +88,13 @@ def by_checklist(
 ) -> Tensor:
     """The advantages [rows, tokens] of packed episodes (`credit.packed`), as trainer=local has
     them. `response_mask` [rows, tokens] is 1 at the sampled tokens, `index` [rows] the group."""
-    found = [unpacked(text) for text in episodes]
+    rollouts = [unpacked(text) for text in episodes]
     labels = labels_of(index).numpy()
     groups = [np.flatnonzero(labels == n).tolist() for n in range(int(labels.max()) + 1)]
-    made = credit.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
-    return in_rows(made, response_mask)
+    by_token = credit.by_checklist(
+        [r for r, _ in rollouts], [each for _, each in rollouts], groups, how
+    )
+    return in_rows(by_token, response_mask)
 
 
 def labels_of(index: np.ndarray) -> Tensor:
@@ -100,12 +102,12 @@ def labels_of(index: np.ndarray) -> Tensor:
     return torch.from_numpy(np.unique(index.astype(str), return_inverse=True)[1])
 
 
-def in_rows(made: Advantages, response_mask: Tensor) -> Tensor:
+def in_rows(advantages: Advantages, response_mask: Tensor) -> Tensor:
     """Advantages of trajectories or tokens, at the tokens' places [rows, tokens]."""
-    if made.tokens is None:
-        return made.values.to(response_mask.device)[:, None] * response_mask
+    if advantages.tokens is None:
+        return advantages.values.to(response_mask.device)[:, None] * response_mask
     out = torch.zeros_like(response_mask, dtype=torch.float32)
-    for row, tokens in enumerate(made.tokens):
+    for row, tokens in enumerate(advantages.tokens):
         places = response_mask[row].bool().nonzero()[:, 0]
         if len(tokens) and len(places):  # not of a row in no baseline, nor of one that pads
             out[row, places] = tokens.float().to(out.device)
@@ -125,5 +127,5 @@ def of_episodes(
         return advantages(recipe, rewards[:, None], mask, index)[0]
     data = [json.loads(text) if text else {"lengths": [], "seen": []} for text in episodes]
     turns, seen = [d["lengths"] for d in data], [d["seen"] for d in data]
-    made = recipe.algorithm.advantages(Episodes(rewards, labels_of(index), turns, seen), recipe)
-    return in_rows(made, mask)
+    by_turn = recipe.algorithm.advantages(Episodes(rewards, labels_of(index), turns, seen), recipe)
+    return in_rows(by_turn, mask)

@@ -81,10 +81,10 @@ def policy_loss(
     if rollout_is_weights is not None:
         rows = rows * rollout_is_weights
     loss = agg_loss(rows, response_mask, loss_agg_mode, **config.global_batch_info)
-    shown = max(len(batch.new), 1)
+    tokens = max(len(batch.new), 1)
     return loss, {
-        "actor/pg_clipfrac": float(each.clipped.sum()) / shown,
-        "actor/ppo_kl": float((batch.old - batch.new).detach().sum()) / shown,
+        "actor/pg_clipfrac": float(each.clipped.sum()) / tokens,
+        "actor/ppo_kl": float((batch.old - batch.new).detach().sum()) / tokens,
         "actor/pg_clipfrac_lower": 0.0,
     }
 
@@ -102,8 +102,8 @@ def register() -> None:
         EngineRegistry.register("language_model", ["fsdp", "fsdp2"], device, vendor)(VerlEngine)
 
     @register_policy_loss(LOSS)
-    def of_the_job(*given: Any, **named: Any) -> tuple[Tensor, dict[str, Any]]:
-        return policy_loss(recipe_of(os.environ[JOB_VARIABLE]), *given, **named)
+    def of_the_job(*tensors: Any, **named: Any) -> tuple[Tensor, dict[str, Any]]:
+        return policy_loss(recipe_of(os.environ[JOB_VARIABLE]), *tensors, **named)
 
 
 def wait_longer() -> None:

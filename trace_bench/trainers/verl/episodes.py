@@ -151,11 +151,11 @@ class EpisodePlayer:
 
     def _now(self) -> list[Wanted]:
         """What has been asked for."""
-        found: list[Wanted] = []
+        asks: list[Wanted] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                found.append(self._asked.get_nowait())
-        return found
+                asks.append(self._asked.get_nowait())
+        return asks
 
     def _play(self, call: str, asks: list[Wanted]) -> None:
         """Runs a call's episodes, and those that are asked for meanwhile."""
@@ -176,9 +176,9 @@ class EpisodePlayer:
             )
 
         def more() -> EpisodeBatch | None:
-            found = self._now()
-            self._others += [ask for ask in found if ask.call != call]
-            mine = [ask for ask in found if ask.call == call]
+            arrived = self._now()
+            self._others += [ask for ask in arrived if ask.call != call]
+            mine = [ask for ask in arrived if ask.call == call]
             return batch(mine) if mine else None
 
         def ended(place: int, trajectory: Trajectory) -> None:
@@ -199,21 +199,21 @@ class EpisodePlayer:
 
     def _answered(self, ask: Wanted) -> bool:
         """Answers it from disk, if it ended before a kill."""
-        known = self._known.get(ask.call, {}).pop(ask.index, None)
-        if known is not None:
-            resolve(ask.answer, known)
-        return known is not None
+        stored = self._known.get(ask.call, {}).pop(ask.index, None)
+        if stored is not None:
+            resolve(ask.answer, stored)
+        return stored is not None
 
 
 def known_episodes(folder: Path, spec: JobSpec, first: int) -> dict[str, dict[int, Trajectory]]:
     """Stored episodes of the iterations from `first` on, by call and index. If an episode occurs
     twice, the first one counts, as in `Arrivals`."""
-    known: dict[str, dict[int, Trajectory]] = {}
+    stored: dict[str, dict[int, Trajectory]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for line in read_lines(path, Stored):
             if spec.when(line.call) >= (first, 0):
-                known.setdefault(line.call, {}).setdefault(line.index, line.trajectory)
-    return known
+                stored.setdefault(line.call, {}).setdefault(line.index, line.trajectory)
+    return stored
 
 
 def outputs(trajectory: Trajectory, spec: JobSpec, iteration: int) -> list[Any]:

@@ -106,8 +106,8 @@ class JobSpec:
     def when(self, call: str) -> tuple[int, int]:
         """(iteration, how often its constant groups were sampled again before) of training's
         rollouts; (-1, 0) of others."""
-        found = re.fullmatch(rf"{re.escape(self.call(0)[:-4])}(\d+)(?:/again(\d+))?", call)
-        return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
+        match = re.fullmatch(rf"{re.escape(self.call(0)[:-4])}(\d+)(?:/again(\d+))?", call)
+        return (int(match[1]), int(match[2] or 0)) if match else (-1, 0)
 
     def episode_seed(self, call: str, index: int) -> int:
         """The seed of the episode's random stream, the same as in `Lab.rollouts`."""
@@ -175,10 +175,10 @@ class Arrivals:
                     if not line.endswith(b"\n"):
                         break  # an incomplete line: still being written
                     start, number = start + len(line), number + 1
-                    found = parse_line(line, path, number, Stored)
-                    self._indices.setdefault(found.call, set()).add(found.index)
-                    of_call = self._there.setdefault(found.call, {})
-                    of_call.setdefault(found.index, found.trajectory)
+                    stored = parse_line(line, path, number, Stored)
+                    self._indices.setdefault(stored.call, set()).add(stored.index)
+                    of_call = self._there.setdefault(stored.call, {})
+                    of_call.setdefault(stored.index, stored.trajectory)
             self._read[path] = start, number
 
 

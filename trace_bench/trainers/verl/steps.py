@@ -109,8 +109,8 @@ class StepTrainer(PPOTrainerSync):
         """Asks for a group of each task; returns the groups' names."""
         size, prompts = self.spec.trainer.group_size, list[dict[str, Any]]()
         for place, task in enumerate(tasks):
-            prompt, own = self.prompts[task.id], {CALL: call, FIRST: place * size}
-            prompts.append(prompt | {"extra_info": prompt["extra_info"] | own})
+            prompt, episodes = self.prompts[task.id], {CALL: call, FIRST: place * size}
+            prompts.append(prompt | {"extra_info": prompt["extra_info"] | episodes})
         data = collate_fn(prompts)
         data["uid"] = np.array([str(uuid4()) for _ in tasks], dtype=object)
         batch = tu.get_tensordict(data)
@@ -169,21 +169,22 @@ class StepTrainer(PPOTrainerSync):
         and those of episodes of several rows, with the weights of their tokens."""
         batch, spec = super()._compute_advantage(batch, metrics), self.spec
         several = self._several(batch)
-        own = spec.assignment is not None or spec.trainer.algorithm.observations
-        if not (own or several):
+        by_episode = spec.assignment is not None or spec.trainer.algorithm.observations
+        if not (by_episode or several):
             return batch
         fields = ("uid", "response_mask", "rm_scores", "extra_fields", "rollout_is_weights")
         data = rows.taken(batch, *fields)
         nested, every = data["response_mask"], advantages.members(batch.keys)
         mask = nested.to_padded_tensor(padding=0)
-        first = [own[0] for own in every]  # each row has the reward and the credit of its episode
+        # Each row has the reward and the credit of its episode.
+        first = [members[0] for members in every]
         credits = list(data["extra_fields"])
         episodes = [credits[row][CREDIT] for row in first]
         uid = np.array(list(data["uid"]), dtype=object)[first]
         rewards = data["rm_scores"].to_padded_tensor(padding=0).sum(-1)[first]
         there = advantages.joined(mask, every)
-        made = advantages.of_episodes(spec, episodes, rewards, there, uid)
-        values = response_to_nested(advantages.dealt(made, mask, every), nested)
+        of_tokens = advantages.of_episodes(spec, episodes, rewards, there, uid)
+        values = response_to_nested(advantages.dealt(of_tokens, mask, every), nested)
         new = {"advantages": values, "returns": values}
         if several:
             usual = spec.groups * spec.trainer.group_size
@@ -198,9 +199,9 @@ class StepTrainer(PPOTrainerSync):
         """Whether an episode of the batch has several rows."""
         return any(not key.endswith("_0") for key in batch.keys)
 
-    def _balance_batch(self, batch: Any, *given: Any, **named: Any) -> Any:
+    def _balance_batch(self, batch: Any, *arguments: Any, **named: Any) -> Any:
         self._dealt = self._several(batch)
-        return super()._balance_batch(batch, *given, **named)
+        return super()._balance_batch(batch, *arguments, **named)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """With several rows an episode there are as many optimizer steps as without: each has an
@@ -234,9 +235,9 @@ class StepTrainer(PPOTrainerSync):
         padded = data.to_padded_tensor()
         sampler, old = padded["rollout_log_probs"], padded["old_log_probs"]
         sampled = padded["response_mask"].bool()
-        found = mismatch(sampler[sampled], old[sampled])
-        if found is not None:
-            metrics.update(zip(MISMATCH, (found.mean, found.max, found.kl), strict=True))
+        apart = mismatch(sampler[sampled], old[sampled])
+        if apart is not None:
+            metrics.update(zip(MISMATCH, (apart.mean, apart.max, apart.kl), strict=True))
         return batch
 
 
