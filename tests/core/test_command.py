@@ -8,6 +8,7 @@ import pytest
 
 from trace_bench.core.command import SAID
 
+TIER = "model"  # some commands import torch
 COMMANDS = {
     "__main__": "budget=many",
     "check": "limit=none",
