@@ -89,18 +89,23 @@ def save_model(folder: Path, kind: str = "qwen3", seed: int = 0, **changes: Any)
     return folder
 
 
-def save_mixture(folder: Path, seed: int = 0, noise: float = 0.1) -> Path:
-    """The tiny agent as a mixture of experts with untied embeddings (Qwen3-MoE, 3.1M parameters, 2
-    of 4 experts for a token). Each expert is the agent's MLP (sparse upcycling, Komatsuzaki et al.
-    2022, arXiv 2212.05055) and noise of that share of its size, so that the mixture still acts."""
+def save_mixture(
+    folder: Path, seed: int = 0, noise: float = 0.1, dense_folder: Path | None = None
+) -> Path:
+    """The tiny agent (or another model) as a mixture of experts with untied embeddings (Qwen3-MoE,
+    3.1M parameters, 2 of 4 experts for a token). Each expert is the agent's MLP (sparse upcycling,
+    Komatsuzaki et al. 2022, arXiv 2212.05055) and noise of that share of its size, so that the
+    mixture still acts."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig
 
     from trace_bench.tiny import MODEL_FOLDER
 
-    dense: Any = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, dtype=torch.float32)
+    source = dense_folder or MODEL_FOLDER
+    dense: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     sizes = dense.config.to_diff_dict() | {"tie_word_embeddings": False, "norm_topk_prob": True}
-    sizes |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 384}
+    sizes |= {"num_experts": 4, "num_experts_per_tok": 2}
+    sizes |= {"moe_intermediate_size": dense.config.intermediate_size}
     del sizes["model_type"], sizes["architectures"]
     torch.manual_seed(seed)
     model: Any = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**sizes), dtype=torch.float32)
@@ -119,7 +124,7 @@ def save_mixture(folder: Path, seed: int = 0, noise: float = 0.1) -> Path:
             experts.down_proj.normal_(0, noise * float(down.std())).add_(down)
             layer.mlp.gate.weight.normal_(0, 0.5)
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(MODEL_FOLDER).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
     return folder
 
 

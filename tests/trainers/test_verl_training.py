@@ -12,13 +12,12 @@ import torch
 import verl_job as jobs
 from models import save_mixture
 from playing import play
-from thinking import OPENED, AskingSuite
+from thinking import OPENED, AskingSuite, save_thinker
 from verl_world import SAME
 
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.making import Mix, draw
 from trace_bench.policies.engine.lora import read_weights
-from trace_bench.policies.loading import load_tokenizer
 from trace_bench.settings.schema import Settings
 from trace_bench.trainers.course import task_of_group
 from trace_bench.trainers.tree import stretches
@@ -130,10 +129,8 @@ def test_a_mixture_of_experts_that_thinks(paths: None, tmp_path: Path) -> None:
     template drops earlier thoughts; advantages of turns, which verl's rewards do not tell;
     truncated weights; logits that are never whole (as on GPUs: verl's fused kernels, here by
     torch). One step is the local trainer's."""
-    model = save_mixture(tmp_path / "model")
-    tokenizer = load_tokenizer(model)
-    tokenizer.chat_template = OPENED
-    tokenizer.save_pretrained(model)
+    dense = save_thinker(tmp_path / "dense", OPENED)
+    model = save_mixture(tmp_path / "model", dense_folder=dense)
     words = ["env=custom", "env.factory=thinking:AskingSuite", "model=hf", f"model.path={model}"]
     words += ["policy.context=512", "policy.max_turns=6", "policy.max_tokens=24", "budget=64"]
     words += ["trainer.groups=8", "trainer.epochs=1", "trainer.gpus=2", "trainer.restarts=0"]
