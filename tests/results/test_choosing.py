@@ -198,7 +198,7 @@ def test_what_goes_with_the_values_stands_in_the_same_table() -> None:
     one value has several choices, as in a search, these are tables of their own."""
     keys = ["trainer.name", "trainer.algorithm.name"]
     more = {"trainer.name": "local", "trainer.groups": 4, "trainer.epochs": 2}
-    more["trainer.group_size"] = 8
+    more["trainer.algorithm.name"] = "grpo"
     local = again(replace(GRPO, settings={**GRPO.settings, **more}))
     dapo = other(local, trainer__algorithm__name="dapo", trainer__epochs=1, trainer__groups=8)
     without = {k: v for k, v in GRPO.settings.items() if not k.startswith("trainer.")}
@@ -208,6 +208,9 @@ def test_what_goes_with_the_values_stands_in_the_same_table() -> None:
         "grpo, grpo", "grpo, dapo", "grpo, es",
     ]  # fmt: skip
     assert any("trainer.groups 8" in remark for remark in group.remarks)
+    assert len(groups_of([local, dapo])) == 2
+    with pytest.raises(UserError, match=r"trainer.algorithm.name is dapo .* or grpo"):
+        check_comparable([local, dapo])
     assert chosen([local, dapo, es], "trainer.algorithm.name=grpo") == (local,)
     assert chosen([local, dapo, es], "trainer.algorithm.name=dapo,grpo") == (local, dapo)
     longer = other(dapo, trainer__epochs=2)
@@ -527,20 +530,6 @@ def test_success_over_any_setting(tmp_path: Path, capsys: pytest.CaptureFixture[
     ):
         assert main([*given, "--setting", setting]) == 2
         assert re.search(why, capsys.readouterr().err)
-
-
-def test_a_setting_left_at_its_default_is_not_one_that_a_run_lacks() -> None:
-    """Older records name these settings only where they are not the default."""
-    trained = other(GRPO, "", trainer__group_size=8)
-    plain = again(trained)
-    assert len(groups_of([plain, again(other(trained, trainer__algorithm__kl=0.04))])) == 2
-    assert len(groups_of([plain, again(other(trained, policy__thinking=True))])) == 2
-    gspo = again(other(trained, trainer__algorithm__name="gspo"))
-    assert len(groups_of([plain, gspo])) == 2
-    (group,) = groups_of(across([plain, gspo], ["trainer.algorithm.name"]))
-    assert {r.label for r in group.runs} == {"grpo, grpo", "grpo, gspo"}
-    with pytest.raises(UserError, match=r"trainer.algorithm.name is grpo .* or gspo"):
-        check_comparable([plain, gspo])
 
 
 def test_a_trainer_that_logs_a_reward_alone_has_no_curve(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic import SETTINGS, again, record
+from synthetic import SETTINGS, record
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
@@ -20,7 +20,7 @@ from trace_bench.results import captions, figures, search, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import Cell, cells, check_comparable, difference
 from trace_bench.results.figures import single_budget
-from trace_bench.results.folder import read_run
+from trace_bench.results.folder import _options, read_run
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Selection, find
 from trace_bench.results.records import as_line, read_records
@@ -376,34 +376,15 @@ def test_the_comparison_of_two_runs_is_paired_and_names_the_settings() -> None:
         sides(a, replace(b, settings=elsewhere, tasks="u"))
 
 
-def test_equal_settings_are_equal_in_runs_of_all_ages() -> None:
-    """Older runs have the settings of all routes beside each other, and some that are gone."""
-    flat = {
-        "keep_runs": 8,
-        "route": "gate",
-        "route_others": 0.35,
-        "gate_share": 0.15,
-        "gate": "global",
-    }
-    flat |= {"route_top_k": 5, "split": "equal", "pair_share": 0.0, "route_l2": 1e-3}
-    route = {"name": "gate", "others": 0.35, "share": 0.15}
-    nested = {"keep_runs": 8, "route": route}
-    old, new = (
-        again(replace(record("trace", [1.0], seed), method_settings=own))
-        for seed, own in enumerate((flat, nested))
-    )
-    assert old.method_settings == new.method_settings
-    last = again(
-        replace(new, method_settings={**nested, "route": {**route, "l2": 1e-3, "examples": 256}})
-    )
-    assert last.method_settings == new.method_settings
-    other = again(
-        replace(new, method_settings={**nested, "route": {"name": "zero_shot", "share": 0.0}})
-    )
-    (group,) = groups_of([old, new, replace(other, fingerprint="other")])
+def test_what_a_name_chooses_stands_beside_it() -> None:
+    route = {"name": "gate", "others": 0.35}
+    options = _options({"name": "trace", "keep_runs": 8, "route": route})
+    assert options == {"keep_runs": 8, "route": "gate", "route.others": 0.35}
+    gate = replace(record("trace", [1.0]), method_settings=options)
+    other = {**options, "route": "zero_shot"}
+    more = [replace(gate, seed=1), replace(gate, method_settings=other, fingerprint="other")]
+    (group,) = groups_of([gate, *more])
     assert [r.label for r in group.runs] == ["trace", "trace", "trace, route zero_shot"]
-    apart = again(replace(old, method_settings={**flat, "pair_share": 0.25}))
-    assert apart.method_settings["pair_share"] == 0.25
 
 
 def test_runs_of_environments_with_other_code_are_not_paired() -> None:

@@ -21,6 +21,8 @@ ByName = Mapping[Name, Amount]
 Plain = Mapping[str, Any]
 SPARSE = {"sparse": True}
 SHOWN = ("model", "temperature", "seed")  # of a role that a model plays
+GRPO = "grpo"
+"""The algorithm of every method that trains, unless another is set."""
 
 # Aliases count each time: a few lines of them may stand for billions.
 LIMITS = Limits(2**20, depth=50, items=100_000)
@@ -260,6 +262,7 @@ class Summary(Compared):
     accounting: Literal["strict", "paper"] = "strict"
     policy: str = ""
     model: str = ""
+    algorithm: Name = ""  # that trained; "" where nothing was trained
     parameters: Amount | None = None
     experiment: str | None = None
     rehearsal: bool = False
@@ -289,6 +292,11 @@ class Summary(Compared):
     hashes: Mapping[str, str | None]
 
     @property
+    def titled(self) -> str:
+        """The method, with an algorithm that is not its own."""
+        return titled(self.method, self.algorithm)
+
+    @property
     def world(self) -> str:
         """Its environment and suite, as the settings name them."""
         return "/".join(name for name in (self.env, self.suite) if name)
@@ -307,6 +315,11 @@ class Summary(Compared):
     def lost(self) -> int:
         """How many held-out episodes were lost; 0 for summaries without a health."""
         return 0 if self.health is None else sum(self.health.evaluation.lost.values())
+
+
+def titled(method: str, algorithm: str) -> str:
+    """What tables call a method that the algorithm has trained ("": none has)."""
+    return method if algorithm in ("", GRPO) else f"{method}, {algorithm}"
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -349,10 +362,10 @@ def read_summary(folder: Path) -> Summary | None:
     if not path.exists():
         return None
     try:
-        found = decode(read_bytes(path), Summary)
+        summary = decode(read_bytes(path), Summary)
     except Unreadable as error:
         raise UserError(f"{path} is damaged ({error}). {REPAIRS[SUMMARY]}") from error
-    return found if found.complete else None
+    return summary if summary.complete else None
 
 
 def facts(about: Mapping[str, Any], played: Mapping[str, Mapping[str, Any]]) -> str:

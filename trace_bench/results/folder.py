@@ -60,7 +60,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Run:
         **{name: told[name] for name in AS_THEY_ARE},
         "settings": settings,
         "source": source,
-        "method_settings": {k: v for k, v in config["method"].items() if k != "name"},
+        "method_settings": _options(config["method"]),
         "tasks": hashlib.sha256("\n".join(tasks).encode()).hexdigest()[:16],
         "success": _per_task(final, tasks),
         "base": _per_task(counted(lines["base"], rule), tasks),
@@ -85,6 +85,18 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Run:
         "worlds": _worlds(summary, tasks),
     }
     return replace(run_of(data), folder=folder)
+
+
+def _options(method: Mapping[str, Any]) -> dict[str, Any]:
+    """The method's settings; what is chosen by a name stands beside it: {"route": "soft",
+    "route.others": 0.35}."""
+    options: dict[str, Any] = {}
+    for key, value in method.items():
+        if isinstance(value, Mapping) and "name" in value:
+            options |= {key if k == "name" else f"{key}.{k}": v for k, v in value.items()}
+        elif key != "name":
+            options[key] = value
+    return options
 
 
 def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:

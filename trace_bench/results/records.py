@@ -15,7 +15,6 @@ from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import Began, Commit, Routing
 from trace_bench.core.types import CHARGED, Amount, Name
-from trace_bench.results.older import today
 from trace_bench.results.rules import BY_KIND, RULES
 from trace_bench.results.run import FORMAT, Run
 
@@ -65,7 +64,7 @@ def as_line(run: Run) -> str:
 def run_of(data: Mapping[str, Any]) -> Run:
     """The run that plain data hold, which strangers may have made; behind this check no table or
     figure needs to look again. Raises one of `DAMAGE`."""
-    run = convert(today(data), Run)
+    run = convert(data, Run)
     json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
     shaped([run.drops], dict[str, Amount | dict[Name, Amount]], "drops")
     for name, kind in (("beginning", Began), ("routing", Routing), ("git", Commit)):

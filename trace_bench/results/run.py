@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from trace_bench.core.summary import GRPO, titled
 from trace_bench.core.types import Amount, Figure, Meta, Name, Share, charged
 
 FORMAT = 1
-GRPO = "grpo"
-"""The algorithm of every method that trains, unless another is set."""
 TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
 """Settings that choose the tasks which a method has."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
@@ -76,10 +75,9 @@ class Run:
     @property
     def titled(self) -> str:
         """The method with an algorithm that is not its own, and with what tables must say."""
-        algorithm = self.settings.get("trainer.algorithm.name", GRPO)
-        if algorithm == GRPO or not self.rollouts.get("training"):
-            return self.marked
-        return f"{self.marked}, {algorithm}"
+        trained = self.rollouts.get("training")
+        algorithm = self.settings.get("trainer.algorithm.name", GRPO) if trained else ""
+        return titled(self.marked, algorithm)
 
     @property
     def label(self) -> str:

@@ -20,7 +20,7 @@ from trace_bench.core.beginning import read_agent
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
-from trace_bench.core.summary import Summary, read_summary
+from trace_bench.core.summary import Summary, read_summary, titled
 from trace_bench.core.types import AgentSpec, Outcome, Stored, Trajectory, to_json
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.folder import read_run
@@ -77,6 +77,11 @@ class Result:
         return f"<pre>{html.escape(self.table)}</pre>"
 
     @property
+    def method(self) -> str:
+        """What tables call it: with an algorithm that is not its own."""
+        return titled(self.summary["method"], self.summary["algorithm"])
+
+    @property
     def rollouts(self) -> Mapping[str, int]:
         """Number of episodes by purpose. `evaluation` is never charged to the budget."""
         return dict(self.summary["rollouts"])
@@ -95,7 +100,7 @@ class Result:
     def __repr__(self) -> str:
         success = self.score["success"]
         figure = "no score" if success is None else f"success {success:.3f}"
-        return f"Result({self.summary['method']}, {figure}, {str(self.folder)!r})"
+        return f"Result({self.method}, {figure}, {str(self.folder)!r})"
 
 
 @dataclass(frozen=True)
@@ -113,10 +118,12 @@ class Comparison:
     tasks: Mapping[str, float]
 
     def __str__(self) -> str:
-        one, two = self.a.summary, self.b.summary
-        names = [f"{s['method']}, {s['budget']} rollouts, seed {s['seed']}" for s in (one, two)]
+        one, two = (
+            f"{r.method}, {r.summary['budget']} rollouts, seed {r.summary['seed']}"
+            for r in (self.a, self.b)
+        )
         return (
-            f"{names[0]} against {names[1]}: {self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}] "
+            f"{one} against {two}: {self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}] "
             f"on {len(self.tasks)} tasks, p {p_value(self.p_value)}"
         )
 

@@ -77,7 +77,7 @@ def _short(share: float, sign: str = "") -> str:
 def closing(summary: Summary, columns: int = WIDE) -> str:
     """The closing output of a finished run from its summary alone. `columns`: of the terminal."""
     title = (
-        f"{summary.method} on {summary.suite_name or summary.world}, split {summary.split} "
+        f"{summary.titled} on {summary.suite_name or summary.world}, split {summary.split} "
         f"({summary.score.n} tasks, protocol "
         f"{summary.protocol}), seed {summary.seed}, {summary.spent} of "
         f"{summary.budget} rollouts"
@@ -151,7 +151,7 @@ def _beginning(beginning: Began, spent: int) -> str:
 
 
 def _agents(run: Summary, figures: Compared) -> str:
-    agents = {"base": figures.base_score, **({run.method: figures.score} if run.learns else {})}
+    agents = {"base": figures.base_score, **({run.titled: figures.score} if run.learns else {})}
     return ", ".join(f"{name} {_figure(s.success)}" for name, s in agents.items())
 
 

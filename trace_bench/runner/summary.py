@@ -27,6 +27,7 @@ from trace_bench.core.summary import (
     Summary,
     TrainedApart,
     TrainingSuite,
+    titled,
 )
 from trace_bench.core.types import AgentSpec, Outcome, to_json
 from trace_bench.llm.roles import IN_EPISODES, cost_per_item
@@ -61,12 +62,13 @@ def summarize(
     routed, validated = evaluation.routed, evaluation.validated
     weights = None if parts["policy"].declared.scripted else model_path(settings, parts)
     # The scripted bounds may lack a score.
-    agents = {name: own for name, own in evaluation.outcomes.items() if name not in FLOORS}
-    unscored = [name for name, own in agents.items() if all(o.lost for o in own)]
+    agents = {name: some for name, some in evaluation.outcomes.items() if name not in FLOORS}
+    unscored = [name for name, some in agents.items() if all(o.lost for o in some)]
+    method, algorithm = parts["method"].label, _algorithm(bench, lab)
     return Summary(
         complete=not unscored,
         unscored=tuple(unscored),
-        method=parts["method"].label,
+        method=method,
         learns=plan.learns,
         marks=tuple(plan.marks),
         env=parts["env"].label,
@@ -85,6 +87,7 @@ def summarize(
         accounting=settings.accounting,
         policy=parts["policy"].label,
         model=settings.model.name,
+        algorithm=algorithm,
         parameters=None if weights is None else weights_count(weights),
         experiment=settings.experiment,
         rehearsal=settings.rehearsal,
@@ -99,7 +102,7 @@ def summarize(
         **_scores(final, base),
         without_known_bad=_without_known_bad(bench, final, base),
         worlds=_by_world(bench, final, base),
-        table=_rows(bench, evaluation, agent, yardsticks),
+        table=_rows(bench, titled(method, algorithm), evaluation, agent, yardsticks),
         routing=None if routed is None else routed.figures,
         routing_dev=None if validated is None else validated.figures,
         llm=_costs(bench, evaluation, lab),
@@ -121,6 +124,12 @@ def summarize(
         fingerprint=place.fingerprint,
         hashes={name: file_hash(place.folder / name) for name in HASHED},
     )
+
+
+def _algorithm(bench: Bench, lab: RunLab) -> str:
+    """Which algorithm trained; "" without a rollout of training, and for a trainer without one."""
+    algorithm = bench.parts["trainer"].options.get("algorithm")
+    return algorithm["name"] if algorithm and lab.ledger.by_purpose().get("training") else ""
 
 
 def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:
@@ -147,7 +156,7 @@ def _without_known_bad(
 ) -> Compared | None:
     """The scores once more without the tasks whose scoring is known to be wrong."""
     bad = {t.id for t in bench.held_out if t.data.get("known_bad")}
-    final, base = ([o for o in found if o.task not in bad] for found in (final, base))
+    final, base = ([o for o in some if o.task not in bad] for some in (final, base))
     if not bad or not base:
         return None
     return Compared(tasks=tuple(sorted(bad)), **_scores(final, base))
@@ -158,32 +167,33 @@ def _by_world(
 ) -> dict[str, Compared]:
     """The scores in each of several worlds; {} where there is one."""
     key = bench.parts["env"].declared.world_key
-    found = {t.id: str(t.data.get(key)) for t in bench.held_out} if key else {}
+    world_of = {t.id: str(t.data.get(key)) for t in bench.held_out} if key else {}
     worlds = {}
-    for world in dict.fromkeys(found.values()):
-        one, two = ([o for o in own if found.get(o.task) == world] for own in (final, base))
-        own_tasks = tuple(sorted(task for task in found if found[task] == world))
-        worlds[world] = Compared(**_scores(one, two), tasks=own_tasks)
+    for world in dict.fromkeys(world_of.values()):
+        there = ([o for o in some if world_of.get(o.task) == world] for some in (final, base))
+        tasks = tuple(sorted(task for task in world_of if world_of[task] == world))
+        worlds[world] = Compared(**_scores(*there), tasks=tasks)
     return worlds
 
 
 def _rows(
     bench: Bench,
+    title: str,
     evaluation: Evaluation,
     agent: AgentSpec,
     yardsticks: Mapping[str, TrainedApart],
 ) -> tuple[AgentRow, ...]:
-    """The closing table: base and method first, then what bounds them."""
+    """The closing table: base and the method, by its `title`, then what bounds them."""
     outcomes, routed = evaluation.outcomes, evaluation.routed
     base = outcomes["base"]
     rows = [row("base", base, None)]
     if bench.plan.learns or agent.version != base[0].version:
-        rows.append(row(bench.parts["method"].label, outcomes["final"], base))
+        rows.append(row(title, outcomes["final"], base))
     if routed is not None:
         rows.append(row("oracle route", routed.oracle, base))
         rows.append(row(f"only {routed.figures.single}", routed.single_outcomes, base))
-    for name, found in yardsticks.items():
-        rows.append(row(found.title, outcomes[name], base))
+    for name, yardstick in yardsticks.items():
+        rows.append(row(yardstick.title, outcomes[name], base))
     there = [name for name in ROW_NAMES if name in outcomes]
     rows += [row(ROW_NAMES[name], outcomes[name], base) for name in there]
     return tuple(row for row in rows if row is not None)
@@ -202,13 +212,13 @@ def selected_capabilities(folder: Path) -> tuple[str, ...] | None:
 
 def versions() -> dict[str, str | None]:
     """Versions of the packages that compute the results; None for one that is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    version_of: dict[str, str | None] = {"python": platform.python_version()}
     for name in VERSIONS:
         try:
-            found[name] = metadata.version(name)
+            version_of[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            version_of[name] = None
+    return version_of
 
 
 def machine() -> dict[str, Any]:
@@ -217,11 +227,11 @@ def machine() -> dict[str, Any]:
     cpus = Path("/proc/cpuinfo")  # of Linux
     named = re.search(r"model name\s*:\s*(.+)", cpus.read_text() if cpus.exists() else "")
     processor = named[1] if named else platform.processor() or platform.machine()
-    found: dict[str, Any] = {"processor": processor}
+    kind: dict[str, Any] = {"processor": processor}
     if (torch := sys.modules.get("torch")) is not None:
-        found["kernels"] = torch.backends.cpu.get_cpu_capability()
-        found["threads"] = torch.get_num_threads()
-    return found
+        kind["kernels"] = torch.backends.cpu.get_cpu_capability()
+        kind["threads"] = torch.get_num_threads()
+    return kind
 
 
 def git_state() -> Commit | None:
