@@ -9,6 +9,7 @@ import pytest
 from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Purpose
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport
@@ -150,8 +151,8 @@ def test_defective_tasks_are_refused_and_named() -> None:
 
 
 def test_a_suite_without_a_generator_is_refused() -> None:
-    class Plain:
+    class Plain(Suite):
         name, variant = "plain", "none"
 
     with pytest.raises(UserError, match="plain/none"):
-        generator(Plain())  # type: ignore[arg-type]
+        generator(Plain())
