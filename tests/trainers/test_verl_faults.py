@@ -119,7 +119,7 @@ def test_a_job_goes_on_after_every_kind_of_loss(tmp_path: Path) -> None:
     finally:
         second.kill()
         second.wait()
-    _, alive = psutil.wait_procs(beneath, timeout=60)  # a machine may be busy
+    _, alive = psutil.wait_procs(beneath, timeout=240)  # a machine may be busy
     assert not alive, [_title(p) for p in alive]
 
     job.outage.unlink()
