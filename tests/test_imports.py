@@ -44,6 +44,7 @@ OTHER_THINGS = {  # of the same name as a part
     ("runner/report", "base"),  # the row of the base agent
     ("results/records", "base"),  # and its key in a record
     ("envs/toolsandbox_official/suite", "base"),  # a split
+    ("core/summary", "grpo"),  # the algorithm that tables leave unsaid
 }
 HEAVY = {"torch", "transformers", "peft"}
 

@@ -137,24 +137,6 @@ def test_a_score_with_milestones_needs_no_suite_to_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "milestones",
-    [
-        [{"score": 1.0, "message": 2}, {"score": 0.0, "message": None}],
-        {"0": [2, 1.0], "1": [3, 0.0]},
-    ],
-    ids=["embedded", "official"],
-)
-def test_runs_from_before_milestones_had_a_type_are_readable(milestones: Any) -> None:
-    """They had lists in the details, or numbers to pairs."""
-    details = {"milestones": milestones, "minefields": [{"score": 0.0, "message": None}]}
-    text = render(stored({"similarity": 0.5, "success": False, "details": details}), {})
-    lines = [line.strip() for line in text.splitlines()]
-    assert "milestone 0: HIT 1.00 at message 2" in lines
-    assert "milestone 1: missed 0.00 at nowhere" in lines
-    assert "minefield 0: avoided 0.00 at nowhere" in lines
-
-
-@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["test/9999"], "no episode of a task 'test/9999'"),

@@ -34,7 +34,7 @@ from trace_bench.core.store import (
 from trace_bench.core.text import file_name
 from trace_bench.core.types import Message, Outcome, Trajectory, grouped
 from trace_bench.results.folder import finished, read_run
-from trace_bench.results.records import DAMAGE
+from trace_bench.results.places import damage
 from trace_bench.results.run import Run
 from trace_bench.results.statistics import mean, task_means
 from trace_bench.results.stored import HELD_OUT, Episode, episodes
@@ -55,16 +55,12 @@ Sample = dict[str, Any]
 def export(folder: Path, out: Path) -> list[Path]:
     """Writes the logs of a finished run to the folder `out`, which has this name when all are in
     it; its files. Raises UserError, also for a run that is unfinished, edited or damaged."""
-    try:
+    with damage(folder):
         run = read_run(folder)  # finished, unedited, and within its budget
         _check_files(folder)
         with whole(out) as building:
             building.mkdir()
             write(run, folder, building)
-    except DAMAGE as error:
-        raise UserError(
-            f"{shown(folder)}: damaged ({type(error).__name__}: {str(error)[:200]})"
-        ) from error
     return sorted(p for p in out.rglob("*") if p.is_file())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +62,23 @@ def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[Run]:
         return
     for folder in _folders(place, skipped):
         try:
-            yield read_run(folder, rule or DEFAULT)
+            with damage(folder):
+                run = read_run(folder, rule or DEFAULT)
+            yield run
         except UserError as error:
             skipped.append(str(error))
-        except DAMAGE as error:
-            skipped.append(f"{folder}: damaged ({type(error).__name__}: {str(error)[:200]})")
+
+
+@contextmanager
+def damage(folder: Path) -> Iterator[None]:
+    """What goes wrong in the block, by what the folder holds, is a UserError that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{shown(folder)} cannot be read: {reason(error)}.") from error
+    except DAMAGE as error:
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise UserError(f"{shown(folder)}: damaged ({why})") from error
 
 
 def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
