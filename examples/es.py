@@ -29,6 +29,7 @@ class Evolution(tb.Trainer):
         rank: int = 16, alpha: float = 32.0,
     ) -> None:  # fmt: skip
         self.pairs, self.tasks, self.sigma, self.step = pairs, tasks, sigma, step
+        self.rank = rank
         self.lora = {"rank": rank, "alpha": alpha, "target_modules": LINEAR}
 
     def plan_training(self, rollouts: int, name: str, points: object) -> str | None:
@@ -40,7 +41,7 @@ class Evolution(tb.Trainer):
         return "the learning goes by whole iterations"
 
     def train(self, job: tb.TrainingJob, lab: tb.Lab) -> tb.AgentSpec:
-        mean = fresh(job.agent.model, LINEAR, int(self.lora["rank"]), job.seed)
+        mean = fresh(job.agent.model, LINEAR, self.rank, job.seed)
         folder, agent = lab.folder / "adapters" / job.name, job.agent
         members, spent, iteration = 2 * self.pairs, 0, 0
         while count := min(self.tasks, (job.rollouts - spent) // members):

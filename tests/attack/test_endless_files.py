@@ -95,14 +95,16 @@ def test_what_never_ends_is_refused_at_once(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     imported()
+
+    def stopped() -> None:
+        signal.alarm(60)
+
     for number, (named, (read, name)) in enumerate(READERS.items()):
         path = tmp_path / str(number) / "a/b/c/d/e" / name
         path.parent.mkdir(parents=True)
         os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
         (tmp_path / f"reads_{kind}_{number}.py").write_text(PROGRAM.format(read=read))
-        code, said = forked(
-            f"reads_{kind}_{number}", str(path), prepare=lambda: signal.alarm(60) and None
-        )
+        code, said = forked(f"reads_{kind}_{number}", str(path), prepare=stopped)
         assert code == 0, f"{named}: {said[-800:]}"
         words = ("no plain file", "has no", "nor a .gguf file")
         assert path.name in said and any(word in said for word in words), f"{named}: {said}"

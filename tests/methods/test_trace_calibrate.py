@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from toy import ToySuite
 from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Purpose
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport
@@ -151,7 +151,7 @@ def test_defective_tasks_are_refused_and_named() -> None:
 
 
 def test_a_suite_without_a_generator_is_refused() -> None:
-    class Plain(Suite):
+    class Plain(ToySuite):
         name, variant = "plain", "none"
 
     with pytest.raises(UserError, match="plain/none"):

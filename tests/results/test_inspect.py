@@ -84,9 +84,10 @@ def test_a_lost_episode_is_an_error_and_no_score(run: Path, tmp_path: Path) -> N
     lost = _changed(first, score=None, failure={"boundary": "sandbox", "error": "gone"})
     sample = _sample(lost, {})
     assert "scores" not in sample and sample["error"]["message"] == "sandbox: gone"
-    found = _figures("success", [_sample(first, {}), sample])
-    assert found["metrics"]["mean"]["value"] == float(first.trajectory.score.success)
-    assert (found["scored_samples"], found["unscored_samples"]) == (1, 1)
+    figures = _figures("success", [_sample(first, {}), sample])
+    score = first.trajectory.score
+    assert score and figures["metrics"]["mean"]["value"] == float(score.success)
+    assert (figures["scored_samples"], figures["unscored_samples"]) == (1, 1)
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", "null", ""])

@@ -91,7 +91,7 @@ def test_the_same_job_twice_is_the_same_job(model, tmp_path) -> None:
     assert everything(tmp_path / "c")[name] != everything(tmp_path / "a")[name]
 
 
-def test_a_finished_job_is_answered_from_disk(model, tmp_path) -> None:
+def test_a_finished_job_is_answered_from_disk(model, tmp_path, monkeypatch) -> None:
     agent, _ = train(tmp_path, model, 36)
     before = everything(tmp_path)
     lab = make_lab(tmp_path, model, 36)
@@ -99,7 +99,7 @@ def test_a_finished_job_is_answered_from_disk(model, tmp_path) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("the model is not needed")
 
-    lab.trainer.learner = refuse  # type: ignore[attr-defined]
+    monkeypatch.setattr(lab.trainer, "learner", refuse)
     assert lab.trainer.train(job(model, 36), lab) == agent
     assert lab.budget_left() == 0
     lab.close()

@@ -158,8 +158,8 @@ class Forward:
         status = answer.status_code
         if status == 200 and isinstance(said, dict):
             return said
-        error = said.get("error", said) if isinstance(said, dict) else said
-        fields = error if isinstance(error, dict) else {"message": error}
+        refusal = said.get("error", said) if isinstance(said, dict) else said
+        fields = refusal if isinstance(refusal, dict) else {"message": refusal}
         code = fields.get("code")
         raise Refused(
             status if status in (400, 413, 422, 429, 503) else 502,

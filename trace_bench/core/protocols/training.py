@@ -61,7 +61,7 @@ class Trainer(Part):
     machine even if servers generate the turns. `settings`: with a `learner`, those of a
     `trainers.algorithms.Recipe`."""
 
-    settings: Any
+    settings: Any = None
     weights_here: bool = False
 
     @abstractmethod
