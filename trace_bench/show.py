@@ -132,7 +132,7 @@ def _filters(
 ) -> Iterator[tuple[str, Callable[[Stored], bool], Sequence[str]]]:
     """Of each filter: the option, what passes it, and what there is to choose from."""
     if agent is not None:
-        calls = (agent, f"evaluation/{agent}")
+        calls: tuple[str, ...] = (agent, f"evaluation/{agent}")
         if not any(e.call.startswith(calls) for e in episodes):
             calls += (f"evaluation/{same_agents(options.run).get(agent)}",)
         yield f"--agent {agent}", lambda e: e.call.startswith(calls), _calls(episodes)
