@@ -17,7 +17,7 @@ from trace_bench.trainers.verl.spec import JobSpec
 
 TOKEN = "HF_TOKEN"  # the hub's, which other machines must have themselves
 _PATIENCE = 5.0  # seconds for a connection
-_ANSWER = 120.0  # seconds for a machine
+_ANSWER = 300.0  # seconds for a machine, whose first process imports for a while
 _JOINED = 120.0  # seconds until all have joined the cluster
 
 
