@@ -40,25 +40,25 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--follow", action="store_true", help=text)
     text = "how often, with --follow (5)"
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help=text)
-    given = parser.parse_args(arguments)
-    if not 0 <= given.limit_mb <= MOST_MB:
+    options = parser.parse_args(arguments)
+    if not 0 <= options.limit_mb <= MOST_MB:
         raise UserError(
-            f"--limit-mb {given.limit_mb:g} is not allowed; allowed: a number from 0 to {MOST_MB}. "
-            "Change `--limit-mb`."
+            f"--limit-mb {options.limit_mb:g} is not allowed; allowed: a number from 0 to "
+            f"{MOST_MB}. Change `--limit-mb`."
         )
-    if given.follow:
-        if len(given.places) > 1 or not 0.1 <= given.every <= 3600:
+    if options.follow:
+        if len(options.places) > 1 or not 0.1 <= options.every <= 3600:
             raise UserError("--follow shows one RUN, every 0.1 to 3600 seconds.")
-        print(f"{given.out} shows the run while it goes on; Ctrl-C ends that", flush=True)
-        follow(given.places[0], given.out, given.every)
-    found, skipped = find(given.places)
+        print(f"{options.out} shows the run while it goes on; Ctrl-C ends that", flush=True)
+        follow(options.places[0], options.out, options.every)
+    runs, skipped = find(options.places)
     for text in skipped:
         print(visible(f"skipped: {text}"), file=sys.stderr)
-    html, left_out = build(found, skipped, int(given.limit_mb * 1e6), given.plotly)
-    write_text(given.out, html)
+    html, left_out = build(runs, skipped, int(options.limit_mb * 1e6), options.plotly)
+    write_text(options.out, html)
     for text in left_out:
         print(visible(f"left out: {text}"), file=sys.stderr)
-    print(f"{given.out} ({len(html) / 1e6:.1f} MB, {len(found)} runs)")
+    print(f"{options.out} ({len(html) / 1e6:.1f} MB, {len(runs)} runs)")
     return 0
 
 

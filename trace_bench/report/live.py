@@ -105,10 +105,10 @@ def _saying(said: list[str]) -> Iterator[None]:
 
 def _read(path: Path, kind: type[T], said: list[str]) -> list[T]:
     """The lines before a damaged one."""
-    found: list[T] = []
+    values: list[T] = []
     with _saying(said):
-        found.extend(each_line(path, kind))
-    return found
+        values.extend(each_line(path, kind))
+    return values
 
 
 def _phase(folder: Path) -> str:
@@ -128,16 +128,16 @@ def _phase(folder: Path) -> str:
 
 def _latest(path: Path, kind: type[T], count: int) -> list[T]:
     """The last lines at the end of a file that are whole and can be read, the last one first."""
-    found: list[T] = []
+    values: list[T] = []
     with suppress(UserError, OSError), plain_file(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL))
         for line in reversed(file.read().split(b"\n")[:-1]):
             with suppress(Unreadable):
-                found.append(decode(line, kind))
-            if len(found) == count:
+                values.append(decode(line, kind))
+            if len(values) == count:
                 break
-    return found
+    return values
 
 
 def _last(lines: Iterable[Outcome]) -> Iterable[Outcome]:
@@ -150,9 +150,9 @@ def _by(lines: Iterable[Any], key: Any) -> list[tuple[Any, ...]]:
     rows = []
     for name, some in grouped(lines, key).items():
         scores = [o.score if isinstance(o, Outcome) else o for o in some]
-        known = [s for s in scores if s is not None and s.similarity is not None]
-        columns = [[s.success for s in known], [s.similarity for s in known]]
-        rows.append((name, len(some), *(mean(own) if own else None for own in columns)))
+        figures = [s for s in scores if s is not None and s.similarity is not None]
+        columns = [[s.success for s in figures], [s.similarity for s in figures]]
+        rows.append((name, len(some), *(mean(column) if column else None for column in columns)))
     return rows
 
 
@@ -169,8 +169,8 @@ def _training(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for name in ("reward", "loss"):
         yield _chart(name, [row.get(name) for row in rows])
     names = ("adapter", "iteration", "step", "reward", "success", "loss", "kl")
-    shown = [name for name in names if any(name in row for row in rows)]
-    yield _table(shown, [[row.get(name) for name in shown] for row in rows[-12:]])
+    columns = [name for name in names if any(name in row for row in rows)]
+    yield _table(columns, [[row.get(name) for name in columns] for row in rows[-12:]])
 
 
 def _talks(folder: Path) -> Iterator[str]:
@@ -203,12 +203,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _chart(name: str, values: Sequence[Any]) -> str:
     """A line through the values that are finite numbers; nothing for fewer than two."""
-    found = [v for v in values if isinstance(v, int | float) and math.isfinite(v)]
-    if len(found) < 2:
+    points = [v for v in values if isinstance(v, int | float) and math.isfinite(v)]
+    if len(points) < 2:
         return ""
-    low, high = min(found), max(found)
-    step, scale = 100 / (len(found) - 1), 36 / ((high - low) or 1)
-    line = " ".join(f"{i * step:.2f},{38 - (v - low) * scale:.2f}" for i, v in enumerate(found))
+    low, high = min(points), max(points)
+    step, scale = 100 / (len(points) - 1), 36 / ((high - low) or 1)
+    line = " ".join(f"{i * step:.2f},{38 - (v - low) * scale:.2f}" for i, v in enumerate(points))
     return (
         f"<p>{name}, {low:.4g} to {high:.4g}</p>"
         '<svg viewBox="0 0 100 40" preserveAspectRatio="none"><polyline fill="none" stroke="#36c" '

@@ -162,10 +162,10 @@ def _packed(data: bytes) -> str:
 
 
 def _page(title: str, blocks: Mapping[str, str]) -> str:
-    own = resources.files(__name__)
+    files = resources.files(__name__)
 
     def text(name: str) -> str:
-        return (own / name).read_text(encoding="utf-8")
+        return (files / name).read_text(encoding="utf-8")
 
     def module(name: str) -> str:
         code = base64.b64encode(text(f"{name}.js").encode()).decode()
@@ -278,5 +278,5 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _score(score: Score | None) -> dict[str, Any] | None:
-    shown = ("success", "similarity", "milestones", "minefields")
-    return None if score is None else {name: to_json(getattr(score, name)) for name in shown}
+    names = ("success", "similarity", "milestones", "minefields")
+    return None if score is None else {name: to_json(getattr(score, name)) for name in names}
