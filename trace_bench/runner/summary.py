@@ -129,7 +129,7 @@ def summarize(
 def _algorithm(bench: Bench, lab: RunLab) -> str:
     """Which algorithm trained; "" without a rollout of training, and for a trainer without one."""
     algorithm = bench.parts["trainer"].options.get("algorithm")
-    return algorithm["name"] if algorithm and lab.ledger.by_purpose().get("training") else ""
+    return str(algorithm["name"]) if algorithm and lab.ledger.by_purpose().get("training") else ""
 
 
 def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:
