@@ -28,7 +28,7 @@ def inside(task: tb.Task) -> tuple[tb.Suite, tb.Task]:
     return suite, replace(task, env=suite.name)
 
 
-class Either(tb.Solves):
+class Either(tb.Env):
     """One episode after the other, each in the world of its task."""
 
     def reset(self, task: tb.Task) -> tb.Step:
@@ -46,8 +46,8 @@ class Either(tb.Solves):
         return list(self.env.solution())
 
 
-class Suite(tb.HasReference):
-    name, variant, forks, world_key = "together", "babyai-lakes", True, "world"
+class Suite(tb.Suite):
+    name, variant, world_key = "together", "babyai-lakes", "world"
 
     def __init__(self, learn: tuple[str, ...] = ("babyai", "lakes")) -> None:
         if not learn or not {*learn} <= {*WORLDS}:

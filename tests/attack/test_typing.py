@@ -148,7 +148,7 @@ RUNS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "a late checkpoint": (["checkpoints=[9,700]"], ["[700]", "0 to 640", "`checkpoints`"]),
     "too many tasks": (["method=grpo", "env.train_tasks=9999"], ["9999", "1 to 64"]),
     "a factory of something else": (
-        ["env=custom", "env.factory=no_suite:Empty"], ["is no Suite", "splits", "env.factory"],
+        ["env=custom", "env.factory=no_suite:Empty"], ["is no Suite", "inherit", "env.factory"],
     ),
     "a run folder that is a file": ([*QUICK, "run_dir=plain.txt"], ["plain.txt", "`run_dir`"]),
     "a run folder below a file": (

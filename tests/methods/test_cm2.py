@@ -50,7 +50,7 @@ def test_a_run_with_another_trainer_is_refused_at_its_start(
     assert main(["method=cm2", *given]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1, said
-    assert "needs `Trainer.check_assignment` (check_assignment) of the setting `trainer`" in said
+    assert "needs `Trainer.check_assignment` of the setting `trainer`" in said
     assert "train on the similarity instead" in said
     assert not list(tmp_path.rglob("ledger.jsonl"))
 

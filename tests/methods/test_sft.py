@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from toy import ToySuite, toy_task
+from trace_lab import ScriptedTrainer
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun, RunContext, Suite
@@ -215,7 +216,7 @@ def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: A
 
 def test_another_trainer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Set `trainer` to local"):
-        sft().fit(BASE, [], lab(tmp_path, object()))
+        sft().fit(BASE, [], lab(tmp_path, ScriptedTrainer()))
 
 
 def test_in_another_world_the_training_tasks_are_solved_and_mistakes_not_learned(

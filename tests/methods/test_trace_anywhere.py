@@ -285,7 +285,7 @@ def test_what_a_suite_lacks_is_refused_before_anything_is_played(
         method.fit(BASE, suite.tasks("train"), lab)
     assert lab.calls == []
     needs = method.plan(PlannedRun(300, 16, lab.trainer)).needs
-    lacking = [n for n in needs if n.group == "env" and not isinstance(suite, n.ability)]
+    lacking = [n for n in needs if n.group == "env" and not suite.has(n.ability)]
     assert lacking and all(n.hint for n in lacking)
 
 

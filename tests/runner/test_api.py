@@ -257,9 +257,9 @@ def test_lists_and_mappings_arrive_as_they_are() -> None:
 def test_errors_of_python_alone() -> None:
     with pytest.raises(UserError, match="given both `suite` and `env`"):
         trace_bench.run(suite=EmbeddedSuite(), env="toolsandbox")
-    with pytest.raises(UserError, match="gives object, which is no Suite: it has no name"):
+    with pytest.raises(UserError, match="gives object, which is no Suite: its class must inherit"):
         trace_bench.run(suite=object())
-    with pytest.raises(UserError, match="gives int, which is no Method: it has no fit"):
+    with pytest.raises(UserError, match="gives int, which is no Method: its class must inherit"):
         trace_bench.run(method=3)
     with pytest.raises(UserError, match=r"dry_run=true prints .*Leave `dry_run` out"):
         trace_bench.run(**QUICK, dry_run=True)

@@ -51,9 +51,9 @@ def test_every_experiment_is_cut_down(name: str, tmp_path: Path) -> None:
             assert shape is not None and shape.hidden == hidden
 
 
-def test_only_a_rehearsal_has_it_in_its_identity() -> None:
+def test_a_rehearsal_says_so_in_its_identity() -> None:
     settings = compose([])
-    assert "rehearsal" not in identity(settings, parts_of(settings))
+    assert identity(settings, parts_of(settings))["rehearsal"] is False
     marked = compose(["rehearsal=true"])
     assert identity(marked, parts_of(marked))["rehearsal"] is True
 

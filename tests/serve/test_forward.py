@@ -92,7 +92,7 @@ def test_each_conversation_goes_to_its_adapter(tmp_path: Path) -> None:
         answer = ask(served, seed=3, stop="x", tools=tools).json()
         assert answer["model"] == "agent" and answer["choices"][0]["message"]["content"] == "Hm."
         talk = [{"role": "user", "content": "remind me"}, answer["choices"][0]["message"],
-                {"role": "user", "content": "send a message"}]  # fmt: skip
+                {"role": "user", "content": "thanks"}]  # fmt: skip
         assert ask(served, messages=talk).status_code == 200
         ask(served, "what temperature")
         ask(served, model="base")
@@ -105,6 +105,10 @@ def test_each_conversation_goes_to_its_adapter(tmp_path: Path) -> None:
         assert [asked[0][k] for k in ("seed", "max_tokens", "stop")] == [3, 16, ["x"]]
         assert asked[0]["tools"][0]["function"]["name"] == "f" and "tools" not in asked[2]
         assert any("adapter a@0001, 10 + 2 tokens" in line for line in served.lines)
+        greeting = {"role": "assistant", "content": "Hello."}
+        greeted = [{"role": "system", "content": "Help."}, greeting, talk[0]]
+        assert ask(served, messages=greeted).status_code == 200
+        assert behind.bodies()[-1]["model"] == b, "the opening ends with the user's message"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -40,7 +40,7 @@ from trace_bench.trainers.algorithms.gspo import means
 from trace_bench.trainers.credit import seen
 from trace_bench.trainers.episodes import DRAWN
 from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import TrainerSettings, VerlSettings
+from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import build, stretches
 
 NAMES = names("trainer.algorithm")
@@ -196,21 +196,20 @@ def test_a_setting_that_an_algorithm_does_not_heed_is_refused() -> None:
         compose(["trainer.algorithm=nowhere:Mine"])
 
 
-def test_the_default_is_in_no_identity_and_others_are() -> None:
+def test_an_algorithm_is_in_the_identity() -> None:
     def part(*given: str) -> dict:
         settings = compose(["model=hf", "model.path=nowhere", "policy=random", *given])
         found: dict = identity(settings, parts_of(settings))["trainer"]
         return found
 
-    assert "algorithm" not in part() and part() == part("trainer.algorithm=grpo")
+    assert part() == part("trainer.algorithm=grpo")
     chosen = part("trainer.algorithm=cispo", "trainer.algorithm.largest=4")["algorithm"]
     assert chosen == {"name": "cispo", "kl": 0.0, "truncate": None, "largest": 4.0}
     assert part("trainer.algorithm.kl=0.1")["algorithm"]["kl"] == 0.1
     own = part("trainer.algorithm=test_algorithms:Own", "trainer.algorithm.half=false")
     assert own["algorithm"]["origin"]["attribute"] == "Own" and own["algorithm"]["half"] is False
     assert part("trainer=verl", "trainer.algorithm=rloo")["algorithm"]["name"] == "rloo"
-    assert "algorithm" not in TrainerSettings().trained()
-    assert "algorithm" in VerlSettings(algorithm=Own()).trained()
+    assert TrainerSettings().trained()["algorithm"]["name"] == "grpo"
 
 
 def test_the_presets_are_the_papers_settings() -> None:
