@@ -27,16 +27,11 @@ class BestOfPrompts(tb.Method):
         self.prompts, self.least = prompts, least
 
     def plan(self, run: tb.PlannedRun) -> tb.MethodPlan:
-        """Refuses a budget that is too small, before anything is run."""
+        """A smaller budget than `least` is refused before anything is run."""
         agents = len(self.prompts) + 1
-        need = self.least * agents * rounds(agents)
-        if run.budget < need:
-            raise tb.UserError(
-                f"budget={run.budget} is too small for method=best_of_prompts, which needs at "
-                f"least {need} rollouts to try {agents} agents on {self.least} tasks each. Raise "
-                "`budget` or lower `method.options.least`."
-            )
-        return tb.MethodPlan(phases=(tb.Phase("prompts", run.budget, most=True),))
+        least, setting = self.least * agents * rounds(agents), "method.options.least"
+        phase = tb.Phase("prompts", run.budget, most=True, least=least, setting=setting)
+        return tb.MethodPlan(phases=(phase,))
 
     def fit(self, base: tb.AgentSpec, tasks: Sequence[tb.Task], lab: tb.Lab) -> tb.AgentSpec:
         """The base agent with the prompt that did best; itself when none does better."""

@@ -13,7 +13,7 @@ from trace_bench.core.beginning import Beginning
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import MethodPlan, PlannedRun, Policy, RunContext, Suite, Trainer
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
-from trace_bench.runner.plan import with_beginning
+from trace_bench.runner.plan import check_budget, with_beginning
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.settings import TrainerSettings
 
@@ -39,8 +39,9 @@ def played(name: str, budget: int, habits: Any) -> MemoryLab:
 
 
 def plan(name: str, budget: int, *, tasks: int = 64, **facts: Any) -> MethodPlan:
-    found: MethodPlan = METHODS[name].plan(PlannedRun(budget, tasks, ScriptedTrainer(), **facts))
-    return found
+    said: MethodPlan = METHODS[name].plan(PlannedRun(budget, tasks, ScriptedTrainer(), **facts))
+    check_budget(name, budget, said)
+    return said
 
 
 @pytest.mark.parametrize("budget", [300, 437])
@@ -53,7 +54,7 @@ def test_a_plan_agrees_with_what_is_played(name: str, budget: int, habits: Any) 
         counted[purpose] += len(tasks)
     assert sum(counted.values()) == budget - lab.left
     for phase in promised.phases:
-        purpose = PHASES[phase.name.partition(" (")[0]]  # type: ignore[assignment]
+        purpose = PHASES[phase.name]  # type: ignore[assignment]
         found = sum(counted.values()) if purpose is None else counted.pop(purpose, 0)
         assert found <= phase.rollouts, phase
         assert phase.most or found == phase.rollouts, phase
@@ -79,10 +80,10 @@ def test_free_phases_are_planned_as_they_are_counted() -> None:
 @pytest.mark.parametrize(
     ("name", "budget", "words"),
     [
-        ("trace", 159, "method=trace, which needs at least 160 rollouts: analysis 32"),
-        ("select", 127, "method=trace, which needs at least 128 rollouts: analysis 32"),
-        ("single_capability", 159, "method=trace, which needs at least 160"),
-        ("prompt_only", 31, "at least 32 analysis rollouts"),
+        ("trace", 159, "160 rollouts: analysis 32 .*, calibration 32 .*, training 96 .method"),
+        ("select", 127, "128 rollouts: analysis, which calibrates too 32 .*, training 96 .method"),
+        ("joint", 159, "at least 160 rollouts: .*; as it is, analysis has 31"),
+        ("prompt_only", 31, r"32 rollouts: analysis 32 \(method.analysis_minimum\)"),
         ("gepa", 63, "method=gepa, which needs at least 64"),
     ],
 )
@@ -94,11 +95,21 @@ def test_a_budget_that_is_too_small_is_refused_beforehand(
     plan(name, budget + 1)
 
 
-def test_what_is_left_for_trace_is_told_from_the_budget() -> None:
+def test_trace_needs_its_least_of_what_it_is_left() -> None:
     finish = method("trace_finish")
-    with pytest.raises(UserError, match=r"budget=212, of which 159 are left .* least 160"):
-        finish.plan(PlannedRun(212, 64, ScriptedTrainer()))
-    finish.plan(PlannedRun(213, 64, ScriptedTrainer()))
+
+    def plan(budget: int) -> None:
+        check_budget("finish", budget, finish.plan(PlannedRun(budget, 64, ScriptedTrainer())))
+
+    with pytest.raises(UserError, match=r"budget=212 is too small .* analysis has 31"):
+        plan(212)
+    plan(213)
+
+
+def test_with_free_phases_the_budget_has_to_pay_for_training_only() -> None:
+    with pytest.raises(UserError, match=r"least 96 rollouts: training 96 \(method.minimum"):
+        plan("trace", 95, charged=CHARGED["paper"])
+    plan("trace", 96, charged=CHARGED["paper"])
 
 
 def test_too_few_training_tasks_for_gepa_are_refused_beforehand() -> None:

@@ -25,6 +25,7 @@ from trace_bench.policies.loading import DType
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
+from trace_bench.runner.plan import check_budget
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.episodes import reward_of
 from trace_bench.trainers.gates import Gate, Gated
@@ -226,10 +227,10 @@ def test_a_gate_without_rollouts_is_played_as_it_starts(policy: LocalPolicy, ref
 
 def test_a_share_that_pays_for_no_iteration_is_refused(refs: Any) -> None:
     run = PlannedRun(budget=300, tasks=64, trainer=LocalTrainer(TrainerSettings(), RunContext()))
-    with pytest.raises(UserError, match=r"route\.share=0\.02.*is 6 rollouts.*at least 16"):
-        method("trace", route={"name": "gate", "share": 0.02}).plan(run)
-    with pytest.raises(UserError, match=r"leaves 60 for the adapters, which need at least 160"):
-        method("trace", route={"name": "gate", "share": 0.8}).plan(run)
+    for share, short in ((0.02, "training of the gate has 6"), (0.8, "analysis has 0")):
+        plan = method("trace", route={"name": "gate", "share": share}).plan(run)
+        with pytest.raises(UserError, match=rf"gate 16 \(method.route.share\).*{short}"):
+            check_budget("trace", 300, plan)
     plan = method("trace", route="gate").plan(run)
     assert {n.ability.__qualname__ for n in plan.needs} >= {
         "Policy.prompt_states",

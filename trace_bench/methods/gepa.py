@@ -57,23 +57,6 @@ class GepaSettings:
         left = budget - self.validation
         return left // self.iteration, left // (2 * self.minibatch)
 
-    def check(self, budget: int, training_tasks: int) -> None:
-        """Raises UserError when the budget pays for no proposal or no task is left for them.
-        `training_tasks`: 0 when their number is not known."""
-        if training_tasks and self.validation >= training_tasks:
-            raise UserError(
-                f"method.validation={self.validation} leaves nothing of {training_tasks} training "
-                f"tasks; allowed: 1 to {training_tasks - 1}. Change `method.validation`."
-            )
-        need = self.validation + self.iteration
-        if budget < need:
-            raise UserError(
-                f"budget={budget} is too small for method=gepa, which needs at least {need} "
-                f"rollouts: {self.validation} for the first prompt on the validation tasks "
-                f"(method.validation) and {self.iteration} for one proposal (method.minibatch, "
-                "method.validation). Raise `budget` or lower one of these."
-            )
-
 
 @dataclass(eq=False)
 class GepaAdapter:
@@ -190,7 +173,6 @@ class Gepa(Method):
         settings, budget = self.settings, lab.budget_left()
         if not tasks:
             raise UserError("method=gepa needs training tasks; change `env.suite`.")
-        settings.check(budget, len(tasks))
         order = list(tasks)
         random.Random(stable_seed(lab.seed, "gepa", "split")).shuffle(order)
         validation, training = order[: settings.validation], order[settings.validation :]
@@ -208,10 +190,17 @@ class Gepa(Method):
         return self._conclude(adapter, budget)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        self.settings.check(run.budget, run.tasks)
-        _, most = self.settings.proposals(run.budget)
+        settings = self.settings
+        if run.tasks and settings.validation >= run.tasks:
+            raise UserError(
+                f"method.validation={settings.validation} leaves nothing of {run.tasks} training "
+                f"tasks; allowed: 1 to {run.tasks - 1}. Change `method.validation`."
+            )
+        # The first prompt on the validation tasks, and one proposal.
+        least, named = settings.validation + settings.iteration, "method.validation, .minibatch"
+        _, most = settings.proposals(run.budget)
         return MethodPlan(
-            phases=(Phase("prompts", run.budget, most=True),),
+            phases=(Phase("prompts", run.budget, most=True, least=least, setting=named),),
             questions={ROLE: most} if ROLE in run.models else {},
             caveat="a run stops where the next proposal might not fit its budget",
         )

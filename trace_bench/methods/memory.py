@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from trace_bench.core.chat import opening_of
 from trace_bench.core.checked import number
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
@@ -115,14 +114,9 @@ class Ace(Method):
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         size = self.settings.tasks
-        if run.budget < size:
-            raise UserError(
-                f"budget={run.budget} is too small for a round of {size} rollouts (method.tasks). "
-                "Raise `budget`, or lower `method.tasks`."
-            )
         rounds = run.budget // size
         return MethodPlan(
-            phases=(Phase("prompts", rounds * size),),
+            phases=(Phase("prompts", rounds * size, least=size, setting="method.tasks"),),
             questions={ROLE: rounds} if ROLE in run.models else {},
         )
 

@@ -78,13 +78,9 @@ class Rft(Method):
         return agent
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        if run.budget < self.settings.rounds:
-            raise UserError(
-                f"budget={run.budget} is too small for method=rft with method.rounds="
-                f"{self.settings.rounds}. Raise `budget`, or lower `method.rounds`."
-            )
+        least = self.settings.rounds
         return MethodPlan(
-            phases=(Phase("training", run.budget),),
+            phases=(Phase("training", run.budget, least=least, setting="method.rounds"),),
             needs=(HERE,),
             adapters=self.settings.rounds,
             trains=True,
@@ -161,11 +157,5 @@ class PromptOnly(Method):
         return replace(base, version=f"prompt-{len(lines)}", prompt=prompt)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        least = self.settings.analysis_minimum
-        if run.budget < least:
-            raise UserError(
-                f"budget={run.budget} is too small for method=prompt_only, which needs at "
-                f"least {least} analysis rollouts (method.analysis_minimum). Raise `budget`."
-            )
         looking = planned(self.settings, run, run.budget)
         return replace(looking, caveat="its phases are shares of the whole budget")

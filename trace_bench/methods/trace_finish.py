@@ -14,6 +14,7 @@ from trace_bench.core.protocols import (
     Method,
     MethodPlan,
     Need,
+    Phase,
     PlannedRun,
     Trainer,
     TrainingJob,
@@ -77,10 +78,9 @@ class TraceFinish(Method):
         last = self.last(run.budget)
         run.trainer.plan_training(last, NAME, ())
         plan = self.trace.plan(replace(run, budget=run.budget - last), last)
-        *before, training = plan.phases
         return replace(
             plan,
-            phases=(*before, replace(training, rollouts=training.rollouts + last)),
+            phases=(*plan.phases, Phase("training of the sum", last, most=True, trains=True)),
             adapters=plan.adapters + 1,
             needs=(*plan.needs, GOES_ON),
             routed=False,

@@ -56,6 +56,7 @@ def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) ->
             "trace_bench.MethodPlan (docs/methods.md). Change `method`."
         )
     _check_plan(type(method).__name__, plan)
+    check_budget(settings.method.name, run.budget, plan)
     return with_beginning(plan, beginning_of(settings))
 
 
@@ -73,6 +74,20 @@ def _check_plan(method: str, plan: MethodPlan) -> None:
                 "each once. Change `method`."
             )
         taken.add(yardstick.name)
+
+
+def check_budget(method: str, budget: int, plan: MethodPlan) -> None:
+    """Raises UserError if the budget leaves a phase fewer rollouts than it needs."""
+    short = [phase for phase in plan.phases if phase.rollouts < phase.least]
+    if not short:
+        return
+    least = [phase for phase in plan.phases if phase.least]
+    each = ", ".join(f"{phase.name} {phase.least} ({phase.setting})" for phase in least)
+    raise UserError(
+        f"budget={budget} is too small for method={method}, which needs at least "
+        f"{sum(phase.least for phase in least)} rollouts: {each}; as it is, {short[0].name} has "
+        f"{max(0, short[0].rollouts)}. Raise `budget` or change one of these."
+    )
 
 
 def checkpoints(settings: Settings, plan: MethodPlan) -> list[int]:

@@ -117,8 +117,9 @@ class Method(Part):
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec: ...
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """What it will do, said before anything is run. Raises UserError if the budget is too
-        small for its phases. By default: spend the whole budget."""
+        """What it will do and needs, said before anything is run; the run then refuses what cannot
+        be paid. Raises UserError for settings that do not fit together. By default: spend the
+        whole budget."""
         return MethodPlan(phases=(Phase("method", run.budget, most=True),))
 
 
@@ -137,12 +138,16 @@ class Need:
 
 @dataclass(frozen=True)
 class Phase:
-    """The rollouts of one phase. `most`: at most so many; `trains`: they are the trainer's own."""
+    """The rollouts of one phase. `most`: at most so many; `trains`: they are the trainer's own.
+    `least`: the fewest with which it makes sense, by the `setting` of that name; a budget that
+    leaves it fewer is refused."""
 
     name: str
     rollouts: int
     most: bool = False
     trains: bool = False
+    least: int = 0
+    setting: str = ""
 
 
 @dataclass(frozen=True)

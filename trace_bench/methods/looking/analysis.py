@@ -40,7 +40,8 @@ def planned(
     settings: AnalysisSettings, run: PlannedRun, episodes: int, phase: str = CALL
 ) -> MethodPlan:
     """The plan of an analysis of so many episodes."""
-    phases = (Phase(phase, episodes),)
+    least = settings.analysis_minimum if Purpose.ANALYSIS in run.charged else 0
+    phases = (Phase(phase, episodes, least=least, setting="method.analysis_minimum"),)
     if analyst.ROLE not in run.models:
         return MethodPlan(phases=phases, needs=(LABELS,))
     asked = 1 + settings.runs * math.ceil(episodes / analyst.BATCH)

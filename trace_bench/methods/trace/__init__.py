@@ -32,7 +32,7 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun, Yardstick
+from trace_bench.core.protocols import Lab, Method, MethodPlan, PlannedRun, Yardstick
 from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.trace.evidence import TrainingEvidence
@@ -61,7 +61,6 @@ class Trace(Method):
             )
         settings, free = self.settings, not lab.charges(Purpose.ANALYSIS)
         budget = Budget(settings, lab.budget_left() - later, free, later)
-        budget.check(lab.trainer)
         source = source_of(settings, lab.prompt_limit(GENERATOR) is not None)
         trainable = source.trainable(lab.suite)  # refused now, before anything is run
         route = None if settings.joint else settings.route
@@ -99,11 +98,9 @@ class Trace(Method):
     def plan(self, run: PlannedRun, later: int = 0) -> MethodPlan:
         settings = self.settings
         budget = Budget(settings, run.budget, Purpose.ANALYSIS not in run.charged, later)
-        budget.check(run.trainer)
         source = source_of(settings, GENERATOR in run.models)
         left = budget.after_looking(run.tasks)
-        budget.check_training(run.trainer, left)
-        training = Phase("training", budget.training(left), most=True, trains=True)
+        training, *gate = budget.phases(run.trainer, left)
         most = 1 if settings.joint else budget.capabilities(left)
         steps = [
             planned(settings, run, budget.looking(run.tasks), source.looks),
@@ -111,9 +108,8 @@ class Trace(Method):
             MethodPlan(phases=(training,), adapters=most, trains=True),
         ]
         if not settings.joint:
-            phases = (Phase("training of the gate", budget.gate, most=True),)
-            route = MethodPlan(needs=settings.route.needs, routed=settings.route.asks)
-            steps.append(replace(route, phases=phases if budget.gate else ()))
+            needs, asks = settings.route.needs, settings.route.asks
+            steps.append(MethodPlan(phases=tuple(gate), needs=needs, routed=asks))
         plan = reduce(MethodPlan.then, steps)
         if not run.tasks:  # then the number of analysis rollouts is not known either
             plan = replace(plan, phases=(replace(training, rollouts=run.budget),))

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from trace_bench.core.checked import at_servers, number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, Trainer
+from trace_bench.core.protocols import Lab, Phase, Trainer
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.making import TaskSettings
 from trace_bench.methods.trace.gate import GateRoute
@@ -126,12 +126,6 @@ class Budget:
         """What one more capability costs at least: a calibration round and the least training."""
         return self._charged(self.settings.calibration_round) + self.settings.minimum_training
 
-    @property
-    def least(self) -> int:
-        """The smallest sensible `adapters`: the fewest analysis rollouts (of however many training
-        tasks: few are run several times, of many a sample), then one capability."""
-        return self._charged(self.settings.analysis_minimum) + self.each
-
     # -- what is left of it in a run ----------------------------------------------------------
 
     def left(self, lab: Lab) -> int:
@@ -178,8 +172,22 @@ class Budget:
 
     # -- whether it is enough -----------------------------------------------------------------
 
-    def check_training(self, trainer: Trainer, left: int) -> None:
-        """Raises UserError if the trainer needs more than an adapter is sure to have of `left`."""
+    def phases(self, trainer: Trainer, left: int) -> tuple[Phase, ...]:
+        """Training of the adapters and of the gate. Raises UserError if the trainer needs more than
+        an adapter is sure to have of `left`."""
+        if left >= self.each:  # else the run refuses the budget
+            self._check_training(trainer, left)
+        least, named = self.settings.minimum_training, "method.minimum_training"
+        training = Phase("training", self.training(left), True, True, least, named)
+        if not self.gate:
+            return (training,)
+        how, least = trainer.settings, 0
+        if trainer.has(Trainer.learner):
+            least = min(2, how.groups) * how.group_size
+        named = "method.route.share"
+        return training, Phase("training of the gate", self.gate, True, False, least, named)
+
+    def _check_training(self, trainer: Trainer, left: int) -> None:
         most = self.capabilities(left)
         rollouts = left - self._charged(self.calibration(left, most))
         each = rollouts if self.settings.joint else rollouts // most
@@ -187,37 +195,3 @@ class Budget:
             trainer.plan_training(each, "one adapter", ())
         except UserError as error:
             raise UserError(f"{error} Or raise `method.minimum_training`.") from error
-
-    def check(self, trainer: Trainer) -> None:
-        """Raises UserError if the gate's part pays for no iteration or leaves too little, and with
-        every phase's need when the budget is too small for one capability."""
-        settings = self.settings
-        if self.gate and trainer.has(Trainer.learner):
-            least = min(2, trainer.settings.groups) * trainer.settings.group_size
-            if self.gate < least or self.adapters < self.least:
-                raise UserError(
-                    f"method.route.share={settings.route.rollouts} of budget={self.total} is "
-                    f"{self.gate} rollouts for the gate, which needs at least {least}, and leaves "
-                    f"{self.adapters} for the adapters, which need at least {self.least}. Raise "
-                    "`budget` or change `method.route.share`; with 0 the gate stays as it starts."
-                )
-        if self.adapters >= self.least:
-            return
-        whole = self.total + self.later
-        part = "" if whole == self.adapters else f", of which {self.adapters} are left for it,"
-        small = f"budget={whole}{part} is too small for method=trace, which needs at least"
-        if self.free:
-            raise UserError(
-                f"{small} {self.least} rollouts to train one adapter (method.minimum_training). "
-                "Raise `budget` or lower it."
-            )
-        calibration = (
-            f"calibration {settings.calibration_round} (method.calibration_groups x "
-            "method.calibration_group_size), "
-        )
-        raise UserError(
-            f"{small} {self.least} rollouts: analysis {settings.analysis_minimum} "
-            f"(method.analysis_minimum), {calibration if settings.calibration_round else ''}"
-            f"training {settings.minimum_training} (method.minimum_training). Raise `budget` or "
-            "lower one of these."
-        )

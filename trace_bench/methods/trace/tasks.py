@@ -169,9 +169,10 @@ def selected(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
 def _calibration(budget: Budget, left: int) -> tuple[Phase, ...]:
     if not budget.settings.calibration_round:
         return ()
-    most = budget.capabilities(left)
-    pool = budget.calibration(left, most)
-    return (Phase(f"calibration (up to {most} environments)", pool, most=True),)
+    pool = budget.calibration(left, budget.capabilities(left))
+    least = 0 if budget.free else budget.settings.calibration_round
+    named = "method.calibration_groups x method.calibration_group_size"
+    return (Phase("calibration", pool, most=True, least=least, setting=named),)
 
 
 GENERATE = TaskSource(
