@@ -52,7 +52,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of TRACE with the local policy: two adapters and a router."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     small = ["budget=448", "method.minimum_training=64", "evaluation.yardsticks=false"]
-    small += ["evaluation.limit=128", "method.route=turn"]  # the default reads hidden states
+    small += ["evaluation.limit=128", "method.route=turn", "method.route.others=0"]
     run(compose([*small, "seed=1", "checkpoints=[]", f"run_dir={folder}"]))
     return folder
 

@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -63,12 +64,19 @@ def deadline(seconds: float) -> Iterator[None]:
 
 def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]:
     """Many resets and steps of one suite's environments, in this thread: together where the suite
-    `Suite.act`, else each when its result is asked for."""
+    `Suite.act`, else each when its result is asked for. A reset gets data of its own: what one
+    episode writes into it, no other may see."""
+    due = [(env, apart(what) if isinstance(what, Task) else what) for env, what in due]
     if not suite.has(Suite.act):
         return (step_one(env, what) for env, what in due)
     calls = [call for call in due if not isinstance(call[0], Unmade)]
     results = iter(_together(suite, calls) if calls else ())
     return (step_one(*call) if isinstance(call[0], Unmade) else next(results) for call in due)
+
+
+def apart(task: Task) -> Task:
+    """The task with a copy of its data."""
+    return replace(task, data=deepcopy(task.data))
 
 
 def opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step | BaseException]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,11 +22,19 @@ def generated_key(name: str) -> str:
 
 @dataclass(eq=False)
 class Suites:
-    """The target suite, and others by their tasks' `env`. `lots`: scores drawn by lot."""
+    """The target suite, and others by their tasks' `env`. `lots`: scores drawn by lot. `held_out`:
+    the tasks of the evaluation, in the form that they have when the run begins; `reserved`: nothing
+    else may play them."""
 
     target: Suite
     others: dict[str, Suite] = field(default_factory=dict)
     lots: bool = False
+    held_out: Sequence[Task] = ()
+    reserved: bool = True
+
+    def __post_init__(self) -> None:
+        self._marks = {task.id: mark(task) for task in self.held_out}
+        self._contents = set(self._marks.values())
 
     def __iter__(self) -> Iterator[Suite]:
         yield self.target
@@ -37,6 +45,28 @@ class Suites:
         if task.env.startswith(GENERATED) and task.env not in self.others:
             raise ValueError(f"the suite {task.env} of task {task.id} is not in use")
         return self.others.get(task.env, self.target)
+
+    def check_open(self, tasks: Iterable[Task]) -> None:
+        """Raises UserError for a task that is reserved, by its id or by its content."""
+        if not self.reserved or not self._marks:
+            return
+        for task in {task.id: task for task in tasks if task.env not in self.others}.values():
+            if task.id in self._marks or mark(task) in self._contents:
+                raise UserError(
+                    f"the method would play {task.id}, which is held out or has the content of a "
+                    "task that is. Change `method`, or the splits (`env.train_split`, "
+                    "`evaluation.split`); protocol=paper trains on the tasks that it reports on."
+                )
+
+    def check_unchanged(self) -> None:
+        """Raises UserError if a held-out task is no longer what it was when the run began."""
+        for task in self.held_out:
+            if mark(task) != self._marks[task.id]:
+                raise UserError(
+                    f"the held-out task {task.id} was changed during the run, so scores before and "
+                    "after cannot be compared. Change `env` or `method`: nothing may write to "
+                    "task.data."
+                )
 
     def scored(self, task: Task, turns: Sequence[Turn], score: Score) -> Score:
         """The score of an episode: the environment's, or a lot that follows from what was said, for

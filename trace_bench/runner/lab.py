@@ -133,11 +133,13 @@ class RunLab:
         """Runs one episode per entry of `tasks`, in order, charged to the budget unless
         `accounting` exempts the purpose. `by`: runs missing episodes with the same seeds instead of
         this process. Raises BudgetExceeded before anything is run, ValueError for a call name that
-        was used before or the purpose EVALUATION, and UserError as soon as too many are lost."""
+        was used before or the purpose EVALUATION, and UserError for a held-out task, and as soon as
+        too many are lost."""
         if call in self._calls_made:
             raise ValueError(f"the call {call!r} was made before; names are unique in a run")
         if purpose is Purpose.EVALUATION:
             raise ValueError("held-out evaluation is run outside the lab")
+        self.player.suites.check_open(tasks)
         self.ledger.check(call, len(tasks), purpose, self.budget_left())
         charge = len(tasks) if self.charges(purpose) else 0
         self._calls_made.add(call)

@@ -156,7 +156,9 @@ def _execute(
     stack.callback(progress.close)
     bench.write_tags()
     clock = Clock(folder / TIMING, progress.stage)
-    suites, faults = Suites(bench.suite, lots=settings.rehearsal), Faults(folder / FAULTS)
+    apart = settings.protocol == "held_out"
+    suites = Suites(bench.suite, {}, settings.rehearsal, bench.held_out, reserved=apart)
+    faults = Faults(folder / FAULTS)
     limits = how.max_turns, how.max_tokens, how.max_seconds
     player = Player(bench.policy, suites, *limits, faults)
     points = checkpoints(settings, bench.plan)
@@ -196,6 +198,11 @@ def _execute(
     base = base_agent(bench.acting_model, beginning, folder)
     run = _InProgress(bench, evaluation, progress, clock, lab)
     agent = _phases(run, base)
+    if lab.ledger.spent > settings.budget:
+        raise UserError(
+            f"the ledger has {lab.ledger.spent} rollouts with budget={settings.budget}, so the run "
+            "has no result: something other than `lab.rollouts` wrote to it. Change `method`."
+        )
     trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks}
     clock.add("total", time.monotonic() - started)
     if not (folder / CONFIG).exists():
@@ -257,7 +264,26 @@ def _fitted(
             f"method={label} returned {type(agent).__name__} instead of a trace_bench.AgentSpec: "
             "`fit` must return the trained agent (docs/methods.md). Change `method`."
         )
+    _check_agent(agent, base, lab.folder, label)
+    lab.player.suites.check_unchanged()
     return agent
+
+
+def _check_agent(agent: AgentSpec, base: AgentSpec, folder: Path, label: str) -> None:
+    """Raises UserError for another model than the base agent's, and for adapters from elsewhere."""
+    inside, begun = folder.resolve(), {adapter.path for adapter in base.adapters}
+    strange = [
+        f"adapter {adapter.path}"
+        for adapter in agent.adapters
+        if adapter.path not in begun and not Path(adapter.path).resolve().is_relative_to(inside)
+    ]
+    if agent.model != base.model:
+        strange.insert(0, f"model {agent.model}")
+    if strange:
+        raise UserError(
+            f"method={label} returned an agent with the {strange[0]}; allowed: the base model, and "
+            "adapters of the base agent or in the run folder. Change `method`."
+        )
 
 
 def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> TrainedApart:
