@@ -62,22 +62,14 @@ def asked(url: str) -> Any:
 GZIP = "Content-Encoding: gzip\r\n"
 BODIES = {
     # name: (headers, content, why)
-    "a gzip bomb": (GZIP, gzip.compress(b" " * 150_000_000, 1), "longer than"),
-    "20 MB": ("", b'{"a": "' + b"x" * 20_000_000 + b'"}', "longer than"),
-    "gzip that is none": (GZIP, b'{"a": 1}', "decompressed"),
     "gzip without its end": (GZIP, gzip.compress(b'{"a": 1}')[:-9], "no end"),
-    "gzip in gzip": ("Content-Encoding: gzip, gzip\r\n", b"x", "content encoding"),
     "a strange encoding": ("Content-Encoding: ../br\r\n", b"x", "content encoding"),
     "bytes that are no text": ("", b'{"a": "\xff\xfe"}', "not UTF-8"),
     "a number without end": ("", f'{{"a": {HUGE}}}'.encode(), "too large"),
     "NaN": ("", b'{"a": NaN}', "NaN"),
-    "minus infinity": ("", b'{"a": -Infinity}', "-Infinity"),
-    "1e999": ("", b'{"a": 1e999}', "too large"),
     "950 lists": ("", b'{"a": ' + b"[" * 950 + b"]" * 950 + b"}", "nested"),
     "three million elements": ("", b'{"a": [' + b"0," * 3_000_000 + b"0]}", "elements"),
-    "a list": ("", b"[1]", "no JSON object"),
     "half an object": ("", b'{"a": ', "no JSON object"),
-    "nothing": ("", b"", "no JSON object"),
 }
 
 
@@ -88,28 +80,24 @@ def test_an_answer_is_a_value_or_a_typed_error(headers: str, content: bytes, why
     assert why in str(caught.value) and len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("charset", ["undefined", "utf-7", "rot13", "x" * 1000, "\x7f"])
-def test_a_strange_charset_changes_nothing(charset: str) -> None:
-    with raw(f"Content-Type: text/html; charset={charset}\r\n", '{"a": "ü"}'.encode()) as url:
-        assert asked(url) == {"a": "ü"}
-
-
-def test_compressed_answers_are_read() -> None:
-    with raw(GZIP, gzip.compress(b'{"a": 1}')) as url:
+def test_compressed_answers_are_read_whatever_their_charset() -> None:
+    with raw(
+        f"{GZIP}Content-Type: text/html; charset=utf-7\r\n", gzip.compress(b'{"a": 1}')
+    ) as url:
         assert asked(url) == {"a": 1}
 
 
 def test_bombs_side_by_side_take_little_memory() -> None:
-    bomb = gzip.compress(b" " * 150_000_000, 1)
+    bomb = gzip.compress(b" " * 100_000_000, 1)
     with raw(GZIP, bomb) as url:
         client = Client(Endpoint((url,), retries=0))
         tracemalloc.start()
-        futures = [client.start("/x", BODY) for _ in range(4)]
-        assert all(isinstance(future.exception(), LLMError) for future in futures)
+        futures = [client.start("/x", BODY) for _ in range(2)]
+        assert all("longer than" in str(future.exception()) for future in futures)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         client.close()
-    assert most < 4 * 3 * 16 * 2**20
+    assert most < 2 * 3 * 16 * 2**20
 
 
 # -- a vLLM that lies about its tokens ------------------------------------------------------------
@@ -130,25 +118,14 @@ def said(message: Any) -> Answer:
 
 LIES = {
     "an id without end": (claimed([1, HUGE // 10**200], [3], [-0.5]), "not the id of a token"),
-    "an id below zero": (claimed([1, -2], [3], [-0.5]), "not the id of a token"),
     "a sampled id out of range": (claimed([1, 2], [2**31], [-0.5]), "not the id of a token"),
-    "an id that is true": (claimed([1, True], [3], [-0.5]), "not the id of a token"),
-    "an id that is a number of the other kind": (claimed([1.0], [3], [-0.5]), "not the id"),
     "text as ids": (claimed("one two", [3], [-0.5]), "str, not a list"),
-    "texts as ids": (claimed(["one"], [3], [-0.5]), "not the id of a token"),
-    "sampled text": (claimed([1, 2], "x", [-0.5]), "str, not a list"),
-    "an object as ids": (claimed({"1": 2}, [3], [-0.5]), "dict, not a list"),
     "285,000 ids": (claimed([7] * 285_000, [3], [-0.5]), "285000 token ids"),
     "more sampled than asked for": (claimed([1], [3] * 500, [-0.5] * 500), "at most"),
     "a log-probability above zero": (claimed([1, 2], [3], [0.5]), "log-probability"),
-    "one that is no number": (claimed([1, 2], [3], ["nan"]), "log-probability"),
-    "vLLM's minus infinity": (claimed([1, 2], [3], [-9999.0]), "log-probability"),
-    "minus infinity": (claimed([1, 2], [3], [float("-inf")]), "-Infinity"),
     "none": (claimed([1, 2], [3], [float("nan")]), "NaN"),
-    "null": (claimed([1, 2], [3], [None]), "log-probability"),
     "a message that is a list": (said([1]), "AttributeError"),
     "a message of 2 MB": (said({"content": "x" * 2_000_000}), "1048576 characters"),
-    "calls that are a number": (said({"content": "", "tool_calls": 7}), "TypeError"),
     "a call that is a text": (said({"content": "", "tool_calls": ["f"]}), "AttributeError"),
 }
 
@@ -189,24 +166,16 @@ def test_an_id_beyond_the_models_vocabulary_is_a_lie_too(tmp_path: Path) -> None
 # -- servers that fail, against the policy and a model in a role ----------------------------------
 
 
-HELLO = chat("Hello.", "m").body
 FAULTS = {
     "no choices": Answer({"choices": []}),
-    "no list of them": Answer({"id": "x"}),
     "choices that are a text": Answer({"choices": "one"}),
-    "a choice of null": Answer({"choices": [None]}),
     "a message of null": Answer({"choices": [{"message": None}]}),
-    "a content that is a number": chat({"role": "assistant", "content": 7}, "m"),
     "an error in its place": Answer({"error": {"message": "busy"}}),
-    "400": Answer({"error": {"message": "no such model"}}, 400),
     "401": Answer({"error": "who are you?"}, 401),
     "404 as HTML": Answer("<html>not here</html>", 404),
-    "429 for ever": Answer({"error": "later"}, 429),
     "500 without a body": Answer("", 500),
-    "503 with a long body": Answer("x" * 2_000_000, 503),
     "a redirect": Answer("", 302, {"Location": "http://127.0.0.1:1/elsewhere"}),
     "a torn connection": Answer(reset=True),
-    "half an answer": Answer(HELLO, cut=True),
 }
 
 

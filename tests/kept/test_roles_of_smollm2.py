@@ -14,8 +14,7 @@ from trace_bench.__main__ import main
 from trace_bench.core.types import AgentSpec
 from trace_bench.models import NOTE, place, read_kept
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.serve.engine import LocalEngine
-from trace_bench.serve.local import Local
+from trace_bench.serve.local import Local, LocalEngine
 from trace_bench.serve.request import ServeSettings
 
 CACHE = place(None)

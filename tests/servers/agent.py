@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -10,15 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import uvicorn
-
 from trace_bench.core.store import write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import models_of
-from trace_bench.serve.app import Answerer, App, config
-from trace_bench.serve.engine import LocalEngine
-from trace_bench.serve.local import Local
+from trace_bench.serve.app import Announced, Answerer, App, config
+from trace_bench.serve.local import Local, LocalEngine
 from trace_bench.serve.request import ServeSettings
 
 
@@ -40,20 +36,20 @@ def serving(
     settings = settings or ServeSettings()
     served = Served("", backend)
     app = App(backend, models_of(agent, settings.name), settings, key, served.lines.append)
-    listening = socket.create_server(("127.0.0.1", 0), backlog=512)
-    served.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server = uvicorn.Server(config(app, replace(settings, grace=5)))
-    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    urls: list[str] = []
+    how = config(app, replace(settings, grace=5), host="127.0.0.1", port=0)
+    server = Announced(how, urls.append)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        while not server.started:
+        while not urls:
             assert thread.is_alive()
             time.sleep(0.01)
+        served.url = urls[0]
         yield served
     finally:
         server.should_exit = True
         thread.join(30)
-        listening.close()
     assert not thread.is_alive(), "it does not stop"
 
 

@@ -30,7 +30,6 @@ from trace_bench.core.summary import read_settings
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.routing.merge import beside
 from trace_bench.serve.request import Model, ServeSettings
-from trace_bench.settings.help import documented
 
 if TYPE_CHECKING:
     from trace_bench.serve.app import Answerer
@@ -46,10 +45,9 @@ OPTIONS = {
     "policy.deadline": "--deadline",
     "policy.device": "--device",
     "policy.key_env": "--backend-key-env",
-    **{f"serve.{field.name}": f"--{field.name}" for field in fields(ServeSettings)},
 }
 """What a run's settings are called here, in the errors of parts that both have."""
-_SETTING = re.compile(r"(?:the setting )?`([a-z_.]+)`|((?:policy|serve)\.\w+)=")
+_SETTING = re.compile(r"(?:the setting )?`([a-z_.]+)`|(policy\.\w+)=")
 
 
 @dataclass(frozen=True)
@@ -77,10 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--deadline", type=float, default=300.0, help="seconds for an answer of it (%(default)s)"
     )
-    about = documented(ServeSettings)
-    for field in fields(ServeSettings):
-        text, kind = f"{about[field.name]} (%(default)s)", type(field.default)
-        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=text)
+    parser.add_argument("--name", default="agent", help="the agent's, for clients (%(default)s)")
+    parser.add_argument("--tokens", default=512, help="the most of an answer (%(default)s)")
+    parser.add_argument("--requests", default=256, help="the most in flight (%(default)s)")
     return parser
 
 
@@ -107,8 +104,11 @@ def _serve(options: argparse.Namespace) -> int:
     from trace_bench.llm.client import read_key
     from trace_bench.serve.app import Announced, App, config
 
-    limits = {f.name: vars(options)[f.name] for f in fields(ServeSettings)}
-    settings = build(ServeSettings, limits, "serve")
+    settings = ServeSettings(
+        options.name,
+        whole_number("--tokens", options.tokens),
+        whole_number("--requests", options.requests),
+    )
     key = read_key(options.key_env, "--key-env")
     _check_address(options.host, options.port, key)
     whole_number("--threads", options.threads)
@@ -157,8 +157,7 @@ def local(
     options: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
 ) -> Answerer:
     from trace_bench.policies.local import LocalPolicy
-    from trace_bench.serve.engine import LocalEngine
-    from trace_bench.serve.local import Local
+    from trace_bench.serve.local import Local, LocalEngine
 
     policy = LocalPolicy(
         options.model or agent.model,

@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from trace_bench.core.types import Message, Turn
+from trace_bench.core.types import Message
 
 DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer. `end`: OpenAI's reason of its end; `prompt`, `completion`: tokens."""
+    """One answer. `end`: OpenAI's reason of its end; `prompt`, `completion`: tokens; `adapter`:
+    that has acted."""
 
     message: Message
     end: str
     prompt: int
     completion: int
+    adapter: str | None
 
     @property
     def usage(self) -> dict[str, int]:
@@ -60,24 +62,3 @@ class AnswerShape:
 
 def event(value: Any) -> bytes:
     return f"data: {json.dumps(value)}\n\n".encode()
-
-
-def answer_of(turn: Turn, prompt: int, stops: Sequence[str]) -> Completion:
-    """`prompt`: tokens before the turn. Calls get new ids: the conversation may hold the others."""
-    text = turn.reply["content"].strip()
-    message: Message = {**turn.reply, "content": before(text, stops)}
-    end = "length" if turn.truncated and message["content"] == text else "stop"
-    if message.get("tool_calls"):
-        message["tool_calls"] = [{**c, "id": f"call_{uuid4().hex}"} for c in message["tool_calls"]]
-        end = "tool_calls"
-    return Completion(message, end, prompt, len(turn.token_ids))
-
-
-def sayable(text: str, stops: Sequence[str]) -> str:
-    """What of a text that still grows no stop can take back."""
-    return text[: len(text) + 1 - max(map(len, stops), default=1)]
-
-
-def before(text: str, stops: Sequence[str]) -> str:
-    """The text up to the first of the stops."""
-    return text[: min((text.find(s) for s in stops if s in text), default=len(text))]

@@ -1,9 +1,9 @@
 """The HTTP side: keys, limits and responses. Requests are logged without their contents.
 
-A request takes its place once it is there whole; a client that is slow with its head, its body or
-with reading is cut off after `ServeSettings.patience` seconds. Without a key,
-a web page in a browser of this machine must not reach the agent: `Host` must then name this
-machine, and a body must be JSON by its type, which a page of another site cannot send unasked.
+A request takes its place once it is there whole; a client that is slow with its body or with
+reading is cut off after `ServeSettings.patience` seconds. Without a key, a web page in a browser of
+this machine must not reach the agent: `Host` must then name this machine, and a body must be JSON
+by its type, which a page of another site cannot send unasked.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import hmac
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol
 
 import uvicorn
@@ -23,10 +22,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trace_bench.core.limits import Limits
-from trace_bench.serve.answer import event
+from trace_bench.serve.answer import AnswerShape, Completion, event
 from trace_bench.serve.request import ChatRequest, Model, Refused, ServeSettings, parse
 
 Log = Callable[[str], None]
@@ -35,20 +33,18 @@ HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class Answerer(Protocol):
-    """Answers a request whole, or as server-sent events; `note` gets facts for the log. Cancelling
-    either frees what the request holds. Raises Refused."""
+    def answer(self, ask: ChatRequest, model: Model) -> AsyncGenerator[str | Completion, None]:
+        """The pieces of the text as they come, if the answer is streamed, and last the whole
+        answer. Closing it frees what the request holds. Raises Refused."""
+        ...
 
-    async def whole(
-        self, ask: ChatRequest, model: Model, note: dict[str, Any]
-    ) -> dict[str, Any]: ...
-    def events(
-        self, ask: ChatRequest, model: Model, note: dict[str, Any]
-    ) -> AsyncGenerator[bytes, None]: ...
     def health(self) -> dict[str, Any]: ...  # with `status`: "ok" if it can answer
     async def close(self) -> None: ...
 
 
 class App:
+    """`asgi` is the application; called itself, it is that of the answers alone."""
+
     def __init__(
         self,
         backend: Answerer,
@@ -64,13 +60,10 @@ class App:
         routes = [
             Route("/health", self._health),
             Route("/v1/models", self._listed),
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/chat/completions", self, methods=["POST"]),
         ]
-        self.asgi = Starlette(
-            routes=routes,
-            lifespan=self._lifespan,
-            exception_handlers={404: _no_such, 405: _no_such, 500: _fault},
-        )
+        refusals: Any = {Refused: _refused, 404: _no_such, 405: _no_such, 500: _fault}
+        self.asgi = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=refusals)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -82,59 +75,38 @@ class App:
         return JSONResponse(health, 200 if health["status"] == "ok" else 503)
 
     async def _listed(self, request: Request) -> Response:
-        try:
-            self._check_key(request)
-        except Refused as error:
-            return _refusal(error)
+        self._check_key(request)
         head = {"object": "model", "created": self._since, "owned_by": "trace_bench"}
         named = [{"id": name, **head} for name in self._models]
         return JSONResponse({"object": "list", "data": named})
 
-    async def _chat(self, request: Request) -> Response:
-        """The answer, or the error in its place, with its line in the log."""
-        line = _Line(self._log)
-        status: int | None = 500
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, and logs it however it ends."""
+        call = _Call(Request(scope, receive), send, self._settings.patience)
         try:
-            self._check_key(request)
-            response = await self._answer(request, line)
-            status = None if isinstance(response, _Stream) else 200
-            return response
+            self._check_key(call.request)
+            body = await self._body(call.request)
+            call.ask = ask = parse(body, Limits(self._settings.body), self._settings.tokens)
+            if self._open >= (most := self._settings.requests):
+                raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
+            self._open += 1
+            try:
+                await call.answer(self._backend.answer(ask, self._model(ask.model)))
+            finally:
+                self._open -= 1
         except Refused as error:
-            status = error.status
-            return _refusal(error)
-        except ClientDisconnect:
-            status = GONE
-            return Response(status_code=GONE)
-        finally:
-            if status is not None:  # else the stream ends it
-                self._over(line, status)
-
-    def _over(self, line: _Line, status: int) -> None:
-        self._open -= line.placed
-        line.ended(status)
-
-    async def _answer(self, request: Request, line: _Line) -> Response:
-        body = await self._body(request)
-        line.ask = ask = parse(body, Limits(self._settings.body), self._settings.tokens)
-        if self._open >= (most := self._settings.requests):
-            raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
-        line.placed = True
-        self._open += 1
-        if (model := self._models.get(ask.model)) is None:
-            names = ", ".join(self._models)
-            text = f"the model {ask.model[:80]!r} does not exist; there are: {names}"
-            raise Refused(404, text, param="model", code="model_not_found")
-        if not ask.stream:
-            answering = self._backend.whole(ask, model, line.note)
-            return JSONResponse(await _unless_gone(request, answering))
-        events = self._backend.events(ask, model, line.note)
-        try:  # what is refused before the first event is answered with an error's status
-            first = await _unless_gone(request, anext(events))
-        except BaseException:
-            await events.aclose()
+            call.status = error.status
             raise
-        over = partial(self._over, line)
-        return _Stream(first, events, over, self._settings.patience)
+        except ClientDisconnect:
+            call.status = GONE
+        finally:
+            self._log(call.line())
+
+    def _model(self, name: str) -> Model:
+        if name not in self._models:
+            text = f"the model {name[:80]!r} does not exist; there are: {', '.join(self._models)}"
+            raise Refused(404, text, param="model", code="model_not_found")
+        return self._models[name]
 
     def _check_key(self, request: Request) -> None:
         """Raises Refused for a wrong key; where none is set, for a request to another host."""
@@ -164,66 +136,68 @@ class App:
         return bytes(body)
 
 
-class _Stream(StreamingResponse):
-    """The events as a response. `over` is called once, with a status for the log, and the events
-    are closed, however it ends: a client may go before anything was sent."""
+class _Call:
+    """One request on its way to its answer and its line in the log."""
 
-    def __init__(
-        self,
-        first: bytes,
-        events: AsyncGenerator[bytes, None],
-        over: Callable[[int], None],
-        patience: float,
-    ) -> None:
-        super().__init__(self._sent(first), media_type="text/event-stream")
-        self._events, self._over, self._status = events, over, GONE
-        self._patience = patience
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def soon(message: Message) -> None:
-            try:
-                async with asyncio.timeout(self._patience):
-                    await send(message)
-            except TimeoutError as error:
-                raise ClientDisconnect from error  # it does not read
-
-        try:
-            await super().__call__(scope, receive, soon)
-        except ClientDisconnect:
-            return
-        finally:
-            await self._events.aclose()
-            self._over(self._status)
-
-    async def _sent(self, first: bytes) -> AsyncIterator[bytes]:
-        yield first
-        try:
-            async for data in self._events:
-                yield data
-            self._status = 200
-        except Refused as error:
-            self._status = error.status
-            yield event(error.body())
-
-
-class _Line:
-    """The log line of one request: status, duration, model, adapter, tokens; none of its text."""
-
-    def __init__(self, log: Log) -> None:
-        self._log, self._start = log, time.monotonic()
-        self.placed = False  # whether the request has taken a place
+    def __init__(self, request: Request, send: Send, patience: float) -> None:
+        self.request, self._send, self._patience = request, send, patience
+        self._start = time.monotonic()
+        self.status = 500
         self.ask: ChatRequest | None = None
-        self.note: dict[str, Any] = {}
+        self._answer: Completion | None = None
 
-    def ended(self, status: int) -> None:
-        text = f"chat {status} {time.monotonic() - self._start:.3f} s"
+    async def answer(self, events: AsyncGenerator[str | Completion, None]) -> None:
+        """Sends the answer. Raises Refused while nothing is sent, and ClientDisconnect."""
+        assert self.ask is not None
+        shape, request = AnswerShape(self.ask.model), self.request
+        async with aclosing(events):
+            # What is refused before the first piece is answered with an error's status.
+            first = await _unless_gone(request, anext(events))
+            self.status = GONE  # until all is sent
+            response: Response
+            if isinstance(first, Completion) and not self.ask.stream:
+                self._answer, self.status = first, 200
+                response = JSONResponse(shape.whole(first))
+            else:
+                sent = self._streamed(shape, first, events)
+                response = StreamingResponse(sent, media_type="text/event-stream")
+            await response(request.scope, request.receive, self._soon)
+
+    async def _streamed(
+        self, shape: AnswerShape, first: str | Completion, events: AsyncIterator[str | Completion]
+    ) -> AsyncIterator[bytes]:
+        assert self.ask is not None
+        yield shape.delta(role="assistant", content="")
+        piece = first
+        try:
+            while not isinstance(piece, Completion):
+                yield shape.delta(content=piece)
+                piece = await anext(events)
+        except Refused as error:
+            self.status = error.status
+            yield event(error.body())
+            return
+        self._answer = piece
+        for data in shape.last(piece, self.ask.stream_options.include_usage):
+            yield data
+        self.status = 200
+
+    async def _soon(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._send(message)
+        except TimeoutError as error:
+            raise ClientDisconnect from error  # it does not read
+
+    def line(self) -> str:
+        """Status, duration, model, adapter and tokens; none of the text."""
+        text = f"chat {self.status} {time.monotonic() - self._start:.3f} s"
         if self.ask is not None:
             text += f", model {self.ask.model[:80]!r}, {len(self.ask.messages)} messages"
-        if "adapter" in self.note:
-            text += f", adapter {self.note['adapter'] or 'none'}"
-        if self.note.get("completion") is not None:
-            text += f", {self.note['prompt']} + {self.note['completion']} tokens"
-        self._log(text)
+        if (answer := self._answer) is not None:
+            text += f", adapter {answer.adapter or 'none'}"
+            text += f", {answer.prompt} + {answer.completion} tokens"
+        return text
 
 
 async def _unless_gone(request: Request, answering: Any) -> Any:
@@ -246,44 +220,18 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _refusal(error: Refused) -> Response:
+async def _refused(request: Request, error: Refused) -> Response:
     headers = {"Retry-After": "1"} if error.status == 429 else None
     return JSONResponse(error.body(), error.status, headers)
 
 
 async def _no_such(request: Request, error: Exception) -> Response:
     text = f"{request.method} {request.url.path[:80]} is not served"
-    return _refusal(Refused(getattr(error, "status_code", 404), text))
+    return await _refused(request, Refused(getattr(error, "status_code", 404), text))
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    return _refusal(Refused(500, "the server has failed; see its log"))
-
-
-class _Timely(H11Protocol):
-    """Closes a connection that sends no whole head within `patience` seconds."""
-
-    patience: float
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._due.cancel()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._due.cancel()
-        self._wait()
-
-    def _wait(self) -> None:
-        self._due = self.loop.call_later(self.patience, self._late)
-
-    def _late(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
+    return await _refused(request, Refused(500, "the server has failed; see its log"))
 
 
 class Announced(uvicorn.Server):
@@ -303,7 +251,6 @@ def config(app: App, settings: ServeSettings, **where: Any) -> uvicorn.Config:
     """How uvicorn serves the app. `where`: its arguments `host` and `port`."""
     return uvicorn.Config(
         app.asgi,
-        http=type("Timely", (_Timely,), {"patience": settings.patience}),
         access_log=False,
         log_level="warning",
         timeout_graceful_shutdown=int(settings.grace),

@@ -10,13 +10,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from trace_bench.core.chat import call_json
-from trace_bench.core.checked import number
 from trace_bench.core.decode import convert, shaped
 from trace_bench.core.limits import Limits, Unreadable, fault_of, read
 from trace_bench.core.protocols import Router
@@ -28,26 +27,23 @@ from trace_bench.play.steps import with_guidance
 TOOLS = Limits(2**18, depth=64, items=20_000)
 """Of a request's tools."""
 _ARGUMENTS = Limits(2**20)
-Zero = Annotated[float, Meta(ge=0, le=0)]
 Text = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """What a server allows."""
+    """What a server allows. `name`: the agent's for clients; `tokens`: the most of an answer, and
+    what it gets if the request names no number; `requests`: the most answers in flight, those that
+    wait for the engine included; `body`: bytes of a request; `patience`: seconds in which a client
+    sends a body and reads a part of an answer; `grace`: seconds for answers under way when the
+    server is stopped."""
 
     name: str = "agent"
-    """the agent's name for clients"""
-    body: int = field(default=2**20, metadata=number(1024, 2**30))
-    """bytes of a request"""
-    tokens: int = field(default=512, metadata=number(1, 2**20))
-    """the most tokens of an answer, and what it gets if the request names no number"""
-    requests: int = field(default=256, metadata=number(1, 100_000))
-    """the most answers in flight, those that wait for the engine included"""
-    patience: float = field(default=30.0, metadata=number(0.1))
-    """seconds that a client may take for a head, for a body, for a part of an answer"""
-    grace: float = field(default=30.0, metadata=number(0))
-    """seconds for answers under way when it is stopped"""
+    tokens: int = 512
+    requests: int = 256
+    body: int = 2**20
+    patience: float = 30.0
+    grace: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -115,23 +111,17 @@ class _RequestTool:
 
 
 @dataclass(frozen=True)
-class _Plain:
-    type: Literal["text"] = "text"
-
-
-@dataclass(frozen=True)
 class _StreamOptions:
     include_usage: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRequest:
-    """A checked request. `messages` are the whole conversation, `seed` is reduced to 64 bits, and
-    `tools` are none where the choice of a tool is. Fields without effect here: what the client
-    notes for itself, and those with the only value that is honoured."""
+    """A checked request. `messages` are the whole conversation, and `tools` are none where the
+    choice of a tool is. `top_p` has the only value that is honoured."""
 
     model: str
-    messages: tuple[Message, ...]
+    messages: Annotated[tuple[Message, ...], Meta(min_length=1)]
     tools: tuple[Tool, ...] = ()
     tool_choice: Literal["auto", "none"] = "auto"
     temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
@@ -142,17 +132,6 @@ class ChatRequest:
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
     top_p: Annotated[float, Meta(ge=1, le=1)] = 1.0
-    n: Annotated[int, Meta(ge=1, le=1)] = 1
-    logprobs: Literal[False] = False
-    response_format: _Plain = _Plain()
-    presence_penalty: Zero = 0.0
-    frequency_penalty: Zero = 0.0
-    logit_bias: Annotated[dict[str, float], Meta(max_length=0)] = field(default_factory=dict)
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    parallel_tool_calls: Any = None
-    service_tier: Any = None
 
     @property
     def most(self) -> int | None:
@@ -181,24 +160,13 @@ def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
     except Unreadable as error:
         field = re.match(r"`(\w+)", str(error))
         raise Refused(400, str(error), param=field[1] if field else None) from error
-    ask = replace(ask, messages=_plain(ask.messages))
-    _check(ask, most)
-    return replace(ask, tools=()) if ask.tool_choice == "none" else ask
-
-
-def _check(ask: ChatRequest, most: int) -> None:
-    """Raises Refused for what each field alone does not show."""
-    roles = [m["role"] for m in ask.messages]
-    if not roles:
-        raise Refused(400, "messages must have at least one message", param="messages")
-    if roles[0] in ("assistant", "tool"):
-        text = "messages: the first message must be the system's or the user's"
-        raise Refused(400, text, param="messages")
-    if roles[-1] == "assistant":
+    if ask.messages[-1]["role"] == "assistant":
         text = "messages: the last message must not be the assistant's own"
         raise Refused(400, text, param="messages")
     if (ask.most or 1) > most:
         raise Refused(400, f"max_tokens is {ask.most}; allowed: 1 to {most}", param="max_tokens")
+    tools = () if ask.tool_choice == "none" else ask.tools
+    return replace(ask, messages=_plain(ask.messages), tools=tools)
 
 
 def _plain(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
