@@ -31,10 +31,10 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.policies.loading import DType
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.trainers.adapters import restart
-from trace_bench.trainers.algorithms import Batch, policy_loss
-from trace_bench.trainers.grpo import Advantages, group_advantages, token_weights
+from trace_bench.trainers.algorithms import GRADIENT, Advantages, Batch, policy_loss
+from trace_bench.trainers.grpo import group_advantages, token_weights
+from trace_bench.trainers.local import TrainerSettings
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.update import minibatches, update
 
@@ -109,7 +109,7 @@ class Plain:
         self.optimizer.zero_grad()
         given = Batch(new, old, spread, lengths)
         policy_loss(given, token_weights(lengths), settings).loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.trained, settings.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(self.trained, GRADIENT)
         self.optimizer.step()
 
 

@@ -25,7 +25,7 @@ from trace_bench.results.figures import running
 from trace_bench.results.statistics import paired_difference
 
 TRAINERS = {
-    "local": ["trainer=local", "trainer.patience=100000"],
+    "local": ["trainer=local"],
     "verl": ["trainer=verl", "trainer.device=cpu", "trainer.gpus=2"],
 }
 

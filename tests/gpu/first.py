@@ -47,8 +47,8 @@ from trace_bench.rehearse.vllm import VARIABLE, serve
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.tree import build, parts, stretches
+from trace_bench.trainers.verl.settings import VerlSettings
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"

@@ -15,8 +15,7 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory, Turn
 from trace_bench.policies.loading import DType
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.tiny import MODEL_FOLDER
-from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 MODEL = str(MODEL_FOLDER)
 HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}

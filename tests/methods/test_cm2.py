@@ -20,9 +20,7 @@ from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.results.compare import cells
 from trace_bench.results.details import checklists
 from trace_bench.results.places import find
-from trace_bench.trainers.algorithms.dapo import Dapo
-from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
 SETTINGS = TrainerSettings(groups=2, group_size=4)
@@ -66,16 +64,6 @@ def test_an_assignment_from_which_nothing_can_be_learned_is_refused() -> None:
     for level in ("turn", "step"):
         with pytest.raises(UserError, match=r"method.holders=5 .*trainer.group_size=4"):
             plan(level=level)
-
-
-def test_a_penalty_that_checklists_do_not_heed_is_refused() -> None:
-    def plan(longest: int) -> None:
-        how = replace(SETTINGS, algorithm=Dapo(longest=longest))
-        method("cm2").plan(PlannedRun(64, 8, LocalTrainer(how, RunContext())))
-
-    plan(0)
-    with pytest.raises(UserError, match=r"longest=64 lowers .* allowed with it: 0"):
-        plan(64)
 
 
 def judge(path: str, body: dict[str, Any]) -> Answer:

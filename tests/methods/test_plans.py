@@ -14,8 +14,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import MethodPlan, PlannedRun, Policy, RunContext, Suite, Trainer
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
 from trace_bench.runner.plan import check_budget, with_beginning
-from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 FEW = {"recovers_from_errors": 0.8}

@@ -31,8 +31,7 @@ from trace_bench.policies.chat import Chat
 from trace_bench.policies.loading import load_model
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.tiny.template import render
-from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 BASE = AgentSpec(model=str(MODEL_FOLDER))
 TALK = {

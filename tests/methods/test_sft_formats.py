@@ -17,8 +17,7 @@ from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.methods.sft import Fitting, Sft, SftSettings, others, played, with_own_tools
 from trace_bench.methods.sft.formats import Dialogue, read, read_line
 from trace_bench.tiny import MODEL_FOLDER
-from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 TIER = "model"  # it trains an adapter
 SUITE = EmbeddedSuite()

@@ -30,8 +30,7 @@ from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.episodes import reward_of
 from trace_bench.trainers.gates import Gate, Gated
 from trace_bench.trainers.grpo import group_advantages, token_weights
-from trace_bench.trainers.local import LocalTrainer
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 from trace_bench.trainers.tree import build, stretches
 
 

@@ -18,8 +18,8 @@ from trace_bench.policies.engine.matrices import LowRank, Merged
 from trace_bench.policies.loading import SMALL, CastHead, CastLinear, chosen, load_model
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.trainers.grpo import group_advantages
+from trace_bench.trainers.local import TrainerSettings
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, build, stretches
 from trace_bench.trainers.update import Steps, update
 

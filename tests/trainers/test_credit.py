@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab
-from models import save_model
 
 from trace_bench.checklists.rewards import Assignment, advantages, rollout_of
 from trace_bench.core.errors import EpisodeError, UserError
@@ -27,9 +26,10 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.trainers.algorithms.dapo import Dapo
-from trace_bench.trainers.credit import credit, earned, packed, unpacked
+from trace_bench.trainers.credit import credit, packed, unpacked
+from trace_bench.trainers.episodes import earned
 from trace_bench.trainers.grpo import Advantages
+from trace_bench.trainers.verl.advantages import by_checklist
 
 STEP = {"level": "step", "holders": 2}
 
@@ -70,11 +70,6 @@ class Talks(LettersSuite):
         return Talk(self.void)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("small"))
-
-
 def train(folder: Path, model: Path, suite: Any, rollouts: int, **changes: Any) -> list[Any]:
     lab = make_lab(folder, model, rollouts, SETTINGS, suite)
     lab.trainer.train(replace(job(model, rollouts), **changes), lab)
@@ -82,24 +77,22 @@ def train(folder: Path, model: Path, suite: Any, rollouts: int, **changes: Any) 
     return [r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training"]
 
 
-@pytest.mark.parametrize("level", ["turn", "step"])
-def test_training_on_checklists_raises_the_reward(level: str, model: Path, tmp_path: Path) -> None:
-    how = {"level": level, "holders": 2}
-    metrics = train(tmp_path, model, Talks(), 12 * 12, assignment=how)
+def test_training_on_checklists_raises_the_reward(small_model: Path, tmp_path: Path) -> None:
+    metrics = train(tmp_path, small_model, Talks(), 12 * 12, assignment=STEP)
     rewards = [m["reward"] for m in metrics]
     assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.3, rewards
 
 
-def test_a_void_sample_is_counted_and_not_trained_on(model: Path, tmp_path: Path) -> None:
-    metrics = train(tmp_path, model, Talks(void=True), 24, assignment=STEP)
+def test_a_void_sample_is_counted_and_not_trained_on(small_model: Path, tmp_path: Path) -> None:
+    metrics = train(tmp_path, small_model, Talks(void=True), 24, assignment=STEP)
     ledger = read_lines(tmp_path / "ledger.jsonl")
     void = [line for line in ledger if (line["error"] or "").startswith("judge: ")]
     assert void and sum(m["failures"] for m in metrics) == len(void) < 24
 
 
-def test_a_score_without_a_checklist_is_refused(model: Path, tmp_path: Path) -> None:
+def test_a_score_without_a_checklist_is_refused(small_model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no checklist.*Set `env` to recorded"):
-        train(tmp_path, model, LettersSuite(), 12, assignment=STEP)
+        train(tmp_path, small_model, LettersSuite(), 12, assignment=STEP)
 
 
 # -- the arithmetic --------------------------------------------------------------------------------
@@ -150,19 +143,17 @@ def test_every_token_has_the_advantage_of_its_step(level: Any, normalize: bool) 
 
 
 def test_what_was_replaced_is_not_trained_on() -> None:
-    """Two groups of equal rewards, whose members differ in turns or in length."""
+    """Two groups of equal rewards, whose members differ in turns."""
     played = [episode([2, 3], 0, None), episode([4, 2], None, 1)] * 4
-    checklists = job(Path(), 8, assignment={"level": "turn", "holders": 2})
-    longest = replace(SETTINGS, algorithm=Dapo(longest=6, margin=6))
-    for asked, settings in ((checklists, SETTINGS), (job(Path(), 8), longest)):
-        how = replace(settings, group_size=4)
-        rewards = earned(played, asked, how)
-        assert rewards == [0.5] * 8 and credit(played, rewards, asked, how).trained.all()
-        again = credit(played, rewards, asked, replace(how, resample=1))
-        assert not again.trained.any() and not again.values.any() and again.constant == 2
-        rewards = [0.0, *rewards[1:]]  # where some differ, the group is trained on
-        again = credit(played, rewards, asked, replace(how, resample=1))
-        assert again.trained.tolist() == [True] * 4 + [False] * 4 and again.constant == 1
+    asked = job(Path(), 8, assignment={"level": "turn", "holders": 2})
+    how = replace(SETTINGS, group_size=4)
+    rewards = earned(played, asked, how)
+    assert rewards == [0.5] * 8 and credit(played, rewards, asked, how).trained.all()
+    again = credit(played, rewards, asked, replace(how, resample=1))
+    assert not again.trained.any() and not again.values.any() and again.constant == 2
+    rewards = [0.0, *rewards[1:]]  # where some differ, the group is trained on
+    again = credit(played, rewards, asked, replace(how, resample=1))
+    assert again.trained.tolist() == [True] * 4 + [False] * 4 and again.constant == 1
 
 
 def test_an_episode_survives_the_way_to_another_process() -> None:
@@ -170,12 +161,8 @@ def test_an_episode_survives_the_way_to_another_process() -> None:
     assert unpacked(packed(PLAYED[3])) == (None, [])
 
 
-@pytest.mark.verl
 @pytest.mark.parametrize("level", ["turn", "step"])
 def test_verl_gets_the_advantages_of_the_local_trainer(level: Any) -> None:
-    pytest.importorskip("verl", reason="verl is not installed")
-    from trace_bench.trainers.verl.advantages import by_checklist
-
     given = {"level": level, "holders": 2}
     ours = credited(given, False)
     rows = [5, 0, 3, 2, 7, 1, 4, 6]  # in any order, and one that pads the batch

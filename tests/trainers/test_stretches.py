@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from letters import SETTINGS, job, make_lab
-from models import save_model
 from servers.tokens import tokens
 from thinking import OPENED, AskingSuite, save_thinker
 
@@ -91,12 +90,8 @@ def trained_in(tokens: Tokens) -> list[BLOCK]:
     ]
 
 
-@pytest.mark.parametrize("thoughts", ["own", "keep"])
-def test_what_is_trained_is_what_was_sampled(
-    model: Path, tmp_path: Path, thoughts: Thoughts, monkeypatch: Any
-) -> None:
-    found = train(tmp_path, model, thoughts, monkeypatch)
-    check(found, thoughts)
+def test_what_is_trained_is_what_was_sampled(model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    check(train(tmp_path, model, "own", monkeypatch), "own")
 
 
 @pytest.mark.parametrize("thoughts", ["own", "keep"])
@@ -139,14 +134,6 @@ def check(found: Trained, thoughts: Thoughts) -> None:
     assert (len(found.tokens) > sum(used)) == (thoughts == "own")
 
 
-def test_a_finished_job_is_answered_from_disk(
-    model: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    first = train(tmp_path, model, "own", monkeypatch)
-    again = train(tmp_path, model, "own", monkeypatch)
-    assert again.played == first.played and again.metrics == first.metrics and not again.tokens
-
-
 def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], kept: int | None = None) -> Turn:
     return Turn((), text_message(""), prompt, sampled, (-0.5,) * len(sampled), kept=kept)
 
@@ -161,6 +148,7 @@ CUT = trajectory(
 
 
 def test_a_stretch_begins_where_the_prompt_does_not_go_on() -> None:
+    assert convert(to_json(CUT), Trajectory) == CUT
     one, two = stretches(CUT)
     assert one.ids.tolist() == [1, 2, 3, 4, 5, 6] and one.sampled.tolist() == [2, 3, 5]
     assert two.ids.tolist() == [1, 2, 3, 8, 9, 10, 11, 12] and two.sampled.tolist() == [4, 6, 7]
@@ -174,16 +162,11 @@ def test_a_turn_that_keeps_more_than_there_is_ends_the_training() -> None:
             check_prompt(trajectory(turn((1, 2), (3, 4)), bad))
 
 
-def test_files_of_before_have_no_such_field() -> None:
-    data = to_json(CUT)
-    assert ["kept" in turn for turn in data["turns"]] == [False, False, True, False]
-    assert convert(data, Trajectory) == CUT
-
-
 @pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, aggregate="token")])
-def test_an_episode_weighs_the_same_in_stretches(tmp_path: Path, settings: Any) -> None:
+def test_an_episode_weighs_the_same_in_stretches(
+    small_model: Path, tmp_path: Path, settings: Any
+) -> None:
     """The same tokens as one sequence and as two whose prompts are the same: the same step."""
-    model = save_model(tmp_path / "model")
     prompt, first, second = tuple(range(5, 25)), (3, 4, 5), (7, 8, 9, 10)
     between = (11, 12)
     plain = trajectory(turn(prompt, first), turn(between, second))
@@ -193,8 +176,8 @@ def test_an_episode_weighs_the_same_in_stretches(tmp_path: Path, settings: Any) 
     norms = []
     for one in (plain, cut):
         found = group_advantages(torch.tensor([1.0, 0.0]), torch.zeros(2))
-        trainer = make_lab(tmp_path / "lab", model, 8).trainer
-        learner = trainer.learner(str(model))  # type: ignore[attr-defined]
+        trainer = make_lab(tmp_path / "lab", small_model, 8).trainer
+        learner = trainer.learner(str(small_model))  # type: ignore[attr-defined]
         how = replace(settings, group_size=2, groups=1, epochs=1, minibatches=1)
         optimizer = torch.optim.AdamW(learner.parameters, 0.0)
         steps = update(learner, optimizer, [stretches(one), stretches(other)], found, how, 0)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import verl_job as jobs
-from test_layouts import LAYOUTS
+from test_forecast import LAYOUTS
 
 from trace_bench.core.errors import UserError
 from trace_bench.settings.compose import compose
-from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
 pytestmark = pytest.mark.verl

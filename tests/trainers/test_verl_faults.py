@@ -18,7 +18,7 @@ from interpreter import PLAIN
 
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
-from trace_bench.trainers.credit import earned
+from trace_bench.trainers.episodes import earned
 from trace_bench.trainers.verl.spec import StepFiles, read_spec
 
 pytestmark = pytest.mark.verl
@@ -67,7 +67,7 @@ class Job:
         world += ["sandbox=process", "sandbox.allow_untrusted=true", "sandbox.deadline=2"]
         world += ["sandbox.retries=0", "evaluation.limit=4", "evaluation.yardsticks=false"]
         recipe = ["budget=160", "trainer.groups=4", "trainer.group_size=4", "trainer.gpus=2"]
-        recipe += ["trainer.order=prioritized", "trainer.resample=2", "trainer.algorithm=dapo"]
+        recipe += ["trainer.resample=2", "trainer.algorithm=dapo"]
         recipe += [f"trainer.learning_rate={RATE}", "checkpoints=[]", f"run_dir={self.folder}"]
         self.words = ["-m", "trace_bench", *jobs.CPU, *world, *recipe]
 

@@ -19,8 +19,8 @@ import verl_job as jobs
 from interpreter import PLAIN
 
 from trace_bench.core.store import read_lines
-from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.process import COMMAND, REFUSED
+from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import read_spec
 
 pytestmark = pytest.mark.verl

@@ -10,40 +10,41 @@ from typing import Any
 
 import pytest
 import verl_job as jobs
-from models import save_model
 from verl_job import spec
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task, to_json
-from trace_bench.settings.identity import identity, parts_of
-from trace_bench.settings.schema import Settings
+from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import identity, parts_of, plain
 from trace_bench.trainers.course import Course
-from trace_bench.trainers.settings import TrainerSettings, VerlSettings, full_iterations
+from trace_bench.trainers.local import TrainerSettings
 from trace_bench.trainers.verl.compose import environment, overrides
-from trace_bench.trainers.verl.preflight import preflight
-from trace_bench.trainers.verl.spec import JobSpec, read_spec
-
-INSTALLED = {d.metadata["Name"] for d in metadata.distributions()}
+from trace_bench.trainers.verl.preflight import asked, preflight
+from trace_bench.trainers.verl.settings import VerlSettings, full_iterations
+from trace_bench.trainers.verl.spec import read_spec
 
 
 @pytest.mark.parametrize(
-    ("rollouts", "expected"),
-    [(96, (3, 4)), (127, (3, 4)), (32, (1, 4)), (31, (1, 3)), (16, (1, 2))],
+    ("rollouts", "settings", "expected"),
+    [
+        (127, {}, (3, 4)),
+        (32, {}, (1, 4)),
+        (31, {}, (1, 3)),
+        (16, {}, (1, 2)),
+        (31, {"gpus": 16}, (1, 2)),  # three groups of eight cannot be shared by sixteen
+        (31, {"minibatches": 2}, (1, 2)),
+        (15, {}, "has 15 rollouts and needs at least 16"),
+        (31, {"gpus": 32}, "needs at least 32"),
+    ],
 )
-def test_iterations_are_all_alike(rollouts: int, expected: tuple[int, int]) -> None:
-    assert full_iterations(rollouts, VerlSettings(), "grpo") == expected
-
-
-def test_a_small_job_is_shared_evenly_or_refused() -> None:
-    """Three groups of eight cannot be shared by sixteen processes, two can."""
-    assert full_iterations(31, VerlSettings(gpus=16), "grpo") == (1, 2)
-    assert full_iterations(31, VerlSettings(minibatches=2), "grpo") == (1, 2)
-    with pytest.raises(UserError, match="has 15 rollouts and needs at least 16"):
-        full_iterations(15, VerlSettings(), "grpo")
-    with pytest.raises(UserError, match="needs at least 32"):
-        full_iterations(31, VerlSettings(gpus=32), "grpo")
+def test_iterations_are_all_alike(rollouts: int, settings: dict[str, Any], expected: Any) -> None:
+    if isinstance(expected, tuple):
+        assert full_iterations(rollouts, VerlSettings(**settings), "grpo") == expected
+        return
+    with pytest.raises(UserError, match=expected):
+        full_iterations(rollouts, VerlSettings(**settings), "grpo")
 
 
 def test_calls_and_seeds_are_those_of_the_lab(tmp_path: Path) -> None:
@@ -66,22 +67,21 @@ def test_calls_and_seeds_are_those_of_the_lab(tmp_path: Path) -> None:
 def test_a_job_takes_what_the_run_has(tmp_path: Path) -> None:
     chosen = jobs.settings("budget=100", "trainer.gpus=2")
     lab = jobs.make_lab(tmp_path, chosen)
-    tasks = list(lab.suite.tasks("train"))[:6]
     trainer: Any = lab.trainer
+    tasks = list(lab.suite.tasks("train"))[:6]
     job = trainer.spec(jobs.job("grpo", chosen, tasks), lab)
     lab.close()
     assert (job.iterations, job.groups, job.seed) == (3, 4, chosen.seed)
     assert job.context == 1024 and job.settings["trainer"]["name"] == "verl"
-    assert job.course(tasks).begin()[0] in tasks
-
-
-def of(*more: str) -> dict[str, Any]:
-    chosen = jobs.settings(*more)
-    return identity(chosen, parts_of(chosen))
 
 
 def test_where_it_runs_is_not_what_it_is() -> None:
     """A run may move to another cluster in the middle; the recipe may not change."""
+
+    def of(*more: str) -> dict[str, Any]:
+        chosen = jobs.settings(*more)
+        return identity(chosen, parts_of(chosen))
+
     one = of("trainer.workers=1")
     assert one == of("trainer.workers=4", "trainer.ray_address=10.0.0.1:6379")
     assert one != of("trainer.epochs=1")
@@ -91,11 +91,9 @@ def test_where_it_runs_is_not_what_it_is() -> None:
     "line",
     [
         "actor_rollout_ref.rollout.n=2",
-        "trainer.total_training_steps=100",
         "++data.train_batch_size=64",
         "~trainer.total_epochs",
         "algorithm.filter_groups.enable=true",
-        "actor_rollout_ref.actor.optim.lr=1",
         "actor_rollout_ref.rollout={n: 4}",
     ],
 )
@@ -119,38 +117,20 @@ def test_settings_in_hydras_notation(tmp_path: Path) -> None:
     s = replace(s, trainer=VerlSettings(gpus=8, tensor_parallel=2))
     on_gpu = overrides(s, odd)
     assert "actor_rollout_ref.rollout.name='vllm'" in on_gpu
-    assert "actor_rollout_ref.rollout.layered_summon=true" in on_gpu
-    assert not any("cpu" in line for line in on_gpu)
-    assert "VERL_PLATFORM" not in environment(s, odd)
-
-
-def preflight_of(chosen: Settings) -> None:
-    trainer = parts_of(chosen)["trainer"].make(jobs.facts(chosen))
-    trainer.preflight(new=True)
-
-
-@pytest.mark.skipif("verl" in INSTALLED, reason="verl is installed here")
-def test_without_verl() -> None:
-    with pytest.raises(UserError, match=r"needs the package verl.*'\.\[verl\]'"):
-        preflight_of(jobs.settings())
+    assert "VERL_PLATFORM" not in environment(s, odd) and not any("cpu" in x for x in on_gpu)
 
 
 @pytest.mark.parametrize(
     ("versions", "settings", "said"),
     [
-        ({"verl": "0.8.0"}, {}, "works with verl 0.9.1; 0.8.0 is installed"),
-        (
-            {"verl": "0.9.1", "transformers": "5.2.0"},
-            {},
-            "works with transformers from 5.5.3 to below 5.11.0; 5.2.0 is installed",
-        ),
+        ({}, {}, "needs the package verl 0.9.1, and it is not installed"),
+        ({"verl": "0.8.0"}, {}, "0.8.0 is installed"),
+        ({"verl": "0.9.1", "transformers": "5.2.0"}, {}, "from 5.5.3 to below 5.11.0; 5.2.0 is"),
         ({"verl": "0.9.1"}, {"device": "cuda"}, "samples with vLLM, which is not installed"),
-        ({"verl": "0.9.1"}, {"alpha": 0.5}, "trainer.alpha=0.5; verl takes whole numbers"),
-        ({"verl": "0.9.1", "trl": "1.16.0"}, {}, "trl 1.16.0 is installed"),
-        ({"verl": "0.9.1", "trl": "1.12.0"}, {"alpha": 0.5}, "trainer.alpha=0.5"),
-        ({"verl": "0.9.1"}, {"minibatches": 3}, "shared evenly by trainer.minibatches=3"),
-        ({"verl": "0.9.1"}, {"gpus": 5}, "trainer.minibatches=1 optimizer steps and 5 processes"),
-        ({"verl": "0.9.1"}, {"gpus": 4, "tensor_parallel": 3}, "does not divide 4 GPUs"),
+        ({}, {"alpha": 0.5}, "trainer.alpha=0.5; verl takes whole numbers"),
+        ({}, {"minibatches": 3}, "shared evenly by trainer.minibatches=3"),
+        ({}, {"gpus": 5}, "trainer.minibatches=1 optimizer steps and 5 processes"),
+        ({}, {"gpus": 4, "tensor_parallel": 3}, "does not divide 4 GPUs"),
         ({"verl": "0.9.1"}, {"nnodes": 2}, "trainer.nnodes=2 needs a running Ray cluster"),
         ({"verl": "0.9.1"}, {"ray_address": "here"}, "'here' is not an address"),
         (
@@ -158,60 +138,32 @@ def test_without_verl() -> None:
             {"device": "cuda", "gpus": 16, "groups": 8},
             "trainer.gpus=16, and this machine has",
         ),
+        (
+            {"verl": "0.9.1"},
+            {"target_modules": ("q_proj", "w_proj")},
+            "unknown LoRA target 'w_proj'",
+        ),
     ],
 )
 def test_refusals(
     monkeypatch: pytest.MonkeyPatch,
+    small_model: Path,
     versions: dict[str, str],
     settings: dict[str, Any],
     said: str,
 ) -> None:
     """Versions are looked up where pip keeps them; here they are made up."""
-    real = metadata.version
+    installed = {"transformers": "5.10.4", **versions}
 
     def version(name: str) -> str:
-        if name in versions:
-            return versions[name]
-        if name in ("verl", "vllm", "trl"):
+        if name not in installed:
             raise metadata.PackageNotFoundError(name)
-        return real(name)
+        return installed[name]
 
     monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(UserError, match=said.replace("(", r"\(")):
-        preflight(spec(trainer=VerlSettings(**{"device": "cpu", **settings})))
-
-
-def test_a_dead_cluster_and_an_unknown_module(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(metadata, "version", {"verl": "0.9.1", "transformers": "5.10.4"}.get)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        dead = f"127.0.0.1:{sock.getsockname()[1]}"
-    with pytest.raises(UserError, match="no Ray cluster answers"):
-        preflight(spec(trainer=VerlSettings(device="cpu", ray_address=dead)))
-    agent = AgentSpec(str(save_model(tmp_path / "model")))
-    settings = VerlSettings(device="cpu", target_modules=("q_proj", "w_proj"))
-    with pytest.raises(UserError, match="unknown LoRA target 'w_proj'"):
-        preflight(spec(agent=agent, trainer=settings))
-
-
-@pytest.mark.parametrize("address", ["http://localhost:8000/v1", "http://127.0.0.1:8000/v1"])
-def test_a_role_at_each_machines_own_address(
-    monkeypatch: pytest.MonkeyPatch, address: str, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("trace_bench.trainers.verl.preflight.CHECKS", ())
-    agent = AgentSpec(str(save_model(tmp_path / "model")))
-
-    def of_nodes(nnodes: int, url: str) -> JobSpec:
-        chosen = to_json(jobs.settings("llm.user.by=endpoint", f"llm.shared.base_url=[{url}]"))
-        job = spec(agent=agent, trainer=VerlSettings(device="cpu", nnodes=nnodes))
-        return replace(job, settings=chosen)
-
-    preflight(of_nodes(1, address), whole=False)
-    preflight(of_nodes(2, "http://10.0.0.7:8000/v1"), whole=False)
-    with pytest.raises(UserError, match=r"ask the user at .*Set llm\.user\.base_url"):
-        preflight(of_nodes(2, address), whole=False)
+        trainer = VerlSettings(**{"device": "cpu", **settings})
+        preflight(spec(trainer=trainer, agent=AgentSpec(str(small_model))))
 
 
 def test_the_context_of_a_served_agent_must_be_stated() -> None:
@@ -219,20 +171,57 @@ def test_the_context_of_a_served_agent_must_be_stated() -> None:
         "policy=openai", "model=served", "model.name=m", "policy.base_url=http://x"
     )
     with pytest.raises(UserError, match=r"Set policy\.context to the servers' limit"):
-        preflight_of(chosen)
+        parts_of(chosen)["trainer"].make(jobs.facts(chosen)).preflight(new=True)
 
 
-def test_fine_tuning_needs_a_trainer_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_only_a_trainer_in_this_process_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*jobs.CPU, "method=sft"]) == 2
     said = capsys.readouterr().err
-    assert (
-        "method=sft needs `Trainer.learner`" in said
-        and "of the setting `trainer`, and verl" in said
-    )
+    assert "method=sft needs `Trainer.learner`" in said and "`trainer`, and verl" in said
+    with pytest.raises(UserError, match=r"unknown key 'trainer\.memory'"):
+        jobs.settings("+trainer.memory=3")
 
 
-def test_settings_that_only_local_has() -> None:
-    assert "patience" not in VerlSettings.__dataclass_fields__
-    assert TrainerSettings().patience == 5
-    with pytest.raises(UserError, match=r"unknown key 'trainer\.patience'"):
-        jobs.settings("+trainer.patience=3")
+# -- several machines -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["http://localhost:8000/v1", "http://127.0.0.1:8000/v1"])
+def test_a_role_at_each_machines_own_address(
+    monkeypatch: pytest.MonkeyPatch, address: str, small_model: Path
+) -> None:
+    monkeypatch.setattr("trace_bench.trainers.verl.preflight.CHECKS", ())
+
+    def check(nnodes: int, url: str) -> None:
+        chosen = jobs.settings("llm.user.by=endpoint", f"llm.shared.base_url=[{url}]")
+        trainer = VerlSettings(device="cpu", nnodes=nnodes)
+        agent = AgentSpec(str(small_model))
+        preflight(spec(agent=agent, trainer=trainer, settings=to_json(chosen)), whole=False)
+
+    check(1, address)
+    check(2, "http://10.0.0.7:8000/v1")
+    with pytest.raises(UserError, match=r"ask the user at .*Set llm\.user\.base_url"):
+        check(2, address)
+
+
+def test_a_dead_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", {"verl": "0.9.1", "transformers": "5.10.4"}.get)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{sock.getsockname()[1]}"
+    with pytest.raises(UserError, match="no Ray cluster answers"):
+        preflight(spec(trainer=VerlSettings(device="cpu", ray_address=dead)))
+
+
+def test_other_machines_have_the_hubs_settings_but_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.example")
+    monkeypatch.setenv("HF_TOKEN", "hf-planted")
+    monkeypatch.setenv("MY_KEY", "sk-planted")
+    paper = spec(settings=plain(compose(["experiment=paper_tau2", "llm.shared.key_env=MY_KEY"])))
+    roles = asked(paper)
+    assert len(roles) == 3 and {role["key_env"] for role in roles.values()} == {"MY_KEY"}
+    variables = environment(paper, tmp_path)
+    assert variables["HF_ENDPOINT"] == "https://hub.example" and "planted" not in str(variables)
+    model = jobs.base(jobs.settings())  # in a folder: nothing is read from a hub
+    assert "HF_ENDPOINT" not in environment(spec(agent=model), tmp_path)

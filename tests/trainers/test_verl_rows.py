@@ -11,9 +11,9 @@ from verl_job import spec
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.algorithms import Algorithm
 from trace_bench.trainers.grpo import group_advantages, token_weights
-from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.advantages import dealt, joined, members, weights
 from trace_bench.trainers.verl.preflight import _divergence
+from trace_bench.trainers.verl.settings import VerlSettings
 
 KEYS = ["a_0_1", "b_0_0", "a_0_0", "a_1_0", "pad_0_0", "a_0_10"]
 MASK = torch.tensor(
@@ -22,32 +22,15 @@ MASK = torch.tensor(
 
 
 def test_the_rows_of_an_episode_are_in_order() -> None:
-    assert members(KEYS) == [[2, 0, 5], [1], [3], [4]]
-    assert joined(MASK, members(KEYS)).tolist() == [
-        [1, 1, 1, 1],
-        [1, 1, 0, 0],
-        [1, 1, 1, 1],
-        [0, 0, 0, 0],
-    ]
-
-
-def test_values_are_dealt_out_in_that_order() -> None:
+    every = members(KEYS)
+    assert every == [[2, 0, 5], [1], [3], [4]]
+    assert joined(MASK, every).tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
     values = torch.tensor([[1.0, 2, 3, 4], [5, 6, 0, 0], [7, 8, 9, 10], [0, 0, 0, 0]])
-    at_places = dealt(values, MASK, members(KEYS))
-    assert at_places.tolist() == [
-        [0, 2, 3, 0],
-        [5, 0, 6, 0],
-        [1, 0, 0, 0],
-        [7, 8, 9, 10],
-        [0, 0, 0, 0],
-        [0, 0, 0, 4],
-    ]
-
-
-def test_an_episode_of_one_row_is_as_it_was() -> None:
-    keys = [f"a_{n}_0" for n in range(len(MASK))]
-    assert members(keys) == [[n] for n in range(len(MASK))]
-    assert torch.equal(weights(MASK, members(keys), "trajectory", len(MASK)), MASK.float())
+    assert dealt(values, MASK, every).tolist() == [
+        [0, 2, 3, 0], [5, 0, 6, 0], [1, 0, 0, 0], [7, 8, 9, 10], [0, 0, 0, 0], [0, 0, 0, 4],
+    ]  # fmt: skip
+    alone = [[n] for n in range(len(MASK))]
+    assert torch.equal(weights(MASK, alone, "trajectory", len(MASK)), MASK.float())
 
 
 @pytest.mark.parametrize("aggregate", ["trajectory", "token"])

@@ -10,15 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from models import save_adapter, save_model
 from playing import play
-from toy import ToyEnv, ToySuite, toy_task
+from toy import ToySuite, toy_task
 from verl_job import spec
 
 from trace_bench.core.protocols import TurnRequest
-from trace_bench.core.types import AdapterRef, AgentSpec, Step, Task, Trajectory
-from trace_bench.play.rollouts import EpisodeBatch, Player
-from trace_bench.play.suites import Suites
+from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Order, Scheduler
 from trace_bench.policies.loading import load_model
@@ -79,18 +76,14 @@ class TokenServer:
         return TokenPolicy(Chat(self.tokenizer, "m"), servers, 12)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AgentSpec]:
-    folder = tmp_path_factory.mktemp("tokens")
-    model = save_model(folder / "model")
-    path = save_adapter(model, folder / "grpo@0002")
-    return model, AgentSpec(str(model), adapters=(AdapterRef("grpo@0002", str(path)),))
+@pytest.fixture
+def agent(small_model: Path, small_adapter: Path) -> AgentSpec:
+    return AgentSpec(str(small_model), adapters=(AdapterRef("grpo@0002", str(small_adapter)),))
 
 
 @pytest.fixture
-def server(world: tuple[Path, AgentSpec]) -> Iterator[TokenServer]:
-    model, agent = world
-    started = TokenServer(model, agent.adapters[0], 2)
+def server(agent: AgentSpec) -> Iterator[TokenServer]:
+    started = TokenServer(Path(agent.model), agent.adapters[0], 2)
     yield started
     started.loop.call_soon_threadsafe(started.loop.stop)
 
@@ -109,57 +102,49 @@ def played(policy: Any, agent: AgentSpec, temperature: float = 1.0) -> list[Traj
     )
 
 
-def test_the_same_episodes_as_the_local_policy(
-    world: tuple[Path, AgentSpec], server: TokenServer
-) -> None:
+def test_the_same_episodes_as_the_local_policy(agent: AgentSpec, server: TokenServer) -> None:
     """Token by token, with the adapter, over several turns: nothing is encoded again."""
-    model, agent = world
     ours = played(server.policy(), agent)
-    theirs = played(LocalPolicy(model, batch=12, context=512), agent)
+    theirs = played(LocalPolicy(Path(agent.model), batch=12, context=512), agent)
     assert any(len(t.turns) > 1 for t in ours)
     for a, b in zip(ours, theirs, strict=True):
-        assert [t.prompt_ids for t in a.turns] == [t.prompt_ids for t in b.turns]
-        assert [t.token_ids for t in a.turns] == [t.token_ids for t in b.turns]
-        assert [t.adapter for t in a.turns] == [t.adapter for t in b.turns]
-        assert a.score == b.score
         for left, right in zip(a.turns, b.turns, strict=True):
+            assert left.prompt_ids == right.prompt_ids and left.token_ids == right.token_ids
+            assert left.adapter == right.adapter
             assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
+        assert a.score == b.score
 
 
-def test_another_version_of_the_weights_is_no_episode(
-    world: tuple[Path, AgentSpec], server: TokenServer
+@pytest.mark.parametrize(
+    ("version", "broken", "why"),
+    [
+        (1, None, "hold 'grpo@0001' where 'grpo@0002' is to act"),
+        (2, RuntimeError("the engine is dead"), "the engine is dead"),
+    ],
+)
+def test_other_weights_or_a_broken_server_are_no_episode(
+    agent: AgentSpec, server: TokenServer, version: int, broken: Exception | None, why: str
 ) -> None:
-    server.version = 1
-    with pytest.raises(ServersLost, match="hold 'grpo@0001' where 'grpo@0002' is to act"):
-        played(server.policy(), world[1])
+    server.version, server.broken = version, broken
+    with pytest.raises(ServersLost, match=why):
+        played(server.policy(), agent)
 
 
-def test_a_server_that_refuses_fails_the_episodes(
-    world: tuple[Path, AgentSpec], server: TokenServer
+def test_a_server_that_refuses_or_never_answers_fails_the_episodes(
+    agent: AgentSpec, server: TokenServer
 ) -> None:
     server.broken = ValueError("too long")
-    episodes = played(server.policy(), world[1])
-    assert {str(t.failure) for t in episodes} == {str(episodes[0].failure)}
-    assert episodes[0].failure is not None and "too long" in episodes[0].failure.error
-    assert episodes[0].failure.boundary == "policy" and episodes[0].score is None
-
-
-def test_a_server_that_breaks_down_is_no_episode(
-    world: tuple[Path, AgentSpec], server: TokenServer
-) -> None:
-    server.broken = RuntimeError("the engine is dead")
-    with pytest.raises(ServersLost, match="the engine is dead"):
-        played(server.policy(), world[1])
-
-
-def test_a_server_that_never_answers(world: tuple[Path, AgentSpec], server: TokenServer) -> None:
+    for each in played(server.policy(), agent):
+        assert each.failure is not None and each.failure.boundary == "policy"
+        assert "too long" in each.failure.error and each.score is None
+    server.broken = None
     server.delay = 30.0
-    episodes = played(server.policy(deadline=0.2), world[1])
-    assert all(t.failure and "no answer within 0.2 s" in t.failure.error for t in episodes)
+    late = played(server.policy(deadline=0.2), agent)
+    assert all(t.failure and "no answer within 0.2 s" in t.failure.error for t in late)
 
 
 def test_a_users_answer_does_not_wait_for_another_episodes_turn(
-    world: tuple[Path, AgentSpec], server: TokenServer
+    server: TokenServer,
 ) -> None:
     """`wake` ends the wait for a server that has not answered yet."""
     policy = server.policy()
@@ -170,57 +155,6 @@ def test_a_users_answer_does_not_wait_for_another_episodes_turn(
     policy.close()
 
 
-class SlowUser(ToySuite):
-    """Its user says nothing to the first task before an episode of another has ended."""
-
-    def __init__(self, policy: TokenPolicy) -> None:
-        super().__init__()
-        self.policy, self.waits, self.ended = policy, threading.Event(), threading.Event()
-
-    def asks_user(self) -> bool:
-        return True
-
-    def make(self) -> ToyEnv:
-        env = super().make()
-        usual = env.reset
-
-        def reset(task: Task) -> Step:
-            if task == toy_task(0):
-                self.waits.set()
-                self.policy.wake()
-                assert self.ended.wait(60)
-            return usual(task)
-
-        env.reset = reset  # type: ignore[method-assign]
-        return env
-
-
-def test_an_episode_that_is_asked_for_later_does_not_wait_for_those_that_run(
-    world: tuple[Path, AgentSpec], server: TokenServer
-) -> None:
-    policy = server.policy()
-    suite = SlowUser(policy)
-    first, late = (
-        EpisodeBatch(world[1], (toy_task(n),), (n,), route=("grpo@0002",)) for n in range(2)
-    )
-    waiting = [late]
-
-    def more() -> EpisodeBatch | None:
-        return waiting.pop() if waiting and suite.waits.is_set() else None
-
-    order = []
-
-    def ended(place: int, trajectory: Trajectory) -> None:
-        order.append(place)
-        suite.ended.set()
-
-    episodes = Player(policy, Suites(suite), max_tokens=24).play(first, ended, more)
-    assert order == [1, 0] and [t.task for t in episodes] == [toy_task(n).id for n in range(2)]
-    assert [t.seed for t in episodes] == [0, 1] and not any(t.failure for t in episodes)
-
-
-def test_a_full_context_ends_the_episode(
-    world: tuple[Path, AgentSpec], server: TokenServer
-) -> None:
-    episodes = played(server.policy(context=40), world[1])
+def test_a_full_context_ends_the_episode(agent: AgentSpec, server: TokenServer) -> None:
+    episodes = played(server.policy(context=40), agent)
     assert {t.stop for t in episodes} == {"context_limit"}

@@ -25,8 +25,9 @@ from trace_bench.settings.identity import model_path, parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.trackers.jsonl import Metrics, Silent
 from trace_bench.trainers.course import Course
-from trace_bench.trainers.settings import TrainerSettings, VerlSettings
+from trace_bench.trainers.local import TrainerSettings
 from trace_bench.trainers.tree import stretches
+from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import JobSpec
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
@@ -113,7 +114,8 @@ def local_steps(
 ) -> tuple[list[Any], Any]:
     """The local trainer's steps on the same episodes, all of which count in the mean, one iteration
     after the other, and the layers of its adapter after the last."""
-    from trace_bench.trainers.credit import credit, earned
+    from trace_bench.trainers.credit import credit
+    from trace_bench.trainers.episodes import earned
     from trace_bench.trainers.local import LocalTrainer
     from trace_bench.trainers.state import State, restore
     from trace_bench.trainers.update import update

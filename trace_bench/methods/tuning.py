@@ -19,10 +19,10 @@ from trace_bench.core.protocols import Lab, Need, Trainer
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
+from trace_bench.trainers.algorithms import GRADIENT
 from trace_bench.trainers.course import epoch
-from trace_bench.trainers.groups import in_groups
-from trace_bench.trainers.loop import Record, Training, stepped, with_version
-from trace_bench.trainers.record import check_finite
+from trace_bench.trainers.episodes import in_groups
+from trace_bench.trainers.loop import Record, Training, check_finite, stepped, with_version
 from trace_bench.trainers.start import start_of
 
 if TYPE_CHECKING:
@@ -102,8 +102,7 @@ class Tuning(Training["Sequence[Tokens]"]):
             loss = -self.learner.logprobs(build(part)).mean() * share
             torch.autograd.backward(loss)
             value += float(loss.detach())
-        limit = self.trainer.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(self.learner.parameters, limit))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.learner.parameters, GRADIENT))
         if finite := math.isfinite(value + norm):
             self.optimizer.step()
         largest = largest_update(self.learner.layers)

@@ -44,7 +44,6 @@ LEAST: Mapping[str, Mapping[str, float]] = {  # and at least
 }
 HERE: Mapping[str, Any] = {
     "device": "cpu", "ray_address": None, "node_gpus": None, "offload": False,
-    "flash_attention": False,
 }  # fmt: skip
 """What these settings of a trainer on GPUs are on this machine."""
 EPISODES, TASKS = 4, 8

@@ -50,8 +50,7 @@ from trace_bench.runner.progress import BASE, stages_of
 from trace_bench.settings.identity import model_path, served_name
 from trace_bench.settings.recipes import billions_of, far_off, whose
 from trace_bench.settings.schema import TIMED, SandboxSettings, Settings
-from trace_bench.trainers.memory import shape_of
-from trace_bench.trainers.settings import GPU
+from trace_bench.trainers.memory import GPU, shape_of
 
 T = TypeVar("T")
 EPISODES = 16  # of `dry_run=timed`

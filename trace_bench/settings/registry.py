@@ -68,7 +68,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
     },
     "trainer": {
         "local": "trace_bench.trainers.local:LocalTrainer",
-        "verl": "trace_bench.trainers.verl:verl_trainer",
+        "verl": "trace_bench.trainers.verl.trainer:VerlTrainer",
     },
     "trainer.algorithm": {
         "grpo": "trace_bench.trainers.algorithms:Algorithm",

@@ -1,23 +1,21 @@
-"""The course of a training job: which tasks it runs next, how many, and what it has spent.
+"""The course of a training job: which tasks it plays next, how many, and what it has spent.
 
-With `order=shuffled` and `resample=0` all of it is known beforehand (`make_schedule`). The other
-settings depend on the job's seed and the rewards of groups that were run alone, so that a job that
-is resumed takes the same course again.
+With `resample=0` all of it is known beforehand (`make_schedule`). Else it depends on the rewards of
+groups that were played, so that a job that is resumed takes the same course again.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.protocols import Lab, PlayElsewhere, TrainingJob
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Task
+from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.trainers.algorithms import Recipe
-from trace_bench.trainers.groups import differ, in_groups
-
-FLOOR = 0.125  # smallest chance of a task, of one whose groups differ: it may differ again
+from trace_bench.trainers.episodes import check_prompt, differ, earned, exact, in_groups
 
 
 class Course:
@@ -30,17 +28,10 @@ class Course:
         self.tasks, self.settings, self.seed, self.rollouts = tasks, settings, seed, rollouts
         self.total = settings.group_size * sum(make_schedule(rollouts, settings, name))
         self.spent = self.begun = 0
-        self._groups = 0  # run so far
-        self._equal: dict[str, int] = {}  # task id -> how many of its latest groups were constant
 
     def iterations_left(self) -> bool:
         """Whether the rollouts pay for another iteration."""
         return self._affordable() >= min(2, self.settings.groups)
-
-    @property
-    def adapts(self) -> bool:
-        """Whether rewards decide what comes next."""
-        return self.settings.order != "shuffled" or self.settings.resample > 0
 
     def iteration(self, call: str, play: Callable[[str, list[Task]], Sequence[float]]) -> None:
         """One iteration. `play` runs a group of each of some tasks under the name of a call and
@@ -64,12 +55,9 @@ class Course:
         return self._next(min(self.settings.groups - differing, self._affordable()))
 
     def played(self, tasks: Sequence[Task], rewards: Sequence[float]) -> int:
-        """Takes note of the rewards of a group for each task; returns how many differ."""
-        learned = [differ(group) for group in in_groups(rewards, self.settings.group_size)]
-        for task, differs in zip(tasks, learned, strict=True):
-            self._equal[task.id] = 0 if differs else self._equal.get(task.id, 0) + 1
+        """Takes note of the rewards of a group for each task; returns how many groups differ."""
         self.spent += len(tasks) * self.settings.group_size
-        return sum(learned)
+        return sum(map(differ, in_groups(rewards, self.settings.group_size)))
 
     def rate(self) -> float:
         """The learning rate of this iteration: linear in the rollouts spent before it, to 0."""
@@ -82,28 +70,8 @@ class Course:
         return min(self.settings.groups, left)
 
     def _next(self, count: int) -> list[Task]:
-        if self.settings.order == "prioritized":
-            chosen = self._prioritized(count)
-        else:
-            groups = range(self._groups, self._groups + count)
-            chosen = [task_of_group(g, self.tasks, self.seed) for g in groups]
-        self._groups += count
-        return chosen
-
-    def _prioritized(self, count: int) -> list[Task]:
-        """Tasks that were never run, in the shuffled order, then draws in which the chance of a
-        task halves with each of its latest groups that was constant, down to `FLOOR`."""
-        order = [self.tasks[i] for i in epoch(len(self.tasks), self.seed, 0)]
-        unique = {task.id: task for task in order}
-        chosen = [task for name, task in unique.items() if name not in self._equal]
-        rng = random.Random(stable_seed(self.seed, "prioritized", self._groups))
-        keys: list[tuple[float, str]] = []
-        for name in sorted(self._equal):
-            chance = max(FLOOR, 0.5 ** self._equal[name])
-            keys.append((math.log(1.0 - rng.random()) / chance, name))
-        keys.sort(reverse=True)  # Efraimidis and Spirakis 2006: draws without replacement
-        chosen += [unique[name] for _, name in keys]
-        return [chosen[n % len(chosen)] for n in range(count)]
+        first = self.spent // self.settings.group_size
+        return [task_of_group(g, self.tasks, self.seed) for g in range(first, first + count)]
 
 
 def make_schedule(rollouts: int, settings: Recipe, name: str) -> tuple[int, ...]:
@@ -156,3 +124,64 @@ def curve_caveat(
     if any(point % (size * every) for point in points if point < rollouts):
         return f"between checkpoints it is the agent of the one before (trainer.save_every={every})"
     return None
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """An iteration's episodes, group by group, and their rewards (NaN: of one in no baseline)."""
+
+    trajectories: list[Trajectory] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+
+
+def play_iteration(
+    course: Course,
+    call: str,
+    agent: AgentSpec,
+    adapter: str | None,
+    job: TrainingJob,
+    lab: Lab,
+    by: Callable[[str, int], PlayElsewhere] | None = None,
+    ended: Callable[[str, int], None] = lambda call, count: None,
+) -> Rollouts:
+    """Plays what the course says, all turns by `adapter`; its calls in the ledger begin with
+    `call`. `by`: what plays a call of so many episodes elsewhere; `ended`: is told of a call when
+    all its episodes are recorded. Raises UserError for a policy that gives no tokens."""
+    rollouts, settings = Rollouts(), course.settings
+
+    def play(name: str, groups: Sequence[Task]) -> list[float]:
+        tasks = [task for task in groups for _ in range(settings.group_size)]
+        played = lab.rollouts(
+            name,
+            agent,
+            tasks,
+            purpose=Purpose.TRAINING,
+            temperature=1.0,
+            route=[adapter] * len(tasks),
+            by=None if by is None else by(name, len(tasks)),
+        )
+        for trajectory in played:
+            check_turns(trajectory, adapter)
+        if by is None and not any(map(exact, played)):
+            raise UserError(
+                "the policy gives no token ids with log-probabilities, so nothing can be "
+                "trained on its rollouts. Change the setting `policy`."
+            )
+        ended(name, len(tasks))
+        rewards = earned(played, job, settings)
+        rollouts.trajectories.extend(played)
+        rollouts.rewards.extend(rewards)
+        return rewards
+
+    course.iteration(call, play)
+    return rollouts
+
+
+def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
+    """Raises TraceBenchError unless all turns come from `adapter` and have a prompt."""
+    for turn in trajectory.turns:
+        if turn.adapter != adapter:
+            raise TraceBenchError(
+                f"{trajectory.task}: expected turns of adapter {adapter!r}, got {turn.adapter!r}"
+            )
+    check_prompt(trajectory)

@@ -4,42 +4,24 @@ or one for each token from the checklists of their scores (`trace_bench.checklis
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 import torch
 
-from trace_bench.checklists.rewards import Assignment, Rollout, advantages, reward, rollout_of
+from trace_bench.checklists.rewards import Assignment, Rollout, advantages, reward
 from trace_bench.core.decode import convert
-from trace_bench.core.errors import UserError
 from trace_bench.core.store import canonical
 from trace_bench.core.types import Trajectory, to_json
-from trace_bench.trainers.algorithms import Episodes, Recipe
-from trace_bench.trainers.episodes import reward_of, usable
-from trace_bench.trainers.groups import SAME, differ, in_groups
-from trace_bench.trainers.grpo import FULL, Advantages
-from trace_bench.trainers.start import assignment_of
-
-
-class Rewarded(Protocol):
-    """What says how episodes are rewarded: a `TrainingJob`, or a description of one."""
-
-    @property
-    def reward(self) -> str: ...
-    @property
-    def assignment(self) -> Mapping[str, Any] | None: ...
-
-
-def earned(trajectories: Sequence[Trajectory], job: Rewarded, recipe: Recipe) -> list[float]:
-    """The rewards of a job's episodes: a field of the score or, with an assignment, what the
-    checklists say; NaN for one in no baseline. Raises UserError for scores without a checklist."""
-    if job.assignment is None:
-        return [reward_of(t, job.reward) for t in trajectories]
-    how = assignment_of(job.assignment, recipe.normalize_std)
-    rollouts = [usable_rollout(t) for t in trajectories]
-    return [math.nan if rollout is None else reward(rollout, how) for rollout in rollouts]
+from trace_bench.trainers.algorithms import SAME, Advantages, Episodes, Recipe
+from trace_bench.trainers.episodes import (
+    Rewarded,
+    assignment_of,
+    differ,
+    in_groups,
+    usable_rollout,
+)
+from trace_bench.trainers.grpo import FULL
 
 
 def credit(
@@ -71,7 +53,7 @@ def _advantages(
         group = torch.arange(len(trajectories)) // recipe.group_size
         observed = [seen(t) for t in trajectories] if recipe.algorithm.observations else []
         return recipe.algorithm.advantages(Episodes(values, group, lengths, observed), recipe)
-    how = assignment_of(job.assignment, recipe.normalize_std)
+    how = assignment_of(job.assignment, recipe)
     rollouts = [usable_rollout(t) for t in trajectories]
     return by_checklist(rollouts, lengths, in_groups(range(len(rollouts)), recipe.group_size), how)
 
@@ -83,18 +65,6 @@ def seen(trajectory: Trajectory) -> list[str]:
         canonical([{k: v for k, v in m.items() if k != "tool_call_id"} for m in turn.messages])
         for turn in trajectory.turns
     ]
-
-
-def usable_rollout(trajectory: Trajectory) -> Rollout | None:
-    """What an episode's advantages depend on; None for one that is not `usable`, in no baseline."""
-    if not usable(trajectory):
-        return None
-    if (rollout := rollout_of(trajectory)) is None:
-        raise UserError(
-            f"{trajectory.task}: its score has no checklist, from which the method takes its "
-            "advantages. Set `env` to recorded, or `method` to one without checklists."
-        )
-    return rollout
 
 
 def by_checklist(

@@ -1,15 +1,33 @@
-"""What of an episode is trained on: whether it can be, its reward, and whether its tokens fit."""
+"""What of an iteration's episodes is trained on: whether an episode can be, its reward, whether its
+tokens fit, and the groups whose rewards are compared."""
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
-from trace_bench.core.errors import TraceBenchError
+from trace_bench.checklists.rewards import Assignment, Rollout, reward, rollout_of
+from trace_bench.core.checked import build
+from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Trajectory
+from trace_bench.trainers.algorithms import SAME, Recipe
+
+T = TypeVar("T")
 
 DRAWN = "drawn"  # at random, in method=placebo
 REWARDS = ("similarity", "success", DRAWN)
+
+
+class Rewarded(Protocol):
+    """What says how episodes are rewarded: a `TrainingJob`, or a description of one."""
+
+    @property
+    def reward(self) -> str: ...
+    @property
+    def assignment(self) -> Mapping[str, Any] | None: ...
 
 
 def exact(trajectory: Trajectory) -> bool:
@@ -22,9 +40,19 @@ def usable(trajectory: Trajectory) -> bool:
     return trajectory.score is not None and trajectory.failure is None and exact(trajectory)
 
 
+def earned(trajectories: Sequence[Trajectory], job: Rewarded, recipe: Recipe) -> list[float]:
+    """The rewards of a job's episodes: a field of the score or, with an assignment, what the
+    checklists say; NaN for one in no baseline. Raises UserError for scores without a checklist."""
+    if job.assignment is None:
+        return [reward_of(t, job.reward) for t in trajectories]
+    how = assignment_of(job.assignment, recipe)
+    rollouts = [usable_rollout(t) for t in trajectories]
+    return [math.nan if rollout is None else reward(rollout, how) for rollout in rollouts]
+
+
 def reward_of(trajectory: Trajectory, reward: str) -> float:
     """The reward, a field of the score; NaN, which is in no baseline, unless it is `usable`."""
-    return paid(trajectory, reward) if usable(trajectory) else float("nan")
+    return paid(trajectory, reward) if usable(trajectory) else math.nan
 
 
 def paid(trajectory: Trajectory, reward: str) -> float:
@@ -34,14 +62,32 @@ def paid(trajectory: Trajectory, reward: str) -> float:
     return float(getattr(trajectory.score, reward))
 
 
-def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
-    """Raises TraceBenchError unless all turns come from `adapter` and have a prompt."""
-    for turn in trajectory.turns:
-        if turn.adapter != adapter:
-            raise TraceBenchError(
-                f"{trajectory.task}: expected turns of adapter {adapter!r}, got {turn.adapter!r}"
-            )
-    check_prompt(trajectory)
+def assignment_of(fields: Mapping[str, Any], recipe: Recipe) -> Assignment:
+    """A job's assignment from plain data. The trainer's setting decides about the deviation."""
+    return build(Assignment, {**fields, "deviation": recipe.normalize_std}, "method")
+
+
+def usable_rollout(trajectory: Trajectory) -> Rollout | None:
+    """What an episode's advantages by checklists depend on; None for one that is not `usable`."""
+    if not usable(trajectory):
+        return None
+    if (rollout := rollout_of(trajectory)) is None:
+        raise UserError(
+            f"{trajectory.task}: its score has no checklist, from which the method takes its "
+            "advantages. Set `env` to recorded, or `method` to one without checklists."
+        )
+    return rollout
+
+
+def in_groups(values: Sequence[T], size: int) -> list[Sequence[T]]:
+    """What an iteration's rollouts have, group by group."""
+    return [values[first : first + size] for first in range(0, len(values), size)]
+
+
+def differ(rewards: Sequence[float]) -> bool:
+    """Whether a group has a learning signal: two episodes or more whose rewards differ."""
+    valid = [r for r in rewards if r == r]
+    return len(valid) > 1 and max(valid) - min(valid) > SAME
 
 
 def check_prompt(trajectory: Trajectory) -> None:
@@ -51,6 +97,5 @@ def check_prompt(trajectory: Trajectory) -> None:
         kept = tokens if turn.kept is None else turn.kept
         if kept > tokens or not kept + len(turn.prompt_ids):
             why = f"keeps {kept} of {tokens} tokens" if kept else "has no prompt tokens"
-            place = "the first turn" if not n else f"turn {n + 1}"
-            raise TraceBenchError(f"{trajectory.task}: {place} {why}")
+            raise TraceBenchError(f"{trajectory.task}: turn {n + 1} {why}")
         tokens = kept + len(turn.prompt_ids) + len(turn.token_ids)

@@ -6,39 +6,16 @@ choice, the convention is that of verl's `trainer/ppo/core_algos.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trace_bench.trainers.groups import SAME
+from trace_bench.trainers.algorithms import SAME, Advantages
 
 EPS = 1e-6  # added to the standard deviation, as in verl
 FULL = 1.0 - 1e-6  # rewards from here on count as 1
-
-
-@dataclass(frozen=True)
-class Advantages:
-    """`values` [n] are the advantages (0 where not `trained`); `trained` [n]: whether a trajectory
-    enters the loss. `tokens`: the advantages of each trajectory's sampled tokens, if they differ
-    within it; `values` are then their means. The counts are of groups, `failed` of trajectories;
-    `all_zero`, `all_one`: groups in which all rewards are 0, or all are 1."""
-
-    values: Tensor
-    trained: Tensor
-    groups: int
-    constant: int
-    all_zero: int
-    all_one: int
-    failed: int
-    tokens: tuple[Tensor, ...] | None = None
-
-    def spread(self, members: Sequence[int], lengths: Tensor) -> Tensor:
-        """The advantage of each sampled token of these trajectories, which have `lengths`."""
-        if self.tokens is None:
-            return self.values[list(members)].repeat_interleave(lengths)
-        return torch.cat([self.tokens[n] for n in members])
 
 
 def standardized(rewards: Tensor, normalize_std: bool = True) -> Tensor:

@@ -7,37 +7,56 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trace_bench.core.checked import number
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
-from trace_bench.core.store import fingerprint, stable_seed
+from trace_bench.core.store import stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Trajectory
-from trace_bench.trainers.course import Course, curve_caveat, make_schedule
+from trace_bench.trainers.algorithms import Advantages, Recipe
+from trace_bench.trainers.course import (
+    Course,
+    Rollouts,
+    curve_caveat,
+    make_schedule,
+    play_iteration,
+)
 from trace_bench.trainers.episodes import exact
 from trace_bench.trainers.loop import (
     Record,
     Training,
+    check_finite,
     conclude,
+    of_rollouts,
+    of_sampler,
     publish,
     remove_versions,
     with_version,
 )
-from trace_bench.trainers.memory import shape_of
-from trace_bench.trainers.record import check_finite, of_rollouts, of_sampler
-from trace_bench.trainers.rollouts import Rollouts, play_iteration
-from trace_bench.trainers.settings import GPU, TrainerSettings
-from trace_bench.trainers.start import ByRecipe, check_job, start_of
+from trace_bench.trainers.memory import GPU, shape_of
+from trace_bench.trainers.start import ByRecipe, check_job, identity_of, start_of
 
 if TYPE_CHECKING:
     import torch
 
-    from trace_bench.trainers.grpo import Advantages
     from trace_bench.trainers.model import Learner
     from trace_bench.trainers.state import State
     from trace_bench.trainers.update import Steps
+
+
+PATIENCE = 5  # iterations with nothing left to learn before stopping early
+
+
+@dataclass(frozen=True)
+class TrainerSettings(Recipe):
+    """`trainer.*` of `trainer=local`."""
+
+    memory: float = field(default=4.0, metadata=number(0.01))
+    """GB that a forward pass may keep for the backward pass: batches are divided to fit, and a
+    sequence that does not fit alone has its layers computed again."""
 
 
 class LocalTrainer(ByRecipe):
@@ -177,9 +196,8 @@ class LocalTraining(Training[Rollouts]):
         state's version exists even after an interruption."""
         from trace_bench.trainers.adapters import write_adapter
 
-        patience = self.settings.patience
-        latest = [record["one_share"] == 1.0 for record in records[-patience:]]
-        nothing_left = len(latest) == patience and all(latest)
+        latest = [record["one_share"] == 1.0 for record in records[-PATIENCE:]]
+        nothing_left = len(latest) == PATIENCE and all(latest)
         self.state.finished = nothing_left or not self.course.iterations_left()
         version = self.folder / f"{len(records):04d}"
         write_adapter(version, self.learner.layers, vars(self.settings), self.job.agent.model)
@@ -192,7 +210,7 @@ class LocalTraining(Training[Rollouts]):
     def load(self) -> list[Record]:
         from trace_bench.trainers.state import State
 
-        self.state = State.load(self.folder, self.identity(), self.lab.log)
+        self.state = State.load(self.folder, identity_of(self.job, self.settings), self.lab.log)
         remove_versions(self.folder, len(self.state.records))  # also those that a kill left
         return self.state.records
 
@@ -223,22 +241,6 @@ class LocalTraining(Training[Rollouts]):
         if iteration == 0:
             return self.job.agent
         return with_version(self.job.agent, self.job.name, self.folder / f"{iteration:04d}")
-
-    def identity(self) -> str:
-        """Fingerprint that a stored state must have to be resumed."""
-        return fingerprint(
-            {
-                "name": self.job.name,
-                "model": Path(self.job.agent.model).name,
-                "agent": self.job.agent.version,
-                "tasks": [t.id for t in self.job.tasks],
-                "rollouts": self.job.rollouts,
-                "seed": self.job.seed,
-                "reward": self.job.reward,
-                "settings": self.settings.trained(),
-                "assignment": self.job.assignment,
-            }
-        )
 
     def record(
         self,

@@ -15,6 +15,7 @@ from typing import Any
 from trace_bench.core.store import read_if_there
 from trace_bench.trainers.algorithms import FUSED
 
+GPU = 80  # GB of memory of a GPU, assumed in estimates
 CHUNK = 512  # tokens whose logits are there at once, in verl's fused kernels
 OVERHEAD = 3e9  # of a GPU: CUDA contexts, communication, what a sleeping vLLM keeps (assumed)
 

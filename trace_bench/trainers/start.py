@@ -1,19 +1,19 @@
-"""What a training job may begin with: its reward and tasks, an adapter that it continues, and how
-advantages are assigned."""
+"""What a training job may begin with, before anything is played: its reward and tasks, an adapter
+that it continues, how advantages are assigned; and what it is, for a job that goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from trace_bench.checklists.rewards import Assignment
-from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Trainer, TrainingJob
+from trace_bench.core.store import fingerprint
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.engine.lora import read_weights
-from trace_bench.trainers.algorithms import Recipe
-from trace_bench.trainers.episodes import REWARDS
+from trace_bench.trainers.algorithms import SETTING, Recipe
+from trace_bench.trainers.episodes import REWARDS, assignment_of
 
 
 def check_job(job: TrainingJob) -> None:
@@ -25,6 +25,23 @@ def check_job(job: TrainingJob) -> None:
         raise UserError(f"training {job.name!r} has no tasks; check the setting `env`.")
     if any(a.name.partition("@")[0] == job.name for a in job.agent.adapters):
         raise ValueError(f"the agent has an adapter {job.name!r} already; names are used once")
+
+
+def identity_of(job: TrainingJob, recipe: Recipe) -> str:
+    """What a job must be to go on from what is stored: a fingerprint."""
+    return fingerprint(
+        {
+            "name": job.name,
+            "model": Path(job.agent.model).name,  # folders may move
+            "agent": job.agent.version,
+            "tasks": [t.id for t in job.tasks],
+            "rollouts": job.rollouts,
+            "seed": job.seed,
+            "reward": job.reward,
+            "settings": recipe.trained(),
+            "assignment": job.assignment,
+        }
+    )
 
 
 def start_of(agent: AgentSpec) -> AdapterRef | None:
@@ -60,11 +77,6 @@ def check_start(start: AdapterRef, recipe: Recipe) -> None:
         )
 
 
-def assignment_of(fields: Mapping[str, Any], normalize_std: bool) -> Assignment:
-    """A job's assignment from plain data. The trainer's setting decides about the deviation."""
-    return build(Assignment, {**fields, "deviation": normalize_std}, "method")
-
-
 class ByRecipe(Trainer):
     """What trainers by a `Recipe` can train on."""
 
@@ -77,8 +89,13 @@ class ByRecipe(Trainer):
         """Raises UserError for unknown fields, for an algorithm that takes no checklists, and for
         baselines that no group is large enough for: every advantage would be zero."""
         recipe = self.settings
-        how = assignment_of(assignment, recipe.normalize_std)
-        recipe.algorithm.check_checklists()
+        how = assignment_of(assignment, recipe)
+        if not recipe.algorithm.checklists:
+            raise UserError(
+                f"{SETTING}={recipe.algorithm.name} has advantages of its own, and the method "
+                f"takes them from checklists. Change `{SETTING}` (grpo, dapo, gspo and cispo take "
+                "any), or `method`."
+            )
         if how.level != "trajectory" and how.holders > recipe.group_size:
             raise UserError(
                 f"method.holders={how.holders} asks for more rollouts in a baseline than a group "

@@ -15,8 +15,8 @@ from trace_bench.core.store import write_bytes
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.adapters import begin_with, restart
+from trace_bench.trainers.algorithms import Recipe
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.settings import TrainerSettings
 
 FILE = "state.pt"
 _AGAIN = "the training is repeated from the stored rollouts"
@@ -75,14 +75,12 @@ class State:
 def restore(
     state: State,
     learner: Learner,
-    settings: TrainerSettings,
+    settings: Recipe,
     seed: int,
     start: AdapterRef | None = None,
 ) -> torch.optim.Optimizer:
     """Loads the state into adapter and optimizer, or begins them: as `start`, if there is one."""
-    optimizer = torch.optim.AdamW(
-        learner.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
-    )
+    optimizer = torch.optim.AdamW(learner.parameters, lr=settings.learning_rate, weight_decay=0.0)
     if state.weights is None or state.optimizer is None:
         restart(learner.layers, seed)
         if start is not None:

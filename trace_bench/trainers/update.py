@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from trace_bench.core.store import stable_seed
-from trace_bench.trainers.algorithms import Batch, policy_loss
-from trace_bench.trainers.groups import in_groups
-from trace_bench.trainers.grpo import Advantages, Mismatch, mismatch, token_weights
+from trace_bench.trainers.algorithms import GRADIENT, Advantages, Batch, Recipe, policy_loss
+from trace_bench.trainers.episodes import in_groups
+from trace_bench.trainers.grpo import Mismatch, mismatch, token_weights
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, build, parts
 
 
@@ -41,7 +40,7 @@ def update(
     optimizer: torch.optim.Optimizer,
     trajectories: Sequence[Sequence[Tokens]],
     advantages: Advantages,
-    settings: TrainerSettings,
+    settings: Recipe,
     seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Steps:
@@ -92,9 +91,7 @@ def update(
     return steps
 
 
-def _logprobs(
-    learner: Learner, batch: Sequence[Tokens], settings: TrainerSettings
-) -> list[np.ndarray]:
+def _logprobs(learner: Learner, batch: Sequence[Tokens], settings: Recipe) -> list[np.ndarray]:
     """The learner's log-probabilities of each sequence, as it is."""
     logprobs: list[np.ndarray] = []
     with torch.no_grad():
@@ -119,9 +116,7 @@ def _replace(
         sequences[i] = replace(sequences[i], logprobs=logprobs, reported=sequences[i].logprobs)
 
 
-def minibatches(
-    usable: Sequence[bool], settings: TrainerSettings, seed: int
-) -> Iterator[list[int]]:
+def minibatches(usable: Sequence[bool], settings: Recipe, seed: int) -> Iterator[list[int]]:
     """Indices of the usable trajectories in minibatches of whole groups, reshuffled each epoch."""
     places = in_groups(range(len(usable)), settings.group_size)
     groups = [[i for i in members if usable[i]] for members in places]
@@ -139,7 +134,7 @@ def _step(
     optimizer: torch.optim.Optimizer,
     batch: Sequence[Tokens],
     weighed: tuple[Tensor, Tensor],
-    settings: TrainerSettings,
+    settings: Recipe,
     steps: Steps,
     fresh: bool,
 ) -> tuple[float, list[np.ndarray]]:
@@ -162,7 +157,7 @@ def _step(
         steps.weight += count
         before += _split(new, part)
         done += count
-    norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters, settings.max_grad_norm))
+    norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters, GRADIENT))
     if not math.isfinite(steps.loss):
         norm = math.nan
     if math.isfinite(norm):

@@ -23,7 +23,7 @@ from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import Unusable, read_json
 from trace_bench.methods.looking.capabilities import AnalysisSettings, Capability, Label
 from trace_bench.methods.transcript import compact
-from trace_bench.trainers.groups import in_groups
+from trace_bench.trainers.episodes import in_groups
 
 ROLE = "analyst"
 FEWEST, MOST = 4, 10  # capabilities proposed (published)

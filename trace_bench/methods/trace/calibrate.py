@@ -15,7 +15,7 @@ from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.making import MAX_LEVEL, Mix, draw
 from trace_bench.methods.trace.settings import SynthesisSettings
-from trace_bench.trainers.groups import in_groups
+from trace_bench.trainers.episodes import in_groups
 
 EPS = 1e-9
 MOST_LOST = 0.1  # share of episodes that may be lost to errors before a calibration is useless

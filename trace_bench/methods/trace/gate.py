@@ -26,15 +26,15 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.policies.routing.classifier import LOCK, Classifier, learned
 from trace_bench.policies.routing.route import Evidence, Expert
+from trace_bench.trainers.algorithms import GRADIENT, Advantages
 from trace_bench.trainers.course import make_schedule, task_of_group
 from trace_bench.trainers.episodes import check_prompt, reward_of
-from trace_bench.trainers.loop import Record, Training
-from trace_bench.trainers.record import check_finite, of_rollouts, of_sampler
+from trace_bench.trainers.loop import Record, Training, check_finite, of_rollouts, of_sampler
 
 if TYPE_CHECKING:
     import torch
 
-    from trace_bench.trainers.grpo import Advantages, Mismatch
+    from trace_bench.trainers.grpo import Mismatch
     from trace_bench.trainers.tree import Tokens
 
 HERE = Need(
@@ -238,12 +238,12 @@ class GateTraining(Training[list[Trajectory]]):
                     update.first.append(new.detach())
                 old = update.first[len(before)] if self.model.learner.rounded else told
                 batch = Batch(new, old, spread[piece.places], lengths)
-                each = clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high, r.dual_clip)
+                each = clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high)
                 loss = (weights[piece.places] * each.values).sum()
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
                 before.append((told, new.detach()))
-        norm = float(torch.nn.utils.clip_grad_norm_(self.gate.parameters, r.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.gate.parameters, GRADIENT))
         if update.steps == 0:
             old, new = (torch.cat(side) for side in zip(*before, strict=True))
             update.mismatch = mismatch(old, new)

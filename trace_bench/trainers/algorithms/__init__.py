@@ -6,8 +6,8 @@ overrides those in which it differs, and its fields are its settings. `trainer.a
 chooses one, with the settings trainer.algorithm.*; a name is one of the package's own, an entry
 point in `trace_bench.algorithms`, or module:attribute.
 
-Which task comes next is the course of a training (`trainers.course`, the settings `order` and
-`resample`) and not an algorithm's: it is the same for all, and is saved and resumed with the job.
+Which task comes next is the course of a training (`trainers.course`, the setting `resample`) and
+not an algorithm's: it is the same for all.
 
 Nothing here imports torch when it is imported, so that the command line stays fast.
 """
@@ -25,8 +25,6 @@ from trace_bench.settings.registry import Offered
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trace_bench.trainers.grpo import Advantages
-
 SETTING = "trainer.algorithm"
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -34,8 +32,11 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 FUSED = {"qkv_proj": LINEAR[:3], "gate_up_proj": LINEAR[4:6]}
 """vLLM's names for layers that it computes as one."""
 
-LOSS = frozenset({"clip_low", "clip_high", "dual_clip", "aggregate", "normalize_std"})
+LOSS = frozenset({"clip_low", "clip_high", "aggregate", "normalize_std"})
 """The settings of the trainer that are GRPO's, which another algorithm may replace."""
+SAME = 1e-8  # rewards closer than this are equal
+GRADIENT = 1.0
+"""The norm to which every trainer clips gradients."""
 _LARGEST = 20.0  # of a difference of log-probabilities, before its exponential (as in verl)
 
 
@@ -78,6 +79,31 @@ class Episodes:
     group: Tensor
     turns: Sequence[Sequence[int]]
     seen: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """`values` [n] are the advantages (0 where not `trained`); `trained` [n]: whether a trajectory
+    enters the loss. `tokens`: the advantages of each trajectory's sampled tokens, if they differ
+    within it; `values` are then their means. The counts are of groups, `failed` of trajectories;
+    `all_zero`, `all_one`: groups in which all rewards are 0, or all are 1."""
+
+    values: Tensor
+    trained: Tensor
+    groups: int
+    constant: int
+    all_zero: int
+    all_one: int
+    failed: int
+    tokens: tuple[Tensor, ...] | None = None
+
+    def spread(self, members: Sequence[int], lengths: Tensor) -> Tensor:
+        """The advantage of each sampled token of these trajectories, which have `lengths`."""
+        import torch
+
+        if self.tokens is None:
+            return self.values[list(members)].repeat_interleave(lengths)
+        return torch.cat([self.tokens[n] for n in members])
 
 
 @dataclass(frozen=True)
@@ -126,15 +152,6 @@ class Algorithm(Chosen):
                     f"`trainer.{name}` out, or change `{SETTING}`."
                 )
 
-    def check_checklists(self) -> None:
-        """Raises UserError if a method's checklists cannot take the place of its advantages."""
-        if not self.checklists:
-            raise UserError(
-                f"{SETTING}={self.name} has advantages of its own, and the method takes them from "
-                f"checklists. Change `{SETTING}` (grpo, dapo, gspo and cispo take any), or "
-                "`method`."
-            )
-
     def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
         """The advantages of an iteration's episodes."""
         from trace_bench.trainers.grpo import group_advantages
@@ -151,8 +168,7 @@ class Algorithm(Chosen):
 
     def loss(self, batch: Batch, recipe: Recipe) -> Each:
         """The loss of each token."""
-        r = recipe
-        return clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high, r.dual_clip)
+        return clipped(batch.ratio, batch.advantages, recipe.clip_low, recipe.clip_high)
 
     def aggregation(self, recipe: Recipe) -> tuple[str, int | None]:
         """How tokens are weighted, as for `grpo.token_weights`: (aggregate, constant length)."""
@@ -176,9 +192,6 @@ class Recipe:
     """Of AdamW, at the first step; null: what suits the model (docs/models.md)."""
     decay: Literal["linear", "constant"] = "linear"
     """linear: over the rollouts of one adapter, down to 0; or constant."""
-    order: Literal["shuffled", "prioritized"] = "shuffled"
-    """Which task comes next. shuffled: each epoch is a shuffle; prioritized: tasks whose latest
-    groups differ come first."""
     resample: int = field(default=0, metadata=number(0))
     """How often an iteration's constant groups are replaced by new ones (DAPO, Yu et al. 2025,
     arXiv 2503.14476, section 3.2, samples until none is left); all of them are paid for."""
@@ -197,16 +210,10 @@ class Recipe:
     """Lower clip of the probability ratio."""
     clip_high: float = field(default=0.2, metadata=number(0))
     """Upper clip of the probability ratio."""
-    dual_clip: float | None = field(default=None, metadata=number(1))
-    """Bound for tokens with a negative advantage; null: none."""
     aggregate: Literal["trajectory", "token"] = "trajectory"
     """trajectory: the mean over each trajectory's tokens first; token: over all tokens."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation."""
-    weight_decay: float = field(default=0.0, metadata=number(0))
-    """Of AdamW."""
-    max_grad_norm: float = field(default=1.0, metadata=number(1e-9))
-    """Clip of the gradient's norm."""
     batch_tokens: int = field(default=16384, metadata=number(1))
     """Tokens (of one process) in one forward pass."""
     mismatch: float = field(default=0.01, metadata=number(0) | PLACE)
@@ -236,19 +243,12 @@ class Recipe:
         return identifying(self)
 
 
-def clipped(
-    ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
-) -> Each:
+def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Each:
     """max(-A r, -A clip(r, 1 - low, 1 + high)), PPO's surrogate (arXiv 1707.06347, equation 7).
-
-    Asymmetric clips: DAPO, section 3.1. `dual` c > 1 bounds the loss of a token with a negative
-    advantage by -A c (Ye et al. 2020, arXiv 1912.09729, equation 5); verl's default is 3."""
+    Asymmetric clips: DAPO, section 3.1."""
     plain = -advantages * ratio
     bounded = -advantages * ratio.clamp(1.0 - low, 1.0 + high)
-    each = plain.maximum(bounded)
-    if dual is not None:
-        each = each.minimum(-advantages * dual).where(advantages < 0, each)
-    return Each(each, bounded > plain)
+    return Each(plain.maximum(bounded), bounded > plain)
 
 
 def total(batch: Batch, recipe: Recipe) -> Each:

@@ -24,7 +24,7 @@ class DrGrpo(Algorithm):
     """What the sum over a trajectory's tokens is divided by: the most tokens it may have."""
 
     source: ClassVar[str] = "Liu et al. 2025, arXiv 2503.20783"
-    heeds: ClassVar[frozenset[str]] = frozenset({"clip_low", "clip_high", "dual_clip"})
+    heeds: ClassVar[frozenset[str]] = frozenset({"clip_low", "clip_high"})
     checklists: ClassVar[bool] = False
 
     def of_group(self, rewards: Tensor, recipe: Recipe) -> Tensor:

@@ -16,13 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.checked import number
-from trace_bench.trainers.algorithms import Algorithm, Episodes, Recipe
-from trace_bench.trainers.groups import SAME
+from trace_bench.trainers.algorithms import SAME, Advantages, Algorithm, Episodes, Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from trace_bench.trainers.grpo import Advantages
 
 
 @dataclass(frozen=True)

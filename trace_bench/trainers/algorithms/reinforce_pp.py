@@ -4,14 +4,10 @@ batch, not within a group; each rollout counts by its sampled tokens (as in verl
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.trainers.algorithms import LOSS, Algorithm, Episodes, Recipe
-from trace_bench.trainers.groups import SAME
-
-if TYPE_CHECKING:
-    from trace_bench.trainers.grpo import Advantages
+from trace_bench.trainers.algorithms import LOSS, SAME, Advantages, Algorithm, Episodes, Recipe
 
 _EPS = 1e-8  # added to the variance
 

@@ -38,9 +38,9 @@ def main(arguments: list[str]) -> int:
         if "--check" in arguments:
             return 0
         if spec.trainer.nnodes > 1:
-            from trace_bench.trainers.verl.nodes import check_nodes
+            from trace_bench.trainers.verl.preflight import check_machines
 
-            check_nodes(spec, folder, environment(spec, folder, start))
+            check_machines(spec, folder, environment(spec, folder, start))
     except UserError as error:
         print(f"{REFUSAL}{error}", flush=True)
         return REFUSED

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from trace_bench.checklists.rewards import Assignment
 from trace_bench.trainers import credit
-from trace_bench.trainers.algorithms import Episodes, Recipe
+from trace_bench.trainers.algorithms import Advantages, Episodes, Recipe
 from trace_bench.trainers.credit import unpacked
-from trace_bench.trainers.grpo import Advantages
-from trace_bench.trainers.start import assignment_of
+from trace_bench.trainers.episodes import assignment_of
 from trace_bench.trainers.verl.spec import JobSpec
 
 Members = Sequence[Sequence[int]]  # the rows of each episode, in the order of its stretches
@@ -121,7 +120,7 @@ def of_episodes(
     (`episodes.credit_of`)."""
     recipe = spec.trainer
     if spec.assignment is not None:
-        how = assignment_of(spec.assignment, recipe.normalize_std)
+        how = assignment_of(spec.assignment, recipe)
         return by_checklist(episodes, mask, index, how)
     if not recipe.algorithm.observations:
         return advantages(recipe, rewards[:, None], mask, index)[0]

@@ -11,7 +11,8 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.settings.models import TRUSTED, trusted
-from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.algorithms import GRADIENT
+from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT, ESTIMATOR, JOB_VARIABLE, LOSS, JobSpec
 
 AGGREGATE = {
@@ -19,7 +20,7 @@ AGGREGATE = {
     "token": "token-mean",
     "constant": "seq-mean-token-sum-norm",
 }
-_NO_DUAL_CLIP = 1e9  # verl always applies the dual clip; this bound is never reached
+_NO_DUAL_CLIP = 1e9  # verl always applies one; this bound is never reached
 _COUNTS = ("algorithm.filter_groups", "trainer.v1", "trainer.use_v1", "data.gen_batch_size")
 """Keys of verl that this project does not set and that would change the rollouts."""
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE")
@@ -71,9 +72,10 @@ def environment(spec: JobSpec, folder: Path, start: int = 0) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    variables |= hub_settings(spec.agent.model)
     if Path(spec.agent.model).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"  # nothing needs to be downloaded
+    else:
+        variables |= {name: os.environ[name] for name in HUB if name in os.environ}
     if trusted(spec.agent.model):
         variables[TRUSTED] = spec.agent.model
     if spec.trainer.device == "cpu":
@@ -83,12 +85,6 @@ def environment(spec: JobSpec, folder: Path, start: int = 0) -> dict[str, str]:
             "OMP_NUM_THREADS": "1",
         }
     return variables
-
-
-def hub_settings(model: str) -> dict[str, str]:
-    """Those that are set here, for a model that is no folder."""
-    names = () if Path(model).is_dir() else HUB
-    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def composed(lines: Sequence[str]) -> Any:
@@ -157,7 +153,7 @@ def _recipe(spec: JobSpec) -> dict[str, Any]:
         f"{actor}.clip_ratio": s.clip_low,
         f"{actor}.clip_ratio_low": s.clip_low,
         f"{actor}.clip_ratio_high": s.clip_high,
-        f"{actor}.clip_ratio_c": s.dual_clip if s.dual_clip is not None else _NO_DUAL_CLIP,
+        f"{actor}.clip_ratio_c": _NO_DUAL_CLIP,
         f"{actor}.policy_loss.loss_mode": LOSS,
         f"{actor}.loss_agg_mode": AGGREGATE[aggregate],
         f"{actor}.loss_scale_factor": length,
@@ -165,12 +161,12 @@ def _recipe(spec: JobSpec) -> dict[str, Any]:
         f"{actor}.kl_loss_coef": algorithm.kl,
         f"{actor}.kl_loss_type": "low_var_kl",
         f"{actor}.entropy_coeff": 0,
-        f"{actor}.grad_clip": s.max_grad_norm,
+        f"{actor}.grad_clip": GRADIENT,
         f"{actor}.shuffle": True,
         f"{actor}.data_loader_seed": spec.seed % 2**31,
         f"{actor}.optim.lr": s.learning_rate,
-        f"{actor}.optim.clip_grad": s.max_grad_norm,
-        f"{actor}.optim.weight_decay": s.weight_decay,
+        f"{actor}.optim.clip_grad": GRADIENT,
+        f"{actor}.optim.weight_decay": 0.0,
         f"{actor}.optim.lr_scheduler_type": "constant",  # engine.py sets the course's rate
     }
 
@@ -180,11 +176,14 @@ def _model(spec: JobSpec, folder: Path) -> dict[str, Any]:
     return {
         f"{model}.path": spec.agent.model,
         f"{model}.lora_rank": s.rank,
-        f"{model}.lora_alpha": int(s.alpha),  # preflight.py has checked that it is an integer
+        f"{model}.lora_alpha": int(s.alpha),  # it is a whole number
         f"{model}.target_modules": list(s.target_modules),
         f"{model}.lora_adapter_path": str(folder / "start"),
         f"{model}.external_lib": _ENGINE,
         f"{model}.trust_remote_code": trusted(spec.agent.model),
+        # By torch, padded: flash-attn, which packs, compiles for an hour where no wheel fits.
+        f"{model}.use_remove_padding": False,
+        f"+{model}.override_config.attn_implementation": "sdpa",
         "actor_rollout_ref.actor.strategy": "fsdp2",
         "actor_rollout_ref.actor.fsdp_config.strategy": "fsdp2",
         "+actor_rollout_ref.actor.checkpoint.save_lora_only": True,
@@ -245,10 +244,6 @@ def _on_gpu(s: VerlSettings) -> dict[str, Any]:
         "actor_rollout_ref.rollout.gpu_memory_utilization": s.gpu_memory,
         "actor_rollout_ref.rollout.layered_summon": True,
         "+actor_rollout_ref.rollout.engine_kwargs.vllm.lora_target_modules": s.served_modules,
-        "actor_rollout_ref.model.use_remove_padding": s.flash_attention,
-        "+actor_rollout_ref.model.override_config.attn_implementation": (
-            "flash_attention_2" if s.flash_attention else "sdpa"
-        ),
         "actor_rollout_ref.model.enable_gradient_checkpointing": True,
         "actor_rollout_ref.model.use_fused_kernels": True,
         f"{engine}.model_dtype": "fp32",
@@ -271,9 +266,7 @@ def _on_cpu() -> dict[str, Any]:
     return {
         "actor_rollout_ref.rollout.name": CPU_ROLLOUT,
         "actor_rollout_ref.rollout.free_cache_engine": False,
-        "actor_rollout_ref.model.use_remove_padding": False,
         "actor_rollout_ref.model.enable_gradient_checkpointing": False,
-        "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
         "actor_rollout_ref.actor.use_torch_compile": False,
         f"{engine}.use_torch_compile": False,
         f"{engine}.model_dtype": "fp32",

@@ -47,6 +47,7 @@ from trace_bench.trainers.verl.spec import (
 )
 from trace_bench.trainers.verl.tokens import TokenPolicy, TokenServers, resolve
 
+DEADLINE = 600.0  # seconds for one turn of the agent
 MOST = 2**16  # episodes at once: all that verl asks for
 
 
@@ -130,7 +131,7 @@ class EpisodePlayer:
             loop=asyncio.get_running_loop(),
             version=self.spec.version,
             context=self.spec.context,
-            deadline=self.spec.trainer.deadline,
+            deadline=DEADLINE,
             seeded=name != "vllm",
             sampling={k: sampling[k] for k in ("top_p", "top_k") if k in sampling},
         )

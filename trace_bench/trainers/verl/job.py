@@ -16,80 +16,20 @@ import torch
 from torch import Tensor
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext, Source, TrainingJob
-from trace_bench.core.store import fingerprint, read_bytes, write_text
+from trace_bench.core.protocols import TrainingJob
+from trace_bench.core.store import read_bytes, write_text
 from trace_bench.core.types import Task, to_json
-from trace_bench.play.suites import generated_key
 from trace_bench.trainers.adapters import Pair, begin_with, fresh, write_adapter
-from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.start import identity_of, start_of
 from trace_bench.trainers.verl.spec import JobSpec
 
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _NAME = re.compile(r"^(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight$")
 
 
-def spec_of(
-    job: TrainingJob,
-    settings: VerlSettings,
-    run: RunContext,
-    shape: tuple[int, int],
-    seed: int,
-    sources: Sequence[Source] = (),
-) -> JobSpec:
-    """The job description for verl's processes. `shape`: (iterations, groups of each); `seed`: the
-    run's; `sources`: of the generated suites in use."""
-    used = {task.env for task in job.tasks}
-    return JobSpec(
-        name=job.name,
-        run=run.fingerprint,
-        seed=seed,
-        reward=job.reward,
-        agent=job.agent,
-        trainer=settings,
-        settings=run.settings,
-        suites=run.elsewhere,
-        iterations=shape[0],
-        groups=shape[1],
-        context=context(run),
-        max_turns=run.max_turns,
-        max_tokens=run.max_tokens,
-        thinking=run.thinking,
-        thoughts=run.thoughts,
-        sources=tuple(to_json(s) for s in sources if generated_key(s.name) in used),
-        assignment=job.assignment,
-        job_seed=job.seed,
-        max_seconds=run.max_seconds,
-    )
-
-
-def context(run: RunContext) -> int:
-    """Tokens of an episode: with servers, `policy.context`, which must be set; else the limit of
-    the local policy. Raises UserError."""
-    if run.at_servers:
-        if run.context is None:
-            raise UserError(
-                "trainer=verl needs a limit on an episode's tokens when servers generate the "
-                "turns. Set policy.context to the servers' limit (--max-model-len)."
-            )
-        return run.context
-    from trace_bench.policies.loading import load_config
-    from trace_bench.policies.local import context_of
-
-    return context_of(load_config(run.model), run.context)
-
-
 def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     """Claims the folder of an adapter's versions. Raises UserError if it is another job's."""
-    data = to_json(spec) | {
-        "settings": spec.trainer.trained(),
-        "tasks": [task.id for task in job.tasks],
-        "model": Path(spec.agent.model).name,  # folders may move
-        "agent": job.agent.version,
-    }
-    for key in ("trainer", "suites"):
-        del data[key]
-    digest, path = fingerprint(data), folder / "job"
+    digest, path = identity_of(job, spec.trainer), folder / "job"
     if path.exists() and read_bytes(path) != digest.encode():
         raise UserError(
             f"{path} belongs to a training job with other settings, tasks or seed. Change the "

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, Typical, Workload
-from trace_bench.trainers.memory import OVERHEAD, Sizes, shape_of
-from trace_bench.trainers.settings import VerlSettings, shared_evenly
+from trace_bench.trainers.memory import GPU, OVERHEAD, Sizes, shape_of
 from trace_bench.trainers.verl import preflight
+from trace_bench.trainers.verl.settings import VerlSettings
 
 OPERATIONS, BANDWIDTH = 989e12, 3.35e12  # of one GPU: bf16 operations and bytes in a second
 READ, WRITE = 0.4, 0.5  # shares of them that are reached when reading and writing
@@ -50,39 +50,32 @@ def machines(
             check(s)
         except UserError as error:
             missing.append(str(error))
-    ranks = s.gpus * s.nnodes
-    where = f"trainer=verl on {ranks} {'GPU(s)' if s.device == 'cuda' else 'processes'}{s.by}"
+    where = f"trainer=verl on {s.ranks} {'GPU(s)' if s.device == 'cuda' else 'processes'}{s.by}"
     if billions is None:
         return [f"{where}: the weights in float32, shared by all"], missing
-    each, served = 4 * billions / ranks, 2 * billions / s.tensor_parallel
+    each, served = 4 * billions / s.ranks, 2 * billions / s.tensor_parallel
     rest = "in the machine's memory between uses" if s.offload else "all the time"
     lines = [f"{where}: {each:.3g} GB of weights each ({rest}), {served:.3g} GB more for vLLM"]
-    if s.device == "cpu":
-        return lines, missing
-    if served > s.gpu_memory * s.gpu_gb:
-        missing.append(
-            f"vLLM needs {served:g} GB of each GPU for the weights and gets "
-            f"{s.gpu_memory * s.gpu_gb:g} of {s.gpu_gb:g}: raise trainer.tensor_parallel or "
-            "trainer.gpu_memory"
-        )
     shape = shape_of(run.model)
-    if shape is not None and (unreached := shape.unreached(s.target_modules)):
+    if s.device == "cpu" or shape is None:
+        return lines, missing
+    if unreached := shape.unreached(s.target_modules):
         missing.append(unreached)
-    if shape is not None and run.context is not None:
-        for found in (_training(s, shape, run.context), _serving(s, shape, run, run.context)):
-            lines += found[0]
-            missing += found[1]
+    if run.context is not None:
+        training = _training(s, shape, run.context)
+        serving = _serving(s, shape, run, run.context)
+        lines, missing = lines + training[0] + serving[0], missing + training[1] + serving[1]
     return lines, missing
 
 
-def _parts(s: VerlSettings, shape: Sizes, context: int, gpus: int) -> dict[str, float]:
-    """GB of one GPU while it trains, of so many on each machine."""
-    ranks, tokens = gpus * s.nnodes, max(s.batch_tokens, context)
+def _parts(s: VerlSettings, shape: Sizes, context: int) -> dict[str, float]:
+    """GB of one GPU while it trains."""
+    tokens = max(s.batch_tokens, context)
     ends = 2 * 2 * shape.vocab * shape.hidden  # embeddings and head, gathered in bf16
-    masks = 0 if s.flash_attention else 3 * tokens**2  # torch's attention with padding
+    masks = 3 * tokens**2  # torch's attention with padding
     parts = {
-        "weights": 4 * shape.parameters / ranks,
-        "adapter and its optimizer": 16 * shape.lora(s.rank, s.target_modules) / ranks,
+        "weights": 4 * shape.parameters / s.ranks,
+        "adapter and its optimizer": 16 * shape.lora(s.rank, s.target_modules) / s.ranks,
         "gathered layers": ends + 2 * 2 * shape.layer,
         f"activations of {tokens} tokens": shape.activations(tokens, s.target_modules) + masks,
         "logits": shape.logits(tokens),
@@ -93,7 +86,7 @@ def _parts(s: VerlSettings, shape: Sizes, context: int, gpus: int) -> dict[str, 
 
 def _training(s: VerlSettings, shape: Sizes, context: int) -> tuple[list[str], list[str]]:
     """Memory of training and its rollouts: GPUs, host and disk."""
-    parts, most = _parts(s, shape, context, s.gpus), s.gpu_gb * (1 - s.serving)
+    parts, most = _parts(s, shape, context), GPU * (1 - s.serving)
     total, weights = sum(parts.values()), 2 * shape.parameters / 1e9
     live = max(0, int(training_cache(s, shape) // (context * shape.kv_token)))
     replicas = max(1, s.gpus // s.tensor_parallel) * weights
@@ -109,13 +102,9 @@ def _training(s: VerlSettings, shape: Sizes, context: int) -> tuple[list[str], l
     ]
     missing = []
     if total > most:
-        doubled = (s.gpus * 2**k for k in range(1, 7))
-        fits = (n for n in doubled if sum(_parts(s, shape, context, n).values()) <= most)
-        more = next(fits, None)
-        hint = f"trainer.gpus={more} would fit" if more else "no number of GPUs would fit"
         missing.append(
-            f"training needs {total:.0f} GB of each GPU and has {most:.0f} of {s.gpu_gb:g} "
-            f"({_said(parts)}): {hint}; or lower trainer.batch_tokens or policy.context"
+            f"training needs {total:.0f} GB of each GPU and has {most:.0f} of {GPU} "
+            f"({_said(parts)}): raise trainer.gpus, or lower trainer.batch_tokens or policy.context"
         )
     if live < 1:
         missing.append(
@@ -131,12 +120,12 @@ def _said(parts: Mapping[str, float]) -> str:
 
 def training_cache(s: VerlSettings, shape: Sizes) -> float:
     """Bytes for keys and values of one vLLM in training."""
-    return s.tensor_parallel * s.gpu_memory * s.gpu_gb * 1e9 - 2 * shape.parameters - OVERHEAD
+    return s.tensor_parallel * s.gpu_memory * GPU * 1e9 - 2 * shape.parameters - OVERHEAD
 
 
 def server_cache(s: VerlSettings, shape: Sizes, gpus: int) -> float:
     """Bytes for keys and values of the agent's server with so many GPUs."""
-    return gpus * ((s.serving or 0.9) * s.gpu_gb * 1e9 - OVERHEAD) - 2 * shape.parameters
+    return gpus * ((s.serving or 0.9) * GPU * 1e9 - OVERHEAD) - 2 * shape.parameters
 
 
 def server_gpus(s: VerlSettings, shape: Sizes, context: int) -> tuple[int, int, int]:
@@ -162,16 +151,12 @@ def _serving(
     least, free, gpus = server_gpus(s, shape, context)
     if free < least:
         total = s.node_gpus or s.gpus
-        fewer = range(total - least, 0, -1)
-        even = (
-            n
-            for n in fewer
-            if n * s.nnodes % s.tensor_parallel == 0 and shared_evenly(replace(s, gpus=n), s.groups)
-        )
+        whole = (n for n in range(total - least, 0, -1) if n * s.nnodes % s.tensor_parallel == 0)
+        even = next((n for n in whole if s.shares(s.groups, n)), 1)
         return [], [
             f"the agent's server needs {least} GPU(s) of a machine, and trainer.gpus={s.gpus} of "
-            f"trainer.node_gpus={total} leave {max(free, 0)}: lower trainer.gpus to "
-            f"{next(even, 1)}, or let both share them (trainer.serving)"
+            f"trainer.node_gpus={total} leave {max(free, 0)}: lower trainer.gpus to {even}, "
+            "or let both share them (trainer.serving)"
         ]
     if (rank := next((most for most in LORA_RANKS if most >= s.rank), None)) is None:
         most = LORA_RANKS[-1]
@@ -203,7 +188,7 @@ def hours(s: VerlSettings, run: RunContext, work: Workload) -> list[str]:
     shape, typical = shape_of(run.model), work.typical
     if shape is None or run.context is None or s.device == "cpu":
         return []
-    ranks, size = s.gpus * s.nnodes, s.groups * s.group_size
+    ranks, size = s.ranks, s.groups * s.group_size
     iterations = math.ceil(work.training / size)
     replicas = max(1, ranks // s.tensor_parallel)
     cache = training_cache(s, shape)
@@ -220,7 +205,7 @@ def hours(s: VerlSettings, run: RunContext, work: Workload) -> list[str]:
         room = server_cache(s, shape, max(gpus, 1))
         other = played(shape, work.others, typical, s.nnodes, max(gpus, 1), room, run.batch)
         parts[f"{work.others} other rollouts, {other.live} live,"] = other.seconds
-    return said(parts, ranks + (0 if s.serving else gpus * s.nnodes))
+    return in_words(parts, ranks + (0 if s.serving else gpus * s.nnodes))
 
 
 @dataclass(frozen=True)
@@ -271,7 +256,7 @@ def update_seconds(shape: Sizes, rollouts: int, typical: Typical, gpus: int, epo
     return tokens * (OLD + EPOCH * epochs) * active(shape) / (gpus * OPERATIONS * share)
 
 
-def said(parts: Mapping[str, float], gpus: int) -> list[str]:
+def in_words(parts: Mapping[str, float], gpus: int) -> list[str]:
     """The hours and GPU-hours as lines, with what they assume. `parts`: seconds by what."""
     total = sum(parts.values()) / 3600
     each = ", ".join(f"{name} {seconds / 3600:.1f}" for name, seconds in parts.items())

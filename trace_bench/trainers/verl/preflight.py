@@ -1,5 +1,6 @@
-"""Checks before the first rollout: packages, the machine, the settings' shape, roles. Nothing here
-imports verl, nor, before the job starts, what verl imports."""
+"""What must be there before the first rollout: packages, a compiler, GPUs or a cluster, and on each
+of its machines keys (named, never read out), servers and folders. Nothing here imports verl, nor,
+before the job starts, what verl imports."""
 
 from __future__ import annotations
 
@@ -8,20 +9,26 @@ import shutil
 import socket
 import sysconfig
 import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from trace_bench.core.errors import UserError
 from trace_bench.llm.roles import IN_EPISODES
-from trace_bench.trainers.settings import VerlSettings, shared_evenly
 from trace_bench.trainers.verl.process import check_settings
+from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import JobSpec
 
 VERL = "0.9.1"
 TRANSFORMERS = ("5.5.3", "5.11.0")  # the first that it works with, the first that it does not
-TRL = "1.16"  # the first without the class with a value head that verl imports where there is a trl
+TOKEN = "HF_TOKEN"  # the hub's, which other machines must have themselves
 _INSTALL = "pip install '.[verl]'"
+_PATIENCE = 5.0  # seconds for a connection
+_ANSWER = 300.0  # seconds for a machine, whose first process imports for a while
+_JOINED = 120.0  # seconds until all have joined the cluster
 
 
 def preflight(spec: JobSpec, *, whole: bool = True) -> None:
@@ -34,10 +41,29 @@ def preflight(spec: JobSpec, *, whole: bool = True) -> None:
     from trace_bench.trainers.adapters import fresh
 
     fresh(spec.agent.model, spec.trainer.target_modules, spec.trainer.rank, 0)
-    if not whole:
-        return
-    with tempfile.TemporaryDirectory(prefix="trace_bench-") as folder:
-        check_settings(spec, Path(folder))
+    if whole:
+        with tempfile.TemporaryDirectory(prefix="trace_bench-") as folder:
+            check_settings(spec, Path(folder))
+
+
+def _packages(settings: VerlSettings) -> None:
+    verl, transformers, (low, high) = _version("verl"), _version("transformers"), TRANSFORMERS
+    if verl != VERL:
+        there = "it is not installed" if verl is None else f"{verl} is installed"
+        raise UserError(
+            f"trainer=verl needs the package verl {VERL}, and {there}: {_INSTALL}, or set "
+            "`trainer` to local."
+        )
+    if not _numbers(low) <= _numbers(transformers or "0") < _numbers(high):
+        raise UserError(
+            f"trainer=verl works with transformers from {low} to below {high}; {transformers} is "
+            f"installed: {_INSTALL}."
+        )
+    if settings.device == "cuda" and _version("vllm") is None:
+        raise UserError(
+            "trainer.device=cuda samples with vLLM, which is not installed: pip install "
+            "'verl[vllm]', or set trainer.device=cpu."
+        )
 
 
 def _version(name: str) -> str | None:
@@ -49,40 +75,6 @@ def _version(name: str) -> str | None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in version.split(".")[:3] if n.isdigit())
-
-
-def _packages(settings: VerlSettings) -> None:
-    if (verl := _version("verl")) is None:
-        raise UserError(
-            f"trainer=verl needs the package verl, which is not installed: {_INSTALL}, or set "
-            "`trainer` to local."
-        )
-    if verl != VERL:
-        raise UserError(f"trainer=verl works with verl {VERL}; {verl} is installed: {_INSTALL}.")
-    transformers, (low, high) = metadata.version("transformers"), TRANSFORMERS
-    if not _numbers(low) <= _numbers(transformers) < _numbers(high):
-        raise UserError(
-            f"trainer=verl works with transformers from {low} to below {high}; {transformers} is "
-            f"installed: {_INSTALL}."
-        )
-    if (trl := _version("trl")) is not None and _numbers(trl) >= _numbers(TRL):
-        raise UserError(
-            f"trl {trl} is installed, of which verl {VERL} imports a class that it has no more. "
-            "Nothing here needs trl: `pip uninstall trl`, or pip install 'trl==0.27.0'."
-        )
-    if settings.device == "cpu":
-        return
-    if settings.flash_attention and _version("flash_attn") is None:
-        raise UserError(
-            "trainer.flash_attention=true needs the package flash-attn, which is not installed: "
-            "install a wheel of it for your torch and CUDA (without one, pip compiles it for an "
-            "hour), or set trainer.flash_attention=false."
-        )
-    if _version("vllm") is None:
-        raise UserError(
-            "trainer.device=cuda samples with vLLM, which is not installed: pip install "
-            "'verl[vllm]', or set trainer.device=cpu."
-        )
 
 
 def _compiler(settings: VerlSettings) -> None:
@@ -102,22 +94,45 @@ def _compiler(settings: VerlSettings) -> None:
         )
 
 
-def _shape(settings: VerlSettings) -> None:
-    """Raises UserError unless batches can be shared evenly."""
-    s, ranks = settings, settings.gpus * settings.nnodes
-    if s.alpha != int(s.alpha):
-        raise UserError(f"trainer.alpha={s.alpha}; verl takes whole numbers only. Change it.")
-    if not shared_evenly(s, s.groups):
+def _cluster(settings: VerlSettings) -> None:
+    """Raises UserError unless there are as many GPUs here, or a cluster answers."""
+    if (address := settings.ray_address) is not None:
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if not colon or not port.isdigit():
+            raise UserError(
+                f"trainer.ray_address={address!r} is not an address; allowed: host:port, such as "
+                "10.0.0.1:6379. Change `trainer.ray_address`."
+            )
+        if why := _unreachable(host, int(port)):
+            raise UserError(
+                f"no Ray cluster answers at trainer.ray_address={address} ({why}). Start it with "
+                "`ray start --head`, change the address, or set it to null to start Ray here."
+            )
+    elif settings.nnodes > 1:
         raise UserError(
-            f"trainer.groups={s.groups} groups of trainer.group_size={s.group_size} cannot be "
-            f"shared evenly by trainer.minibatches={s.minibatches} optimizer steps and {ranks} "
-            "processes (trainer.gpus x trainer.nnodes). Change one of them."
+            f"trainer.nnodes={settings.nnodes} needs a running Ray cluster: start it with `ray "
+            "start` on each machine and set trainer.ray_address to its head's host:port."
         )
-    if ranks % s.tensor_parallel:
-        raise UserError(
-            f"trainer.tensor_parallel={s.tensor_parallel} does not divide {ranks} GPUs "
-            "(trainer.gpus x trainer.nnodes). Change one of them."
-        )
+    elif settings.device == "cuda":
+        import torch
+
+        if (count := torch.cuda.device_count()) < settings.gpus:
+            raise UserError(
+                f"trainer.gpus={settings.gpus}, and this machine has {count}. Lower trainer.gpus, "
+                "set trainer.ray_address to a cluster, or trainer.device=cpu."
+            )
+
+
+def _unreachable(host: str, port: int) -> str:
+    """Why nothing answers there; "" if something does."""
+    try:
+        socket.create_connection((host, port), _PATIENCE).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+CHECKS = (_packages, _compiler, _cluster)  # those that need the settings alone
 
 
 def _divergence(spec: JobSpec) -> None:
@@ -142,13 +157,10 @@ def _divergence(spec: JobSpec) -> None:
 def _roles(spec: JobSpec) -> None:
     """Raises UserError for a role that episodes ask at an address which every machine would take
     for its own."""
-    roles = spec.settings.get("llm", {})
-    for role in IN_EPISODES if spec.trainer.nnodes > 1 else ():
-        if roles[role]["by"] != "endpoint":
-            continue
-        for url in roles[role]["base_url"] or ():
+    for role, settings in asked(spec).items() if spec.trainer.nnodes > 1 else ():
+        for url in settings.get("base_url") or ():
             host = urlsplit(url).hostname or ""
-            if host == "localhost" or host == "::1" or host.startswith("127."):
+            if host in ("localhost", "::1") or host.startswith("127."):
                 raise UserError(
                     f"trainer.nnodes={spec.trainer.nnodes}: the environments of each machine ask "
                     f"the {role} at {url}, which is the machine itself. Set llm.{role}.base_url or "
@@ -156,39 +168,81 @@ def _roles(spec: JobSpec) -> None:
                 )
 
 
-def _machines(settings: VerlSettings) -> None:
-    if settings.ray_address is not None:
-        _reachable(settings.ray_address)
-    elif settings.nnodes > 1:
-        raise UserError(
-            f"trainer.nnodes={settings.nnodes} needs a running Ray cluster: start it with `ray "
-            "start` on each machine and set trainer.ray_address to its head's host:port."
-        )
-    elif settings.device == "cuda":
-        import torch
-
-        count = torch.cuda.device_count()
-        if count < settings.gpus:
-            raise UserError(
-                f"trainer.gpus={settings.gpus}, and this machine has {count}. Lower trainer.gpus, "
-                "set trainer.ray_address to a cluster, or trainer.device=cpu."
-            )
+def asked(spec: JobSpec) -> dict[str, Mapping[str, Any]]:
+    """The settings of the roles that episodes ask at servers."""
+    roles = spec.settings.get("llm", {})
+    return {r: roles[r] for r in IN_EPISODES if roles.get(r, {}).get("by") == "endpoint"}
 
 
-def _reachable(address: str) -> None:
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdigit():
-        raise UserError(
-            f"trainer.ray_address={address!r} is not an address; allowed: host:port, such as "
-            "10.0.0.1:6379. Change `trainer.ray_address`."
-        )
+def check_machines(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> None:
+    """Looks at each machine of the cluster, in verl's process before verl. Raises UserError that
+    says what is missing on which. `folder`: of the job; `variables`: of its processes."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    roles, model = asked(spec).values(), spec.agent.model
+    names = {role["key_env"] for role in roles if role.get("key_env")}
+    if not Path(model).is_dir() and TOKEN in os.environ:
+        names.add(TOKEN)
+    urls = {url for role in roles for url in role.get("base_url") or ()}
+    folders = [str(folder), *([model] if Path(model).is_dir() else [])]
+    ray.init(
+        address=spec.trainer.ray_address,
+        runtime_env={"env_vars": dict(variables)},
+        log_to_driver=False,
+    )
+
+    def answer(waiting: Any) -> list[str]:
+        try:
+            return list(ray.get(waiting, timeout=_ANSWER))
+        except ray.exceptions.RayError as error:  # it is gone, or too slow
+            return [f"it gives no answer within {_ANSWER:g} s ({type(error).__name__})"]
+
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
+        alive, look = joined(ray.nodes, spec.trainer), ray.remote(num_cpus=0)(missing)
+        waiting = []
+        for node in alive:
+            where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            on_it = look.options(scheduling_strategy=where)
+            waiting.append(on_it.remote(sorted(names), sorted(urls), folders))
+        addresses = [node["NodeManagerAddress"] for node in alive]
+        refuse(addresses, [answer(each) for each in waiting])
+    finally:
+        ray.shutdown()
+
+
+def joined(
+    nodes: Callable[[], list[Any]], settings: VerlSettings, limit: float = _JOINED
+) -> list[Any]:
+    """The machines that are there; a batch job's start one by one. Raises UserError where they are
+    too few for longer than `limit` seconds."""
+    end = time.monotonic() + limit
+    while len(alive := [node for node in nodes() if node["Alive"]]) < settings.nnodes:
+        if time.monotonic() > end:
+            raise UserError(
+                f"{len(alive)} of trainer.nnodes={settings.nnodes} machines have joined the "
+                f"cluster at {settings.ray_address}. Start the others, or lower trainer.nnodes."
+            )
+        time.sleep(0.2)
+    return alive
+
+
+def missing(names: Sequence[str], urls: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """What is not on this machine: variables, servers that answer, folders."""
+    out = [f"the environment variable {n} is not set" for n in names if n not in os.environ]
+    for url in urls:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        if why := _unreachable(parts.hostname or "", port):
+            out.append(f"the server {url} does not answer ({why})")
+    return out + [f"it does not see the folder {f}" for f in folders if not Path(f).is_dir()]
+
+
+def refuse(machines: Sequence[str], lacking: Sequence[Sequence[str]]) -> None:
+    """Raises UserError if any of these machines lacks something."""
+    pairs = zip(machines, lacking, strict=True)
+    if said := [f"machine {name}: {what}" for name, each in pairs for what in each]:
         raise UserError(
-            f"no Ray cluster answers at trainer.ray_address={address} ({error}). Start it with "
-            "`ray start --head`, change the address, or set it to null to start Ray here."
-        ) from error
-
-
-CHECKS = (_packages, _compiler, _shape, _machines)  # checks that need the settings alone
+            f"{'; '.join(said)}. Set it there before `ray start`, start the server, or change "
+            "llm.*.base_url, llm.*.key_env or run_dir."
+        )

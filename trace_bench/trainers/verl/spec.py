@@ -21,6 +21,8 @@ from typing import Any, Literal
 
 from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext, Source, TrainingJob
 from trace_bench.core.store import (
     parse_line,
     read_json,
@@ -29,11 +31,12 @@ from trace_bench.core.store import (
     write_json,
     write_text,
 )
-from trace_bench.core.types import AgentSpec, Count, Stored, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Count, Stored, Task, Trajectory, to_json
+from trace_bench.play.suites import generated_key
 from trace_bench.trainers.course import Course
 from trace_bench.trainers.loop import with_version
-from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.start import start_of
+from trace_bench.trainers.verl.settings import VerlSettings
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"  # the environment variable with the path of the folder
 
@@ -131,6 +134,56 @@ class JobSpec:
         write_json(folder / "job.json", self)
 
 
+def spec_of(
+    job: TrainingJob,
+    settings: VerlSettings,
+    run: RunContext,
+    shape: tuple[int, int],
+    seed: int,
+    sources: Sequence[Source] = (),
+) -> JobSpec:
+    """The job description for verl's processes. `shape`: (iterations, groups of each); `seed`: the
+    run's; `sources`: of the generated suites in use."""
+    used = {task.env for task in job.tasks}
+    return JobSpec(
+        name=job.name,
+        run=run.fingerprint,
+        seed=seed,
+        reward=job.reward,
+        agent=job.agent,
+        trainer=settings,
+        settings=run.settings,
+        suites=run.elsewhere,
+        iterations=shape[0],
+        groups=shape[1],
+        context=context(run),
+        max_turns=run.max_turns,
+        max_tokens=run.max_tokens,
+        thinking=run.thinking,
+        thoughts=run.thoughts,
+        sources=tuple(to_json(s) for s in sources if generated_key(s.name) in used),
+        assignment=job.assignment,
+        job_seed=job.seed,
+        max_seconds=run.max_seconds,
+    )
+
+
+def context(run: RunContext) -> int:
+    """Tokens of an episode: with servers, `policy.context`, which must be set; else the limit of
+    the local policy. Raises UserError."""
+    if run.at_servers:
+        if run.context is None:
+            raise UserError(
+                "trainer=verl needs a limit on an episode's tokens when servers generate the "
+                "turns. Set policy.context to the servers' limit (--max-model-len)."
+            )
+        return run.context
+    from trace_bench.policies.loading import load_config
+    from trace_bench.policies.local import context_of
+
+    return context_of(load_config(run.model), run.context)
+
+
 def read_spec(folder: Path) -> JobSpec:
     """The job that `folder` describes."""
     data = read_json(folder / "job.json")
@@ -145,24 +198,25 @@ class Arrivals:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
-        self._there: dict[str, dict[int, Trajectory]] = {}
-        self._indices: dict[str, set[int]] = {}
+        self._there: dict[str, dict[int, Trajectory | None]] = {}  # None: it was taken
 
     def forget(self) -> None:
-        for kept in (self._read, self._there, self._indices):
-            kept.clear()
+        self._read.clear()
+        self._there.clear()
 
     def indices(self, call: str) -> frozenset[int]:
         """The indices of a call's episodes that are in the files."""
         self._look()
-        return frozenset(self._indices.get(call, ()))
+        return frozenset(self._there.get(call, ()))
 
     def take(self, call: str, wanted: set[int]) -> Iterator[tuple[int, Trajectory]]:
         """The wanted episodes that have arrived, by index; each is returned once."""
         self._look()
         there = self._there.get(call, {})
         for index in sorted(wanted & there.keys()):
-            yield index, there.pop(index)
+            if (trajectory := there[index]) is not None:
+                there[index] = None
+                yield index, trajectory
 
     def _look(self) -> None:
         for path in sorted(self.folder.glob("*.jsonl")):
@@ -176,7 +230,6 @@ class Arrivals:
                         break  # an incomplete line: still being written
                     start, number = start + len(line), number + 1
                     stored = parse_line(line, path, number, Stored)
-                    self._indices.setdefault(stored.call, set()).add(stored.index)
                     of_call = self._there.setdefault(stored.call, {})
                     of_call.setdefault(stored.index, stored.trajectory)
             self._read[path] = start, number

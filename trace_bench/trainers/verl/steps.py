@@ -28,8 +28,7 @@ from verl.workers.utils.padding import response_to_nested
 
 from trace_bench.core.decode import decode
 from trace_bench.core.types import Task, Trajectory
-from trace_bench.trainers.credit import earned
-from trace_bench.trainers.groups import differ, in_groups
+from trace_bench.trainers.episodes import differ, earned, in_groups
 from trace_bench.trainers.grpo import mismatch
 from trace_bench.trainers.verl import advantages, rows
 from trace_bench.trainers.verl.rows import Sampler
@@ -96,7 +95,7 @@ class StepTrainer(PPOTrainerSync):
             rewards = self.rewards(call, tasks)
             if self.spec.trainer.resample:
                 each = zip(names, in_groups(rewards, self.spec.trainer.group_size), strict=True)
-                self.replay_buffer.unwanted |= {n for n, found in each if not differ(found)}
+                self.replay_buffer.unwanted |= {n for n, group in each if not differ(group)}
             return rewards
 
         self.replay_buffer.unwanted.clear()
@@ -122,7 +121,7 @@ class StepTrainer(PPOTrainerSync):
         """The rewards of a call's episodes, which are on disk; unknown where none is asked for."""
         size = self.spec.trainer.group_size
         count = len(tasks) * size
-        if not self.course.adapts:
+        if not self.spec.trainer.resample:
             return [math.nan] * count
         there, end = dict[int, Trajectory](), time.monotonic() + _LATE
         while len(there) < count:

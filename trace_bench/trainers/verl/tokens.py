@@ -146,10 +146,7 @@ class TokenPolicy(Policy):
 
     def _failed(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):
-            return (
-                f"no answer within {self._servers.deadline:g} s; a longer deadline is the setting "
-                "`trainer.deadline`"
-            )
+            return f"no answer within {self._servers.deadline:g} s"
         if isinstance(error, ValueError):  # Ray's too: a request that the server refuses
             return f"{type(error).__name__}: {error}"
         raise ServersLost(f"{type(error).__name__}: {error}") from error

@@ -27,31 +27,42 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
-from trace_bench.trainers.course import curve_caveat
-from trace_bench.trainers.loop import Record, Training, conclude, remove_versions
-from trace_bench.trainers.record import check_finite, of_rollouts, of_sampler
-from trace_bench.trainers.rollouts import Rollouts, play_iteration
-from trace_bench.trainers.settings import VerlSettings, full_iterations
+from trace_bench.trainers.algorithms import Advantages
+from trace_bench.trainers.course import Rollouts, curve_caveat, play_iteration
+from trace_bench.trainers.loop import (
+    Record,
+    Training,
+    check_finite,
+    conclude,
+    of_rollouts,
+    of_sampler,
+    publish,
+    remove_versions,
+)
 from trace_bench.trainers.start import ByRecipe, check_job
-from trace_bench.trainers.verl.job import claim, export, prepare, spec_of
 from trace_bench.trainers.verl.machines import hours, machines
 from trace_bench.trainers.verl.preflight import preflight
 from trace_bench.trainers.verl.process import Collector, Process
+from trace_bench.trainers.verl.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import (
     MISMATCH,
     STEPS,
     Arrivals,
     JobSpec,
     StepFiles,
+    spec_of,
     step_of,
 )
 
 if TYPE_CHECKING:
-    from trace_bench.trainers.grpo import Advantages, Mismatch
+    from trace_bench.trainers.grpo import Mismatch
 
 
 class VerlTrainer(ByRecipe):
-    """`trainer=verl`. Downloads a model that has a hub name."""
+    """`trainer=verl`: the same GRPO with LoRA by verl over Ray: several processes, GPUs and
+    machines. Needs `pip install '.[verl]'`, and on GPUs 'verl[vllm]' too. One machine's CPU:
+    python -m trace_bench method=grpo env=toolsandbox trainer=verl trainer.device=cpu trainer.gpus=2
+    """
 
     settings: VerlSettings
 
@@ -133,14 +144,14 @@ class VerlTraining(Training[Rollouts]):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def publish(self, iteration: int, record: Record) -> None:
-        self.lab.metric(**record)
-        agent = self.agent(iteration + 1)
-        if self.saved(iteration + 1):
-            self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
+        kept = self.agent(iteration + 1) if self.saved(iteration + 1) else None
+        publish(self.job, self.lab, record, kept)
 
     def load(self) -> list[Record]:
         """The metrics of a finished job. Raises UserError if they are damaged, or the folder is
         another job's."""
+        from trace_bench.trainers.verl.job import claim
+
         claim(self.adapters, self.job, self.spec)
         if not self.finished.exists():
             return []
@@ -160,6 +171,8 @@ class VerlTraining(Training[Rollouts]):
     @contextmanager
     def learning(self) -> Iterator[None]:
         """verl's processes, which go on from its last checkpoint."""
+        from trace_bench.trainers.verl.job import prepare
+
         prepare(self.folder, self.job, self.spec)
         try:
             self.process = Process(self.folder, self.spec, self.lab.log, self.steps.starts())
@@ -198,6 +211,8 @@ class VerlTraining(Training[Rollouts]):
 
     def fetch(self, version: int) -> None:
         """Exports the adapter after an iteration, if verl saved a checkpoint."""
+        from trace_bench.trainers.verl.job import export
+
         target = self.adapters / f"{version:04d}"
         taken = [int(old.name) for old in self.adapters.glob("[0-9]*")]
         if not self.saved(version) or any(n >= version for n in taken):

@@ -1,0 +1,258 @@
+"""What training needs of machines and time: the formulas against what torch allocates, what a dry
+run says of the shipped layouts for GPUs, and a measurement of the very model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import verl_job as jobs
+from pages import ROOT
+from passes import lora_pass, needed, peak, plain_model
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Typical
+from trace_bench.runner.forecast import describe
+from trace_bench.sandbox.build import COMPILER, DEFAULT_BASE, base_of
+from trace_bench.settings.choices import conf_dir
+from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import parts_of
+from trace_bench.trainers.algorithms import LINEAR, Algorithm
+from trace_bench.trainers.grpo import Mismatch
+from trace_bench.trainers.loop import of_sampler
+from trace_bench.trainers.memory import SHAPES, shape_of
+from trace_bench.trainers.verl import machines, preflight
+from trace_bench.trainers.verl.compose import overrides
+from trace_bench.trainers.verl.machines import active, played, step_seconds, update_seconds
+from trace_bench.trainers.verl.settings import VerlSettings
+
+TAU2 = "experiment=paper_tau2"
+SERVERS = "policy.base_url=[http://node1:8000/v1,http://node2:8000/v1]"
+LAYOUTS = {
+    "verl_8b": [
+        *(TAU2, "model.name=Qwen/Qwen3-8B", "trainer=verl_8b"),
+        *("policy.context=16384", "policy.batch=8"),
+    ],
+    "verl_30b": [TAU2],
+    "verl_30b_nodes": [
+        TAU2, "trainer=verl_30b_nodes", "trainer.ray_address=node1:6379", SERVERS,
+    ],
+}  # fmt: skip
+DENSE, EXPERTS = SHAPES["Qwen3-8B"], SHAPES["Qwen3-30B-A3B"]
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("Qwen/Qwen3-8B", 8.19), ("Qwen/Qwen3-30B-A3B-Instruct-2507", 30.53),
+     ("Qwen2.5-7B-Instruct", 7.62), ("Qwen3-0.6B", 0.596)],
+)  # fmt: skip
+def test_the_families_have_the_parameters_of_their_names(name: str, billions: float) -> None:
+    shape = shape_of(name)
+    assert shape is not None and shape.parameters / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def test_a_name_or_a_layer_is_not_taken_for_another() -> None:
+    assert shape_of("Qwen/Qwen3-3") is None and shape_of("org/unknown-8B") is None
+    assert EXPERTS.kv_token == 98304
+    fused = 36 * 8 * (4096 + 32 * 128 + 2 * 8 * 128)
+    assert DENSE.lora(8, ["qkv_proj", "nowhere"]) == DENSE.lora(8, ["qkv_proj"]) == fused
+
+
+@pytest.mark.parametrize("targets", [LINEAR, LINEAR[:4]])
+def test_what_a_miniature_allocates_is_within_15_percent(
+    tmp_path: Path, targets: tuple[str, ...]
+) -> None:
+    sizes = {"hidden_size": 128, "num_hidden_layers": 3, "head_dim": 32, "intermediate_size": 384}
+    shape, plain = plain_model(tmp_path, **sizes)
+    held = sum(p.nbytes for p in plain.parameters())
+    assert 2 * shape.parameters == pytest.approx(held, rel=0.15)
+    ids = torch.randint(0, 600, (1, 256))
+    with torch.no_grad():
+        cache = plain(input_ids=ids, use_cache=True).past_key_values
+    kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert 256 * shape.kv_token == pytest.approx(kept, rel=0.15)
+    lora, work = lora_pass(plain, targets, ids)
+    assert needed(shape, targets, 256) == pytest.approx(peak(work), rel=0.15)
+    optimizer = torch.optim.AdamW(lora)
+    optimizer.step()
+    moments = [v for s in optimizer.state.values() for n, v in s.items() if n != "step"]
+    tensors = [*lora, *(p.grad for p in lora if p.grad is not None), *moments]
+    assert 4 * 2 * shape.lora(8, targets) == sum(t.nbytes for t in tensors)
+
+
+# -- the shipped layouts --------------------------------------------------------------------------
+
+
+def missing(*words: str) -> tuple[str, str]:
+    """(what a dry run says of the GPUs, what cannot fit)."""
+    chosen = compose(words)
+    billions = 8.2 if "8B" in chosen.model.name else 30.5
+    lines, lacking = machines.machines(jobs.verl_settings(chosen), jobs.facts(chosen), billions)
+    of_gpus = [f for f in lacking if any(w in f for w in ("GPU", "vLLM in training", "vLLM serve"))]
+    here = ("verl", "this machine", "device")  # what this machine lacks
+    return "\n".join(lines), "\n".join(f for f in of_gpus if not any(w in f for w in here))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_shipped_layouts_fit(name: str, tmp_path: Path) -> None:
+    assert sorted(LAYOUTS) == sorted(p.stem for p in (conf_dir() / "trainer").glob("verl_*.yaml"))
+    said, cannot = missing(*LAYOUTS[name])
+    assert not cannot
+    places, size = ("0", 1) if name == "verl_8b" else ("4,5,6,7", 4)
+    assert f"VLLM_USE_FLASHINFER_SAMPLER=0 CUDA_VISIBLE_DEVICES={places} python -m vllm" in said
+    told = "q_proj k_proj v_proj o_proj " + ("gate_proj" if name == "verl_8b" else "qkv_proj --")
+    assert f"--max-lora-rank 16 --lora-target-modules {told}" in said
+    assert f"--tensor-parallel-size {size} " in said and "a GPU in training: " in said
+    assert "host memory of a machine: " in said and "disk: " in said
+    settings = jobs.verl_settings(compose(LAYOUTS[name]))
+    lines = overrides(jobs.spec(trainer=settings), tmp_path)
+    assert "actor_rollout_ref.model.use_fused_kernels=true" in lines
+    assert "algorithm.rollout_correction.rollout_is_threshold=2.0" in lines
+    assert "actor_rollout_ref.model.use_remove_padding=false" in lines
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("trainer.rank=24", "--max-lora-rank 32 "),
+        ("trainer.rank=512", "--max-lora-rank 512 "),
+        ("model.name=Qwen/Qwen3-30B-A3B", "--tool-call-parser hermes"),
+        ("model.name=Qwen/Qwen3-Coder-30B-A3B-Instruct", "--tool-call-parser qwen3_coder"),
+    ],
+)
+def test_the_servers_command_follows_the_settings(change: str, said: str) -> None:
+    assert said in missing(TAU2, change)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (["trainer.gpus=8"], "node_gpus=8 leave 0: lower trainer.gpus to 4, or let both"),
+        (["trainer.gpus=1", "trainer.tensor_parallel=1"], r"training needs \d+ GB of each GPU"),
+        (["trainer.rank=513"], "vLLM serves adapters up to rank 512: lower trainer.rank=513"),
+        (["trainer.gpu_memory=0.4"], "vLLM in training cannot hold one episode of 32000 tokens"),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_what_would(changes: list[str], why: str) -> None:
+    cannot = missing(TAU2, *changes)[1]
+    assert re.search(why, cannot), cannot
+
+
+def test_a_layout_for_experts_that_have_no_adapter_is_refused() -> None:
+    chosen = compose([TAU2, "trainer.target_modules=[q_proj,up_proj]"])
+    _, lacking = machines.machines(jobs.verl_settings(chosen), jobs.facts(chosen), 30.5)
+    assert any(line.startswith("trainer.target_modules has up_proj, ") for line in lacking)
+
+
+def test_the_correction_is_the_algorithms_where_it_says_so(tmp_path: Path) -> None:
+    def correction(**changes: Any) -> list[str]:
+        lines = overrides(jobs.spec(trainer=VerlSettings(**changes)), tmp_path)
+        return [line.partition("correction.")[2] for line in lines if "rollout_correction" in line]
+
+    bound = Algorithm(truncate=5.0)
+    assert correction(device="cpu") == []
+    assert correction(device="cpu", algorithm=bound)[1] == "rollout_is_threshold=5.0"
+    assert correction(algorithm=bound)[1] == "rollout_is_threshold=5.0"
+    off = "algorithm.rollout_correction.rollout_is=null"
+    assert correction(verl=(off,))[-1] == "rollout_is=null", "the last one counts"
+
+
+def test_the_image_has_what_the_layouts_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's kernels are Triton's, which compiles with a C compiler and Python's headers; without
+    them nothing begins."""
+    dockerfile = (ROOT / "containers/verl/Dockerfile").read_text()
+    assert "slim" not in base_of("verl") and base_of("base") == DEFAULT_BASE
+    assert re.search(r"^RUN cc --version && test -f .*Python\.h", dockerfile, re.MULTILINE)
+    assert COMPILER[0] == "gcc" and "python3-dev" in COMPILER
+    pins = (ROOT / "containers/verl/requirements.txt").read_text()
+    for name in ("vllm", "triton", "verl"):
+        assert re.search(rf"^{name}==", pins, re.MULTILINE), name
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    preflight._compiler(VerlSettings(device="cpu"))
+    preflight._compiler(VerlSettings(ray_address="node1:6379"))
+    with pytest.raises(UserError, match=r"a C compiler \(gcc\) is not here"):
+        preflight._compiler(VerlSettings())
+    (tmp_path / "gcc").write_text("#!/bin/sh\n")
+    (tmp_path / "gcc").chmod(0o755)
+    monkeypatch.setattr(preflight.sysconfig, "get_path", lambda name: str(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"none/Python\.h is not here"):
+        preflight._compiler(VerlSettings())
+
+
+@pytest.mark.parametrize(
+    ("mean", "limit", "stops"),
+    [(0.09, 0.0, False), (0.11, 0.0, True), (0.49, 0.05, False), (0.51, 0.05, True),
+     (float("nan"), 0.05, True)],
+)  # fmt: skip
+def test_a_sampler_far_from_the_trainer_stops_the_run(
+    mean: float, limit: float, stops: bool
+) -> None:
+    said: list[str] = []
+    lab: Any = SimpleNamespace(log=said.append)
+    if stops:
+        with pytest.raises(UserError, match=r"^it: sampler and trainer differ.*which no rounding"):
+            of_sampler("it", Mismatch(mean, mean, 0.0), limit, lab)
+    else:
+        assert of_sampler("it", Mismatch(mean, mean, 0.0), limit, lab)["logprob_alarm"]
+        assert said[0].startswith("warning: it: sampler and trainer differ")
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+def test_a_step_reads_weights_and_caches() -> None:
+    """One episode of an 8B model: 16 GB at half of 3.35 TB/s are 10 ms; GPUs share it; experts are
+    read as far as they are chosen, all of them by many episodes."""
+    assert active(DENSE) == DENSE.parameters
+    assert 3.0e9 < active(EXPERTS) < 3.6e9  # "A3B": 3.3 billion
+    one = step_seconds(DENSE, 1, 0, 1)
+    assert 0.005 + 0.0093 < one < 0.005 + 0.0103
+    assert step_seconds(DENSE, 1, 0, 2) == pytest.approx(0.005 + (one - 0.005) / 2)
+    assert step_seconds(DENSE, 64, 8000, 1) > 2 * one
+    few, many = (step_seconds(EXPERTS, live, 0, 1) for live in (1, 256))
+    assert few < one < many
+    assert many == pytest.approx(0.005 + 2 * EXPERTS.parameters / (3.35e12 * 0.5), rel=0.01)
+
+
+def test_more_room_means_fewer_waves_and_as_much_work_as_before() -> None:
+    tau2 = Typical(14, 8000, 120, 7)
+    small, large = (played(DENSE, 128, tau2, 2, 1, cache, 128) for cache in (1e10, 1e11))
+    assert small.live < large.live <= 128 and large.seconds < small.seconds
+    assert played(DENSE, 256, tau2, 2, 1, 1e10, 128).seconds >= 1.9 * small.seconds
+    two, one = (update_seconds(DENSE, 128, tau2, 4, epochs) for epochs in (2, 1))
+    assert one < two < 2 * one
+    assert update_seconds(DENSE, 128, tau2, 8, 1) == pytest.approx(one / 2)
+
+
+def dry_run(*words: str) -> str:
+    settings = compose(words)
+    return describe(settings, parts_of(settings))[0]
+
+
+def test_the_papers_run_has_hours_with_what_they_assume() -> None:
+    text = dry_run(TAU2, "dry_run=true")
+    ((hours, of_gpus),) = re.findall(r"about ([\d.]+) hours, (\d+) GPU-hours on 8 GPU\(s\)", text)
+    assert 1 < float(hours) < 20 and int(of_gpus) == pytest.approx(8 * float(hours), abs=4)
+    assert "assumed, not measured" in text and "beside these" not in text
+    other = "http://10.0.0.9:8000/v1"
+    user = ("llm.user.model=Qwen/Qwen3-32B", f"llm.user.base_url={other}")
+    assert f"serving Qwen/Qwen3-32B for user at {other}: 65" in dry_run(TAU2, "dry_run=true", *user)
+
+
+def test_a_model_in_this_process_is_timed() -> None:
+    text = dry_run("method=grpo", "budget=64", "evaluation.limit=4", "dry_run=timed")
+    ((episode, count, update, trained),) = re.findall(
+        r"an episode took ([\d.]+) s, of (\d+) and an update ([\d.]+) s a rollout, of (\d+)", text
+    )
+    assert 0 < float(episode) < 20 and 0 < float(update) < 20 and int(trained) == 64 < int(count)
