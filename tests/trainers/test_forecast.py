@@ -69,7 +69,12 @@ def test_a_name_or_a_layer_is_not_taken_for_another() -> None:
 def test_what_a_miniature_allocates_is_within_15_percent(
     tmp_path: Path, targets: tuple[str, ...]
 ) -> None:
-    sizes = {"hidden_size": 128, "num_hidden_layers": 3, "head_dim": 32, "intermediate_size": 384}
+    sizes: dict[str, Any] = {
+        "hidden_size": 128,
+        "num_hidden_layers": 3,
+        "head_dim": 32,
+        "intermediate_size": 384,
+    }
     shape, plain = plain_model(tmp_path, **sizes)
     held = sum(p.nbytes for p in plain.parameters())
     assert 2 * shape.parameters == pytest.approx(held, rel=0.15)

@@ -28,13 +28,13 @@ from trace_bench.trainers.episodes import exact
 from trace_bench.trainers.loop import (
     Record,
     Training,
+    Versions,
     check_finite,
     conclude,
     of_rollouts,
     of_sampler,
     publish,
     remove_versions,
-    with_version,
 )
 from trace_bench.trainers.memory import GPU, shape_of
 from trace_bench.trainers.start import ByRecipe, check_job, identity_of, start_of
@@ -154,14 +154,12 @@ class LocalTraining(Training[Rollouts]):
         self.job, self.lab, self.trainer = job, lab, trainer
         self.settings = trainer.settings
         check_job(job)
-        self.start = start_of(job.agent)
+        self.versions = Versions(job.name, job.agent)
         self.course = Course(job.tasks, self.settings, job.seed, job.rollouts, job.name)
         self.folder = lab.folder / "adapters" / file_name(job.name)
 
     def play(self, iteration: int) -> Rollouts:
-        first = None if self.start is None else self.start.name
-        adapter = self.version(iteration) if iteration else first
-        call = f"train/{self.job.name}/iter{iteration:04d}"
+        call, adapter = self.versions.call(iteration), self.versions.version(iteration)
         return play_iteration(self.course, call, self.agent(iteration), adapter, self.job, self.lab)
 
     def learn(self, iteration: int, played: Rollouts) -> Record:
@@ -222,7 +220,8 @@ class LocalTraining(Training[Rollouts]):
         from trace_bench.trainers.state import restore
 
         self.learner = self.trainer.learner(self.job.agent.model)
-        self.optimizer = restore(self.state, self.learner, self.settings, self.job.seed, self.start)
+        start = start_of(self.job.agent)
+        self.optimizer = restore(self.state, self.learner, self.settings, self.job.seed, start)
         yield
 
     def result(self, records: Sequence[Record]) -> AgentSpec:
@@ -230,17 +229,11 @@ class LocalTraining(Training[Rollouts]):
             self.lab.log(f"{self.job.name}: nothing is left to learn, training stops early")
         return conclude(self.job, self.lab, records, self.agent(len(records)))
 
-    def version(self, iteration: int) -> str:
-        return f"{self.job.name}@{iteration:04d}"
-
     def where(self, iteration: int) -> str:
         return f"{self.job.name}, iteration {iteration}"
 
     def agent(self, iteration: int) -> AgentSpec:
-        """The agent for an iteration's rollouts; after the last iteration, the result."""
-        if iteration == 0:
-            return self.job.agent
-        return with_version(self.job.agent, self.job.name, self.folder / f"{iteration:04d}")
+        return self.versions.acting(iteration, self.folder)
 
     def record(
         self,
@@ -263,7 +256,7 @@ class LocalTraining(Training[Rollouts]):
         )
         return {
             "phase": "training",
-            "adapter": self.version(iteration + 1),
+            "adapter": self.versions.version(iteration + 1),
             "iteration": iteration,
             "spent": self.course.spent,
             **of_rollouts(trajectories, self.job.reward, advantages),

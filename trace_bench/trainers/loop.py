@@ -12,7 +12,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -21,6 +21,7 @@ from trace_bench.core.protocols import Lab, TrainingJob
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.trainers.algorithms import Advantages
 from trace_bench.trainers.episodes import exact, paid
+from trace_bench.trainers.start import start_of
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Mismatch
@@ -82,6 +83,34 @@ class Training(ABC, Generic[Played]):
     def learning(self) -> AbstractContextManager[None]:
         """What must be there while there are iterations to learn."""
         return nullcontext()
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Those of a job's adapter: iteration i is played by version i; version 0 is the adapter that
+    the agent has, or the base model."""
+
+    name: str
+    agent: AgentSpec
+
+    def call(self, iteration: int) -> str:
+        """The name of an iteration's rollouts in the ledger. Where constant groups are sampled
+        again, /again1 and so on follow it."""
+        return f"train/{self.name}/iter{iteration:04d}"
+
+    def version(self, iteration: int) -> str | None:
+        """The adapter for an iteration's rollouts; None is the base model."""
+        if iteration:
+            return f"{self.name}@{iteration:04d}"
+        start = start_of(self.agent)
+        return None if start is None else start.name
+
+    def acting(self, iteration: int, folder: Path) -> AgentSpec:
+        """The agent for an iteration's rollouts; after the last iteration, the result. `folder`
+        holds the versions."""
+        if not iteration:
+            return self.agent
+        return with_version(self.agent, self.name, folder / f"{iteration:04d}")
 
 
 def conclude(

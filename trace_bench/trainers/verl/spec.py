@@ -31,11 +31,10 @@ from trace_bench.core.store import (
     write_json,
     write_text,
 )
-from trace_bench.core.types import AgentSpec, Count, Stored, Task, Trajectory, to_json
+from trace_bench.core.types import Count, Stored, Task, Trajectory, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.course import Course
-from trace_bench.trainers.loop import with_version
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.loop import Versions
 from trace_bench.trainers.verl.settings import VerlSettings
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"  # the environment variable with the path of the folder
@@ -66,19 +65,16 @@ LATEST = "latest_checkpointed_iteration.txt"  # of verl's folder of checkpoints
 
 
 @dataclass(frozen=True)
-class JobSpec:
+class JobSpec(Versions):
     """One training job. `settings`: the run's, as plain data. `suites`: the function that builds
     the run's suites from them in another process ("module:function"). `seed`: the run's seed, from
     which episodes' seeds are derived; `job_seed`: the job's, which puts its tasks in order.
     At most `iterations` have `groups` groups each: fewer, and larger ones, if constant groups are
-    sampled again. Iteration i uses adapter version i; version 0 is the agent's own adapter, or the
-    base model."""
+    sampled again."""
 
-    name: str
     run: str
     seed: int
     reward: str
-    agent: AgentSpec
     trainer: VerlSettings
     settings: Mapping[str, Any]
     suites: str
@@ -101,11 +97,6 @@ class JobSpec:
         rollouts = self.iterations * self.groups * self.trainer.group_size
         return Course(tasks, recipe, self.job_seed, rollouts, self.name)
 
-    def call(self, iteration: int) -> str:
-        """The name of an iteration's rollouts in the ledger, as with trainer=local. Where constant
-        groups are sampled again, /again1 and so on follow it."""
-        return f"train/{self.name}/iter{iteration:04d}"
-
     def when(self, call: str) -> tuple[int, int]:
         """(iteration, how often its constant groups were sampled again before) of training's
         rollouts; (-1, 0) of others."""
@@ -115,20 +106,6 @@ class JobSpec:
     def episode_seed(self, call: str, index: int) -> int:
         """The seed of the episode's random stream, the same as in `Lab.rollouts`."""
         return stable_seed(self.seed, call, index)
-
-    def version(self, iteration: int) -> str | None:
-        """The adapter for an iteration's rollouts; None is the base model."""
-        if iteration:
-            return f"{self.name}@{iteration:04d}"
-        start = start_of(self.agent)
-        return None if start is None else start.name
-
-    def acting(self, iteration: int, folder: Path) -> AgentSpec:
-        """The agent for an iteration's rollouts; after the last iteration, the result. `folder`
-        holds the versions of the adapter."""
-        if not iteration:
-            return self.agent
-        return with_version(self.agent, self.name, folder / f"{iteration:04d}")
 
     def write(self, folder: Path) -> None:
         write_json(folder / "job.json", self)
