@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import combinations
 
 from trace_bench.core.command import command, told, whole_number
@@ -31,22 +30,21 @@ LIMIT = 16
 
 
 @command()
-def main(arguments: Sequence[str]) -> int:
-    return 0 if told(arguments, __doc__) else _check(list(arguments))
-
-
 @outlasting()
-def _check(arguments: list[str]) -> int:
-    split = take(arguments, "split")
-    limit = whole_number("limit", take(arguments, "limit") or LIMIT)
-    settings = compose_words(arguments, "method=base")
+def main(arguments: Sequence[str]) -> int:
+    if told(arguments, __doc__):
+        return 0
+    words = list(arguments)
+    split = take(words, "split")
+    limit = whole_number("limit", take(words, "limit") or LIMIT)
+    settings = compose_words(words, "method=base")
     parts = parts_of(settings)
     with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:
         chosen = chosen_of(suite, split or settings.env.train_split)
         tasks = tasks_of(suite, chosen)[:limit]
         report = check(suite, tasks)
         if settings.protocol == "held_out":
-            report = replace(report, lines=[*report.lines, _apart(suite, settings)])
+            report.lines.append(_apart(suite, settings))
         where = f"sandbox={settings.sandbox.name}"
         print(f"{suite.name}/{suite.variant} {chosen}, {where}: {len(tasks)} tasks")
         print(report)
@@ -55,17 +53,15 @@ def _check(arguments: list[str]) -> int:
 
 def _apart(suite: Suite, settings: Settings) -> Checked:
     """Whether the run's splits share no task, each pair once, of those that the suite has."""
-    env, line = settings.env, Checked("the splits share no task (pairs of splits)")
+    env, there = settings.env, splits_of(suite)
     used = dict.fromkeys((env.train_split, env.dev_split, settings.evaluation.split, DEMO))
-    there = splits_of(suite)
-    for first, second in combinations([name for name in used if name in there], 2):
-        if shared := in_both(suite, first, second):
-            line.faults.append(
-                f"{len(shared)} tasks of {second} are in {first} too, such as {shared[0]}"
-            )
-        else:
-            line.passed += 1
-    return line
+    pairs = list(combinations([name for name in used if name in there], 2))
+    faults = [
+        f"{len(shared)} tasks of {second} are in {first} too, such as {shared[0]}"
+        for first, second in pairs
+        if (shared := in_both(suite, first, second))
+    ]
+    return Checked("the splits share no task (pairs of splits)", len(pairs), faults)
 
 
 if __name__ == "__main__":

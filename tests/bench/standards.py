@@ -27,7 +27,7 @@ from trace_bench.settings.registry import find  # noqa: E402
 from trace_bench.settings.schema import EnvSettings  # noqa: E402
 
 EPISODES = 25
-TIME = {"measured": 0, "deadline": 90.0}
+TIME = {"deadline": 90.0}
 DONE = text_message("Done.")
 
 

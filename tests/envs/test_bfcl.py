@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,17 +16,15 @@ pytest.importorskip("mpmath", reason="mpmath is not installed (docs/bfcl.md says
 
 from bfcl_known_bad import find
 from bfcl_play import KINDS, changed, messages, ours, reference, theirs
-from pages import PAGES, ROOT, blocks
 from playing import play
 from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
-from trace_bench.check import main as check_command
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
 from trace_bench.envs.bfcl import world as bfcl_data
-from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite, split_of
+from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite
 from trace_bench.envs.bfcl.synthetic import MAKERS
 from trace_bench.envs.bfcl.world import CATEGORIES, BfclCall, BfclWorld, known_bad, load, parse
 from trace_bench.envs.check import check
@@ -78,13 +74,6 @@ def test_floor_and_ceiling_on_the_development_split(suite: BfclSuite) -> None:
     assert solved(suite, RandomPolicy(), tasks)[0] == 0
 
 
-@pytest.mark.slow
-def test_floor_and_ceiling_on_all_entries(suite: BfclSuite) -> None:
-    tasks = suite.tasks("leaderboard")
-    assert solved(suite, ReferencePolicy(suite), tasks) == (800, 1.0)
-    assert solved(suite, IdlePolicy(), tasks) == (0, 0.0)
-
-
 def test_splits_share_no_scenario(suite: BfclSuite) -> None:
     sizes = [len(suite.tasks(name)) for name in SPLITS]
     assert sizes == [320, 80, 400, 800]
@@ -103,14 +92,6 @@ def test_splits_share_no_scenario(suite: BfclSuite) -> None:
             text = json.dumps(entry[key], sort_keys=True)
             together.setdefault(text, set()).add(place[entry["scenario"]])
         assert len(together) < 200 and all(len(where) == 1 for where in together.values())
-
-
-def test_each_category_is_a_suite_of_its_own() -> None:
-    for category in CATEGORIES:
-        one: BfclSuite = in_process("bfcl", category)
-        assert one.variant == category
-        assert [len(one.tasks(name)) for name in SPLITS] == [80, 20, 100, 200]
-        assert all(t.id.startswith(f"bfcl/{category}/") for t in one.tasks("dev"))
 
 
 def test_what_was_measured_with_is_reported(suite: BfclSuite) -> None:
@@ -141,38 +122,6 @@ def test_bad_settings_are_refused_with_what_is_allowed(
     monkeypatch.setattr(bfcl_data, "VERSION", "2025.1.1")
     with pytest.raises(UserError, match=r"was measured with bfcl-eval 2025\.1\.1, and 2026\.3\.23"):
         in_process("bfcl", "all")
-
-
-@pytest.mark.parametrize("package", ["bfcl_eval", "mpmath"])
-def test_a_missing_package_is_met_with_the_command_that_installs_it(
-    package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError) as caught:
-        in_process("bfcl", "all")
-    assert "pip install 'mpmath>=1.3' && pip install --no-deps bfcl-eval==2026.3.23" in str(
-        caught.value
-    )
-    assert "trace_bench.sandbox.build bfcl" in str(caught.value)
-
-
-def test_the_commands_of_the_page_are_understood() -> None:
-    """Runs are planned, the check is made; the installation is the one that an error names."""
-    page = next(page for page in PAGES if page.name == "bfcl.md")
-    lines = "".join(b.text for b in blocks(page) if b.language == "sh").splitlines()
-    assert lines[0] == bfcl_data.INSTALL and len(lines) == 8
-    for line in lines[1:]:
-        words = [w for w in shlex.split(line) if w not in ("model=hf", "model.path=models/bfcl")]
-        if words[2] == "trace_bench.tiny":  # it makes the model that was left out
-            assert words[3:5] == ["make", "env=bfcl"]
-        elif words[2] == "trace_bench.check":
-            assert check_command([*words[3:], "limit=2"]) == 0
-        else:
-            assert main([*words[3:], "dry_run=true"]) in (0, 1), line  # 1: no server is there
-    assert (
-        bfcl_data.INSTALL.replace("pip", ".venv/bin/pip")
-        in (ROOT / "docs" / "benchmarks.md").read_text()
-    )
 
 
 # -- the contract, here and in a process of its own -----------------------------------------------
@@ -323,27 +272,6 @@ def test_a_call_that_cannot_be_read_is_answered_and_not_judged(suite: BfclSuite)
     assert steps[-1].score is not None and steps[-1].score.success
 
 
-def test_the_turns_that_splits_share_are_those_that_the_page_lists() -> None:
-    texts: dict[str, set[int]] = {}
-    answers: dict[tuple[str, ...], set[int]] = {}
-    for entry in load(CATEGORIES).entries:
-        for text, answer in zip(entry["turns"], entry["answers"], strict=True):
-            if text and len(text.split()) > 5:
-                texts.setdefault(text.strip(), set()).add(entry["scenario"])
-            if len(answer) > 1:
-                answers.setdefault(tuple(answer), set()).add(entry["scenario"])
-
-    def shared(found: dict[Any, set[int]]) -> list[set[int]]:
-        apart = [{split_of(n) == "test" for n in scenarios} for scenarios in found.values()]
-        return [s for s, sides in zip(found.values(), apart, strict=True) if len(sides) > 1]
-
-    assert shared(texts) == [{40, 43}]
-    turns = shared(answers)
-    held_out = sorted({n for scenarios in turns for n in scenarios if split_of(n) == "test"})
-    assert len(turns) == 11
-    assert ", ".join(map(str, held_out)) in (ROOT / "docs/bfcl.md").read_text().replace("\n", " ")
-
-
 def test_sums_without_end_are_refused() -> None:
     """Each of these would compute for hours or fill the memory."""
     world = BfclWorld({"category": "base", "classes": ["MathAPI"], "config": {}})
@@ -381,29 +309,6 @@ def test_folders_that_are_copied_into_themselves_do_not_grow_without_end() -> No
     assert "matches" in world.call(BfclCall("find", {"path": ".", "name": "f"}))
 
 
-def test_a_removed_folder_that_is_worked_in_does_not_grow_without_end() -> None:
-    folder = {"type": "directory", "contents": {"f": {"type": "file", "content": "x"}}}
-    root = {"workspace": {"type": "directory", "contents": {"a": folder}}}
-    config = {"GorillaFileSystem": {"root": root}}
-    world = BfclWorld({"category": "base", "classes": ["GorillaFileSystem"], "config": config})
-    for name, arguments in (
-        ("mkdir", {"dir_name": "outer"}),
-        ("mv", {"source": "a", "destination": "outer"}),
-        ("cp", {"source": "outer", "destination": "other"}),
-        ("rm", {"file_name": "outer"}),
-        ("cd", {"folder": "other"}),
-        ("cd", {"folder": "a"}),
-        ("cd", {"folder": ".."}),  # the removed one, which the copy's folder came from
-    ):
-        assert "error" not in world.call(BfclCall(name, arguments)).lower()
-    answers = []
-    for n in range(40):
-        answers.append(world.call(BfclCall("cp", {"source": "a", "destination": f"b{n}"})))
-        world.call(BfclCall("mv", {"source": f"b{n}", "destination": "a"}))
-    assert "copied" in answers[5] and "more than 10000 files" in answers[-1]
-    assert "disk_usage" in world.call(BfclCall("du", {}))
-
-
 def test_the_clock_changes_nothing() -> None:
     """A traveller's age is that on the day of the package's release, whatever the day."""
     for born, old_enough in {"2008-03-23": True, "2008-03-24": False}.items():
@@ -414,13 +319,6 @@ def test_the_clock_changes_nothing() -> None:
         traveller = {"first_name": "Ann", "last_name": "Lee", "passport_number": "US1"}
         call = BfclCall("verify_traveler_information", {**traveller, "date_of_birth": born})
         assert json.loads(world.call(call))["verification_status"] is old_enough
-
-
-def test_the_packages_evaluation_does_not_look_for_calls_where_none_is_due() -> None:
-    """It imports the check and does not call it, so `official` does not either."""
-    source = (bfcl_data.installed() / "eval_checker" / "eval_runner.py").read_text()
-    assert "multi_turn_irrelevance_checker," in source and "multi_turn_checker(" in source
-    assert "multi_turn_irrelevance_checker(" not in source
 
 
 # -- the package's own verdict --------------------------------------------------------------------
@@ -454,22 +352,6 @@ def test_a_sample_is_judged_as_by_the_package(suite: BfclSuite) -> None:
     assert sum(found.values()) == 73 and len(found) >= 4, found
 
 
-@pytest.mark.slow
-def test_1600_trajectories_that_are_no_references_are_judged_as_by_the_package(
-    suite: BfclSuite,
-) -> None:
-    pairs = [[KINDS[n], KINDS[(n + 3) % len(KINDS)]] for n in range(len(KINDS))]
-    found = compare(suite, suite.tasks("leaderboard"), pairs)
-    assert sum(found.values()) == 1600
-    assert min(found.values()) > 50 and set(found) == {
-        "valid",
-        "multi_turn:empty_turn_model_response",
-        "multi_turn:execution_response_mismatch",
-        "multi_turn:force_terminated",
-        "multi_turn:instance_state_mismatch",
-    }, found
-
-
 # -- synthetic tasks ------------------------------------------------------------------------------
 
 
@@ -491,27 +373,6 @@ def test_synthetic_tasks_can_be_solved_and_not_by_doing_nothing(
     assert report.ok, str(report)
 
 
-def test_an_engine_that_is_started_without_its_preconditions_fails(suite: BfclSuite) -> None:
-    """What the capability is about: without mending the cause, nothing is earned."""
-    tasks = [suite.synthetic("recovers_from_errors", seed) for seed in range(20)]
-    need = next(
-        t for t in tasks
-        if not t.data["contrast"] and "VehicleControlAPI" in t.data["record"]["classes"]
-    )  # fmt: skip
-    last = reference(need.data["record"])[0][-1]
-    steps = perform(suite.make(), need, [*messages([[last]]), *[say()] * 3])
-    assert "must be locked" in steps[1].messages[0]["content"]
-    assert steps[-1].score is not None and steps[-1].score.similarity < 1.0
-
-
-def test_no_entry_of_the_benchmark_is_used_in_synthetic_tasks(suite: BfclSuite) -> None:
-    theirs = {turn for e in load(CATEGORIES).entries for turn in e["turns"] if turn}
-    for capability in suite.capabilities():
-        for seed in range(30):
-            record = suite.synthetic(capability, seed).data["record"]
-            assert not theirs & set(record["turns"])
-
-
 # -- known bad entries ----------------------------------------------------------------------------
 
 
@@ -520,22 +381,6 @@ def test_the_stored_reasons_are_found_again() -> None:
     entries = [e for e in load(CATEGORIES).entries if e["scenario"] in {*listed, 62, 75, 147}]
     stored = {k: v for k, v in known_bad().items() if int(k.rpartition("_")[2]) in listed}
     assert len(stored) == 13 and find(entries) == stored
-
-
-@pytest.mark.slow
-def test_the_whole_list_of_bad_entries_is_found_again() -> None:
-    assert find(load(CATEGORIES).entries) == dict(known_bad()) and len(known_bad()) == 15
-
-
-def test_an_answer_that_sorts_what_the_tool_cannot_sort(suite: BfclSuite) -> None:
-    """The reason given for base_4 holds: no tool returns the text that the answer posts."""
-    task = task_of(suite, "base_4")
-    steps = perform(suite.make(), task, suite.reference(task))
-    results = [m["content"] for step in steps for m in step.messages if m["role"] == "tool"]
-    text = "Initial report content More unsorted data Unsorted data"
-    assert text in known_bad()["base_4"]
-    posted = next(n for n, r in enumerate(results) if text in r)
-    assert not any(text in r for r in results[:posted])
 
 
 def test_a_run_says_both_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,14 +17,11 @@ from sandboxes import chosen, in_sandbox
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import MethodPlan
 from trace_bench.core.types import AgentSpec, Message, to_json
 from trace_bench.envs.check import check
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy
-from trace_bench.runner.plan import check_splits
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite
-from trace_bench.settings.compose import compose
 
 SOURCE, PYTHON = os.environ.get("TOOLSANDBOX_SOURCE"), os.environ.get("TOOLSANDBOX_PYTHON")
 needs_checkout = pytest.mark.skipif(
@@ -102,24 +99,6 @@ def test_scenarios_are_counted_and_those_without_a_key_left_out(suite: Any) -> N
 
 
 @needs_checkout
-def test_every_variant_of_every_scenario_is_there() -> None:
-    from trace_bench.envs.toolsandbox_official.stage import SUFFIXES
-
-    shown = {}
-    for augmentation in SUFFIXES:
-        suite = made(augmentation)
-        tasks = suite.tasks("base")
-        assert len(tasks) == 101
-        task = next(t for t in tasks if t.data["scenario"].startswith("wifi_off"))
-        shown[augmentation] = [tool["function"]["name"] for tool in suite.make().reset(task).tools]
-        suite.close()
-    sizes = {name: len(tools) for name, tools in shown.items()}
-    assert (sizes["none"], sizes["distractors_3"], sizes["distractors_10"]) == (1, 4, 11)
-    assert sizes["all_tools"] >= 33
-    assert all(name.split("_")[-1].isdigit() for name in shown["scrambled_names"])
-
-
-@needs_checkout
 def test_the_contract_holds_and_two_workers_say_the_same(suite: Any) -> None:
     report = check(suite, suite.tasks("base")[::20])
     assert report.ok, str(report)
@@ -150,11 +129,3 @@ def test_without_a_checkout_the_command_says_how_to_get_one(tmp_path: Path) -> N
         find("toolsandbox", "official")
     with pytest.raises(UserError, match="is no checkout of ToolSandbox"):
         find("toolsandbox", "official", source=str(tmp_path))
-
-
-@needs_checkout
-def test_training_on_what_is_reported_must_be_stated(suite: Any) -> None:
-    """The benchmark has no training tasks of its own: its splits hold the same scenarios."""
-    settings = compose(["env.suite=official"])
-    with pytest.raises(UserError, match="or set `protocol=paper`"):
-        check_splits(settings, suite, MethodPlan())

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -26,10 +23,8 @@ from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.envs.check import check
 from trace_bench.envs.tau2 import data as tau2_data
 from trace_bench.envs.tau2 import world as tau2_world
-from trace_bench.envs.tau2.data import load
 from trace_bench.envs.tau2.suite import Tau2Suite
-from trace_bench.envs.tau2.world import AGENT, DomainTools, Shared
-from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy, plausible
+from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.settings.compose import compose
 
 DOMAINS = ("airline", "retail", "telecom")
@@ -82,85 +77,6 @@ def test_splits_are_the_benchmarks_and_its_train_in_two(suites: dict[str, Tau2Su
 
 
 # -- shared databases -----------------------------------------------------------------------------
-
-
-class Whole(dict[str, Any]):
-    """A full copy, where the project shares and copies what is touched."""
-
-    frozen: ClassVar[dict[int, bytes]] = {}
-
-    def __init__(self, base: Mapping[str, Any]) -> None:
-        if id(base) not in self.frozen:
-            self.frozen[id(base)] = pickle.dumps(dict(base))
-        super().__init__(pickle.loads(self.frozen[id(base)]))
-
-
-def sequences(suite: Tau2Suite, toolbox: DomainTools) -> list[tuple[Any, list[tuple[str, dict]]]]:
-    """Calls by task: those of every third task, then random ones with ids of the real database. A
-    full copy and its hash take about a second a task."""
-    domain, out = suite.variant, []
-    rng = random.Random(5)
-    pools = _values(domain, toolbox)
-    for task in suite.tasks("base")[::3]:
-        actions = task.data["record"]["evaluation_criteria"]["actions"] or []
-        calls = [(a["name"], a["arguments"]) for a in actions]
-        out.append((task, calls))
-    for task in suite.tasks("base")[:30:2]:
-        calls = []
-        for _ in range(12):
-            schema = rng.choice(toolbox.schemas[AGENT])["function"]
-            arguments = plausible(schema["parameters"], rng)
-            calls.append(
-                (schema["name"], {k: _real(k, v, pools, rng) for k, v in arguments.items()})
-            )
-        out.append((task, calls))
-    return out
-
-
-def _values(domain: str, toolbox: DomainTools) -> dict[str, list[str]]:
-    raw = json.loads(tau2_data._read(toolbox.data.folder / "db.json.gz"))
-    return {table.rstrip("s"): sorted(records) for table, records in raw.items()}
-
-
-def _real(name: str, value: Any, pools: dict[str, list[str]], rng: random.Random) -> Any:
-    """An id that exists where the argument's name asks for one."""
-    for kind, ids in pools.items():
-        if name in (f"{kind}_id", f"{kind}_number"):
-            return rng.choice(ids)
-    return value
-
-
-def port_hash(world: tau2_world.Tau2World, domain: str) -> str:
-    """The port's own hash of the whole database."""
-    return str(world.run(lambda: tau2_world.kit(domain).db.get_hash()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("domain", ["airline", "retail"])
-def test_shared_databases_behave_as_full_copies(
-    suites: dict[str, Tau2Suite], domain: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suite, shared = suites[domain], suites[domain]._toolbox
-    before = port_hash(shared.world({"id": "before"}), domain)
-    whole = DomainTools(load(domain))
-    changed = 0
-    seen: dict[str, str] = {}  # the port's hash -> our changes
-    for task, calls in sequences(suite, shared):
-        one = shared.world(task.data["record"])
-        with monkeypatch.context() as patch:
-            patch.setattr(tau2_world, "Shared", Whole)
-            two = whole.world(task.data["record"])
-        assert isinstance(one.run(tau2_world.kit, domain).db.users, Shared)
-        for name, arguments in calls:
-            assert one.call(AGENT, name, arguments) == two.call(AGENT, name, arguments)
-        digest = port_hash(one, domain)
-        assert digest == port_hash(two, domain)
-        changed += digest != before
-        assert seen.setdefault(digest, one.changes()) == one.changes()
-    assert len(set(seen.values())) == len(seen)  # one exactly when the other
-    assert changed > 10  # the calls did write
-    after = port_hash(shared.world({"id": "after"}), domain)
-    assert after == before  # and the base was never touched
 
 
 def test_three_hundred_live_episodes_are_small_and_leave_no_files() -> None:

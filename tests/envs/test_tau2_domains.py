@@ -18,7 +18,7 @@ from trace_bench.results.__main__ import main as results
 from trace_bench.runner.build import make_suite, run_context
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
-from trace_bench.settings.identity import identity, parts_of
+from trace_bench.settings.identity import parts_of
 
 BOTH = ["env=tau2", "env.domain=[airline,retail]", "evaluation.split=base"]
 
@@ -55,16 +55,6 @@ def test_an_environment_plays_either() -> None:
         assert ("get_reservation_details" in offered) is airline
         assert ("get_order_details" in offered) is not airline
     env.close()
-
-
-def test_the_variant_names_both_and_one_domain_is_as_before() -> None:
-    settings = compose(BOTH)
-    found = identity(settings, parts_of(settings))["env"]
-    assert found["suite"] == "airline+retail" and found["domain"] == ["airline", "retail"]
-    one = compose(["env=tau2", "env.domain=retail"])
-    assert identity(one, parts_of(one))["env"]["domain"] == "retail"
-    with pytest.raises(UserError, match=r"airline\+retail"):
-        parts_of(compose(["env=tau2", "env.domain=[retail,telecom]"]))
 
 
 def test_figures_are_given_by_domain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from trace_bench.envs.tau2.score import _done, untold
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.envs.tau2.world import AGENT, Shared
 from trace_bench.llm.structured import response_format
-from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
+from trace_bench.policies.scripted import ReferencePolicy
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +106,6 @@ def test_an_episode_that_is_cut_off_scores_nothing(airline: Tau2Suite) -> None:
         assert whole.score is not None and whole.score.success
 
 
-def test_a_random_agent_that_is_cut_after_three_turns_solves_nothing(airline: Tau2Suite) -> None:
-    tasks = airline.tasks("base")
-    played = play(RandomPolicy(), airline, AgentSpec("x"), tasks, range(len(tasks)), max_turns=3)
-    cut = [t for t in played if t.stop == "turn_limit"]
-    assert len(cut) > 10
-    assert not any(t.score.success for t in cut if t.score)
-
-
 def test_too_many_failed_calls_end_an_episode(airline: Tau2Suite) -> None:
     task = airline.tasks("base")[0]
     gold = list(airline.reference(task))
@@ -159,12 +151,6 @@ def test_calls_are_compared_by_the_arguments_that_they_have(
     assert _done(wanted, [ToolCall("f", call)]) is counts
     assert _done({**wanted, "compare_args": []}, [ToolCall("f", call)])
     assert not _done(wanted, [ToolCall("g", call)])
-
-
-def test_a_transfer_counts_whoever_asked_for_it(telecom: Tau2Suite) -> None:
-    wanted = {"name": "transfer_to_human_agents", "arguments": {"summary": "x"}, "compare_args": []}
-    assert _done(wanted, [ToolCall("transfer_to_human_agents", {"summary": "other"})])
-    assert not _done(wanted, [ToolCall("toggle_data", {})])
 
 
 # -- types ----------------------------------------------------------------------------------------
@@ -289,9 +275,3 @@ def test_without_a_judge_the_statements_are_left_out_and_reported(airline: Tau2S
     found = play_out(env, task, airline.reference(task)).score
     assert found is not None and found.success
     assert "judged" not in found.details["parts"] and found.details["not_judged"] == 2
-
-
-def test_what_is_cut_off_is_not_judged(airline: Tau2Suite) -> None:
-    env, task = judged(airline, lambda role, messages, schema=None: pytest.fail("asked"))
-    env.reset(task)
-    assert not env.score().success

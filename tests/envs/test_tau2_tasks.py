@@ -16,19 +16,16 @@ import pytest
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
 from playing import play
-from sandboxes import chosen, in_process, in_sandbox
+from sandboxes import in_process
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.tau2 import data as tau2_data
 from trace_bench.envs.tau2.score import assertions
-from trace_bench.envs.tau2.suite import Tau2Settings, Tau2Suite
-from trace_bench.envs.tau2.world import AGENT
+from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.runner.pipeline import run
-from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 
@@ -68,42 +65,6 @@ def test_newer_tasks_can_be_solved_and_older_keys_do_not_fit_them(
         steps = [env.step(action) for action in old.reference(before)]
         fits += bool(steps[-1].score and steps[-1].score.success)
     assert fits == old_keys
-
-
-@needs_checkout
-def test_newer_retail_has_one_more_tool_and_says_what_it_leaves_out() -> None:
-    suite = newer("retail")
-    world = suite._toolbox.world(suite.tasks("base")[0].data["record"])
-    names = suite._toolbox.names(AGENT)
-    assert "get_item_details" in names
-    assert set(names) - set(in_process("tau2", "retail")._toolbox.names(AGENT)) == {names[-1]}
-    gold = [
-        action["arguments"]["item_id"]
-        for task in suite.tasks("base")
-        for action in task.data["record"]["evaluation_criteria"]["actions"]
-        if action["name"] == "get_item_details"
-    ]
-    found = world.call(AGENT, "get_item_details", {"item_id": gold[0]})
-    assert not found.failed and f'"item_id":"{gold[0]}"' in found.text
-    assert world.call(AGENT, "get_item_details", {"item_id": "1"}).text == "Error: Item not found"
-    assert suite.about()["judge"] == (
-        "none: the assertions in natural language of 40 of 114 tasks are left out of the score"
-    )
-    assert "tasks v1.0" in suite.about()["data"] and not suite.asks_user()
-    settings = Tau2Settings("retail", tasks="v1.0", source=SOURCE)
-    with_judge = Tau2Suite(RunContext(judge=lambda role, messages, schema=None: ""), settings)
-    assert with_judge.asks_user() and with_judge.about()["judge"].startswith("llm, prompt 2")
-
-
-@needs_checkout
-def test_a_checkout_serves_a_worker_process_too() -> None:
-    part = chosen("tau2", "airline", tasks="v1.0", source=SOURCE)
-    suite = in_sandbox(part, Sandbox("process", run="tasks"))
-    try:
-        assert "tasks v1.0" in suite.about()["data"]
-        assert len(suite.tasks("base")) == 50
-    finally:
-        suite.close()
 
 
 @needs_checkout

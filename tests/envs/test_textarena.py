@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("textarena", reason="the extra textarena is not installed")
@@ -16,7 +9,6 @@ pytest.importorskip("textarena", reason="the extra textarena is not installed")
 from playing import play
 from sandboxes import chosen
 
-from trace_bench.__main__ import main as run_command
 from trace_bench.check import main as check_command
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
@@ -122,35 +114,6 @@ def test_what_cannot_be_read_costs_a_call() -> None:
     assert step.messages[-1]["content"] == "ValueError: the game is over"
 
 
-def test_a_lake_is_drawn_the_same_beside_other_draws(suite: TextArenaSuite) -> None:
-    """From Python's own generator, which is left as it was, and by other threads."""
-    tasks = suite.tasks("dev")[:50]
-    random.seed(7)
-    kept = random.getstate()
-    alone = [opening(suite, task) for task in tasks]
-    assert random.getstate() == kept
-    ended = threading.Event()
-
-    def draw() -> None:
-        while not ended.is_set():
-            random.random()
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    thread = threading.Thread(target=draw)
-    thread.start()
-    try:
-        with ThreadPoolExecutor(2) as two:
-            fresh = TextArenaSuite()
-            found = list(two.map(lambda _: fresh.tasks("dev")[:50], range(2)))
-            assert found == [tasks, tasks]
-            assert list(two.map(lambda task: opening(suite, task), tasks)) == alone
-    finally:
-        ended.set()
-        thread.join()
-        sys.setswitchinterval(before)
-
-
 def test_the_capability_is_lacking_where_the_way_was_not_walked_to_its_end(
     suite: TextArenaSuite,
 ) -> None:
@@ -167,16 +130,6 @@ def test_the_capability_is_lacking_where_the_way_was_not_walked_to_its_end(
     assert 20 <= len(contrast) <= 60
     assert not any("H" in opening(suite, task) for task in contrast)
     assert [suite.task(task.id) for task in drawn] == drawn
-
-
-def test_a_run_has_its_agent(tmp_path: Path) -> None:
-    """The one that ships, at the success of its card or thereabouts; one iteration trains it."""
-    words = ["env=textarena", "method=grpo", "budget=32", "trainer.groups=4", "seed=1"]
-    few = ["evaluation.split=dev", "evaluation.limit=60", "evaluation.yardsticks=false"]
-    assert run_command([*words, *few, "checkpoints=[]", f"run_dir={tmp_path / 'r'}"]) == 0
-    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
-    assert 0.12 <= summary["base_score"]["success"] <= 0.50
-    assert json.loads((tmp_path / "r" / "agent.json").read_text())["adapters"]
 
 
 def test_bad_settings_are_refused_with_what_is_allowed(suite: TextArenaSuite) -> None:

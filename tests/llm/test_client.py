@@ -50,13 +50,6 @@ def test_no_part_of_the_key_comes_back(start: int) -> None:
     assert not [text for text in texts if KEY[:6] in text]
 
 
-def test_halves_of_characters_are_replaced() -> None:
-    with serve(in_turn(Answer('{"a": ["x\\ud83d", "\\ud83d\\ude00"]}'))) as server:
-        asking = client(server.url)
-        assert asking.ask("/x", BODY) == {"a": ["x\ufffd", "\U0001f600"]}
-        asking.close()
-
-
 @pytest.mark.parametrize(
     "trouble",
     [
@@ -93,16 +86,6 @@ def test_what_is_refused_is_not_tried_again(status: int) -> None:
     assert caught.value.status == status and len(server.requests) == 1
 
 
-def test_after_the_last_try_the_reason_and_the_address_are_named() -> None:
-    with serve(in_turn(Answer({"error": "the reason"}, 503))) as server:
-        asking = client(server.url, retries=2)
-        with pytest.raises(LLMError, match=r"the reason.*tried 3 times") as caught:
-            asking.ask("/chat/completions", BODY)
-        asking.close()
-    assert server.url in str(caught.value) and caught.value.status is None
-    assert len(server.requests) == 3
-
-
 def test_a_server_may_say_how_long_to_wait() -> None:
     busy = Answer({}, 429, {"Retry-After": "0.4"})
     with serve(in_turn(busy, chat("x"))) as server:
@@ -111,20 +94,6 @@ def test_a_server_may_say_how_long_to_wait() -> None:
         asking.ask("/chat/completions", BODY)
         asking.close()
     assert time.monotonic() - began >= 0.4
-
-
-def test_a_storm_of_429_with_many_requests_ends_well() -> None:
-    seen = dict.fromkeys(range(60), 0)
-
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        seen[body["seed"]] += 1
-        return chat("ok") if seen[body["seed"]] == 3 else Answer({}, 429)
-
-    with serve(script) as server:
-        asking = client(server.url, retries=2, concurrency=16)
-        futures = [asking.start("/chat/completions", {**BODY, "seed": n}) for n in seen]
-        assert all(f.result()["choices"] for f in futures)
-        asking.close()
 
 
 def test_no_more_requests_at_once_than_allowed() -> None:
@@ -179,16 +148,6 @@ def test_only_the_named_server_is_contacted(monkeypatch: pytest.MonkeyPatch) -> 
                 asking.ask("/chat/completions", BODY)
             asking.close()
         assert not other.requests
-
-
-def test_closing_ends_what_is_under_way() -> None:
-    with serve(in_turn(Answer({}, delay=5))) as server:
-        asking = client(server.url)
-        future = asking.start("/chat/completions", BODY)
-        time.sleep(0.1)
-        began = time.monotonic()
-        asking.close()
-        assert time.monotonic() - began < 2 and future.cancelled()
 
 
 @pytest.mark.parametrize(

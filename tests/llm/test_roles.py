@@ -141,18 +141,6 @@ def test_a_server_that_refuses_schemas_is_asked_without_and_it_is_logged_once(
     assert line.startswith("big is asked without the schema") and "not known here" in line
 
 
-def test_a_question_that_is_refused_either_way_says_nothing_about_schemas(tmp_path: Path) -> None:
-    said: list[str] = []
-    long: list[Message] = [{"role": "user", "content": "long"}]
-    with serve(Choosy(lambda body: body["messages"][0]["content"] == "long")) as server:
-        asked = roles(server, tmp_path / "llm.jsonl", log=said.append)
-        with pytest.raises(LLMError):
-            asked.usable("analyst", "a", long, read, SCHEMA)
-        assert asked.usable("analyst", "b", ASK, read, SCHEMA) == 3
-        asked.close()
-    assert "response_format" in server.bodies()[-1] and not said
-
-
 def test_the_field_is_set_in_one_place(tmp_path: Path) -> None:
     extra = {"response_format": {"type": "json_object"}}
     with serve(Choosy(lambda body: False)) as server:
@@ -163,15 +151,6 @@ def test_the_field_is_set_in_one_place(tmp_path: Path) -> None:
         role.ask(ASK, schema=SCHEMA)
         role.client.close()
     assert server.bodies()[0]["response_format"] == {"type": "json_object"}
-
-
-def test_tries_end(tmp_path: Path) -> None:
-    with replies("no") as server:
-        asked = roles(server, tmp_path / "llm.jsonl", tries=2)
-        with pytest.raises(LLMError, match="analyst, count: no usable answer in 2 tries"):
-            asked.usable("analyst", "count", ASK, read)
-        asked.close()
-    assert len(server.requests) == 2
 
 
 def test_a_long_answer_is_not_sent_back_whole(tmp_path: Path) -> None:
@@ -224,19 +203,6 @@ def test_answers_are_kept_for_the_next_time(tmp_path: Path) -> None:
     asked.close()
 
 
-def test_a_torn_record_is_mended(tmp_path: Path) -> None:
-    path = tmp_path / "llm.jsonl"
-    with replies('{"n": 1}') as server:
-        asked = roles(server, path)
-        asked.usable("analyst", "a", ASK, read)
-        asked.close()
-        path.write_bytes(path.read_bytes() + b'{"role": "analyst", "ca')
-        asked = roles(server, path)
-        assert asked.usable("analyst", "a", ASK, read) == 1
-        asked.close()
-    assert len(server.requests) == 1
-
-
 def test_the_users_words_are_not_kept_but_counted(tmp_path: Path) -> None:
     with replies("Hello.") as server:
         asked = roles(server, tmp_path / "llm.jsonl", "user")
@@ -286,16 +252,3 @@ def test_the_last_block_counts_and_the_longest_is_code() -> None:
     assert read_block("```\nx\n```\n```python\nlonger = 1\n```") == "longer = 1\n"
     with pytest.raises(Unusable, match="cut off"):
         read_block("```python\nx = 1")
-
-
-def test_what_other_processes_asked_is_counted(tmp_path: Path) -> None:
-    """Workers that play episodes elsewhere write their costs into files of their own."""
-    with replies("Hello.") as server:
-        for name in ("llm.jsonl", "adapters/a/verl/llm-host-1.jsonl"):
-            asked = roles(server, tmp_path / name, "user")
-            asked.ask("user", ASK)
-            asked.close()
-        whole = roles(server, tmp_path / "llm.jsonl", "user")
-        assert whole.usage()["user"]["requests"] == 2
-        assert whole.usage()["user"]["requests"] == 2, "counted once"
-        whole.close()

@@ -1,12 +1,11 @@
 """A server of the real MCP SDK with a box in it: `python mcp_box.py KIND [PORT]`. Without a port it
 talks over standard input and output. KIND: `own`, each session has its box; `shared`, all have one,
-which counts the looks; `random`, a look shows chance; `twins`, a tool has no usable name;
-`changing`, a tool appears with the first call. Some things are bad to put into a box."""
+which counts the looks; `twins`, a tool has no usable name. Some things are bad to put into a
+box."""
 
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
 from collections import defaultdict
@@ -32,8 +31,6 @@ def put(thing: str, context: Context) -> str:
     if thing == "dead":
         os._exit(1)
     box(context).append(thing)
-    if kind == "changing":
-        server.tool(name="late")(drop)
     return f"The box has {len(box(context))} things."
 
 
@@ -45,8 +42,6 @@ def look(context: Context) -> str:
     looks.append(1)
     if kind == "shared":
         return f"{', '.join(boxes['']) or 'nothing'}, look {len(looks)}"
-    if kind == "random":
-        return str(random.random())
     return ", ".join(box(context)) or "nothing"
 
 

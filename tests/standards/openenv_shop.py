@@ -22,9 +22,8 @@ from openenv.core.env_server.types import Action, Observation, State
 WANTED = {
     "train": ["pen", "cup", "hat"],
     "test": ["key", "nut"],
-    "odd": ["changing", "over", "nameless", "random"],
+    "odd": ["over", "nameless", "random"],
 }
-asked = 0
 
 
 class Shop(MCPEnvironment):
@@ -101,12 +100,7 @@ class Shop(MCPEnvironment):
     def get_task_range(
         self, split: str, start: int | None = None, stop: int | None = None
     ) -> list[Any]:
-        global asked
-        asked += 1
-        return [
-            {"thing": thing, "asked": asked if thing == "changing" else 0}
-            for thing in WANTED[split][start:stop]
-        ]
+        return [{"thing": thing} for thing in WANTED[split][start:stop]]
 
 
 class Guess(Action):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from trace_bench.core.types import StopReason
 from trace_bench.envs.check import check
 
 pytestmark = pytest.mark.standards
-SAME = "the same task and actions give the same bytes"
 SPLITS = {"train": {"split": "train"}, "test": {"split": "test"}}
 DONE = text_message("I am done.")
 SHOP = {"taskset": "vf_shop", "deadline": 10.0}
@@ -68,10 +66,9 @@ def test_a_stop_of_the_task_ends_the_episode(shop: Any) -> None:
     assert last.score.similarity == 0.5
 
 
-def test_the_contract_holds_and_what_was_measured_is_a_fact(shop: Any) -> None:
+def test_the_contract_holds(shop: Any) -> None:
     report = check(shop, shop.tasks("test"))
     assert report.ok, str(report)
-    assert shop.about()[SAME] == "yes"
     assert shop.about()["data"].startswith("vf_shop without a version, tasks ")
 
 
@@ -83,23 +80,19 @@ def test_a_fault_in_a_call_or_a_reward_is_the_environments(shop: Any) -> None:
         ("high", "more than env.full=1"),
         ("nan", "the world's reward is nan"),
         ("broken", "ZeroDivisionError: no things"),
-        ("stuck", "no answer within 10 s"),
     ):
         with pytest.raises(EpisodeError, match=says) as caught:
             performed(shop, task, [buy(thing), DONE])
         assert caught.value.boundary == "environment"
-    last = performed(shop, task, [buy("key"), DONE])[-1]  # beside the one that is stuck
+    last = performed(shop, task, [buy("key"), DONE])[-1]
     assert last.score is not None and last.score.success
-    changed = replace(task, data={**task.data, "spec": "other"})
-    with pytest.raises(EpisodeError, match="task 0 of test has changed"):
-        performed(shop, changed)
 
 
 def test_without_splits_a_tasks_key_decides_and_no_end_is_cut(
     make: Callable[..., Any],
 ) -> None:
     endless = {"split": "endless", "kind": "spoken"}
-    suite = make("verifiers", args=endless, most=400, measured=0, **SHOP)
+    suite = make("verifiers", args=endless, most=400, **SHOP)
     sizes = {split: len(suite.tasks(split)) for split in suite.splits()}
     assert sum(sizes.values()) == 400
     assert 200 < sizes["train"] < 300 and 25 < sizes["dev"] < 80 and 60 < sizes["test"] < 140

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,8 +35,6 @@ class ShopTools(vf.Toolset[vf.ToolsetConfig, ShopState]):
         """Buy a thing."""
         if thing == "slow":
             await asyncio.sleep(60)
-        if thing == "stuck":
-            time.sleep(25)
         if thing == "none":
             raise ValueError("there is none")
         self.state.bought = (*self.state.bought, thing)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.methods.sft import others, with_own_tools
 from trace_bench.tiny import MadeSettings, World
 from trace_bench.tiny.__main__ import main
-from trace_bench.tiny.played import demonstrations
 from trace_bench.tiny.tasks import Tasks
-from trace_bench.tiny.written import varied
 
 DESK = Path(__file__).parents[2] / "examples" / "desk.py"
 DESK_WORLD = ["demonstrate", "env.factory=desk:Suite"]
@@ -67,15 +64,6 @@ def test_varied_names_are_those_of_the_tools_at_hand_and_mean_the_same() -> None
             assert list(before.values()) == list(after.values())
             assert set(after) <= set(tools[name]["parameters"]["properties"])
             assert set(tools[name]["parameters"]["required"]) <= set(after)
-
-
-def test_two_tools_never_get_one_name() -> None:
-    suite = EmbeddedSuite()
-    shown = list(demonstrations(suite, suite.tasks("train")[:8], 8, seed=0, max_turns=20))
-    for seed in range(40):
-        for talk in shown:
-            names = [tool["function"]["name"] for tool in varied(talk, Random(seed)).tools]
-            assert len(set(names)) == len(names)
 
 
 def test_every_second_task_is_the_suites_own() -> None:

@@ -19,31 +19,14 @@ from trace_bench.core.factory import load
 from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool
-from trace_bench.envs import package_folder
-from trace_bench.envs.outside import (
-    MOST_TOOLS,
-    Answer,
-    Loop,
-    Outside,
-    OutsideEnv,
-    OutsideSuite,
-    answer_of,
-    asked,
-    cause_of,
-    digest,
-    plain_name,
-    refuse,
-    result_of,
-    reward_of,
-    tool_of,
-)
+from trace_bench.envs import SplitsByNumber, outside, package_folder
 
 VERSION = "2.3.0"
 DATA = Limits(2**24)
 
 
 @dataclass(frozen=True, kw_only=True)
-class McpSettings(Outside):
+class McpSettings(outside.Settings):
     """One of `url` and `command` is needed."""
 
     tasks: str
@@ -62,7 +45,7 @@ class McpSettings(Outside):
 class Session:
     """A session with the server, entered and left in one task, as network libraries need it."""
 
-    def __init__(self, settings: McpSettings, loop: Loop) -> None:
+    def __init__(self, settings: McpSettings, loop: outside.Loop) -> None:
         from mcp import Client, StdioServerParameters
 
         self._loop, self._deadline, self._leave = loop, settings.deadline, asyncio.Event()
@@ -86,7 +69,7 @@ class Session:
                 await self._leave.wait()
         except BaseException as error:
             if not entered.done():
-                entered.set_exception(cause_of(error))
+                entered.set_exception(outside.cause_of(error))
 
     def _run(self, work: Awaitable[Any]) -> Any:
         return self._loop.run(work, self._deadline)
@@ -95,31 +78,29 @@ class Session:
         return self._run(self._all_tools())
 
     async def _all_tools(self) -> list[Tool]:
-        """Of all pages. Raises EpisodeError for a list that has no end."""
+        """Of all pages; a list without end is late, or has too many."""
         tools: list[Tool] = []
-        cursors: set[str | None] = {None}
         cursor = None
         while True:
             page = await self.client.list_tools(cursor=cursor)
-            tools += [tool_of(one.name, one.description, one.input_schema) for one in page.tools]
-            if len(tools) > MOST_TOOLS:
-                refuse(f"the server has more than {MOST_TOOLS} tools")
+            tools += [
+                outside.tool_of(one.name, one.description, one.input_schema) for one in page.tools
+            ]
+            if len(tools) > outside.MOST_TOOLS:
+                outside.refuse(f"the server has more than {outside.MOST_TOOLS} tools")
             if (cursor := page.next_cursor) is None:
                 return tools
-            if cursor in cursors:
-                refuse("the server's list of tools has no end: it names a page again")
-            cursors.add(cursor)
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+    def call(self, name: str, arguments: Mapping[str, Any]) -> outside.Answer:
         result = self._run(self.client.call_tool(name, dict(arguments)))
-        return answer_of(result_of(result.model_dump(mode="json")))
+        return outside.answer_of(outside.result_of(result))
 
     def close(self) -> None:
         """Leaves it, beside everything else."""
         self._loop.events.call_soon_threadsafe(self._leave.set)
 
 
-class McpEnv(OutsideEnv):
+class McpEnv(outside.Episode):
     """A session; the scorer's number is the reward that comes at the end."""
 
     _session: Session | None = None  # from `begin` to `close`
@@ -128,14 +109,11 @@ class McpEnv(OutsideEnv):
         super().__init__(suite.settings)
         self._suite = suite
 
-    def begin(self, task: Task) -> tuple[Answer, Sequence[Tool]]:
+    def begin(self, task: Task) -> tuple[outside.Answer, Sequence[Tool]]:
         self._task, self._session = task, self._suite.open()
-        tools = self._session.tools()
-        if digest(tools) != self._suite.tools:
-            refuse("the server's tools have changed since the suite was made")
-        return Answer(str(task.data["ask"])), tools
+        return outside.Answer(task.data["ask"]), self._session.tools()
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+    def call(self, name: str, arguments: Mapping[str, Any]) -> outside.Answer:
         assert self._session is not None
         return self._session.call(name, arguments)
 
@@ -146,8 +124,8 @@ class McpEnv(OutsideEnv):
         task, talk = dict(self._task.data), list(self.talk)
         reward = attempt(lambda: self._suite.scorer(task, talk, call))
         if isinstance(reward, BaseException):
-            refuse(f"the scorer failed: {described(reward)}")
-        return reward_of(reward)
+            outside.refuse(f"the scorer failed: {described(reward)}")
+        return outside.reward_of(reward)
 
     def close(self) -> None:
         if self._session is not None:
@@ -155,7 +133,7 @@ class McpEnv(OutsideEnv):
             self._session = None
 
 
-class McpSuite(OutsideSuite):
+class McpSuite(SplitsByNumber):
     """The tasks of `env.tasks`. Raises UserError."""
 
     name = "mcp"
@@ -164,24 +142,26 @@ class McpSuite(OutsideSuite):
         package_folder(self.name, "mcp", VERSION, f"pip install mcp=={VERSION}", "mcp")
         if bool(settings.url) == bool(settings.command):
             raise UserError("env=mcp needs one of `env.url` and `env.command`.")
-        super().__init__(settings)
-        self.settings, self._loop = settings, Loop()
+        self.settings, self._loop = settings, outside.Loop()
         self.scorer = load(settings.scorer, "env.scorer").target
         where = "env.url" if settings.url else "env.command"
-        session = asked("the MCP server", self.open, where)
-        self.tools = digest(asked("its tools", session.tools, where))
-        about = session.client.server_info
-        self.variant = plain_name(about.name, "server")
-        self._version = plain_name(about.version, "unknown")
+        session = outside.asked("the MCP server", self.open, where)
+        tools, server = outside.asked("its tools", session.tools, where), session.client.server_info
         session.close()
+        self.variant = outside.plain_name(server.name, "server")
+        version = outside.plain_name(server.version, "unknown")
+        self._about = {
+            "data": f"{self.variant} {version}, tools {outside.digest(tools)}",
+            "reward": settings.reward,
+        }
         self._tasks = _tasks(settings.tasks)
         self.sizes = {split: len(tasks) for split, tasks in self._tasks.items()}
 
     def open(self) -> Session:
         return Session(self.settings, self._loop)
 
-    def facts(self) -> dict[str, Any]:
-        return {"data": f"{self.variant} {self._version}, tools {self.tools}"}
+    def about(self) -> Mapping[str, Any]:
+        return self._about
 
     def data_of(self, split: str, number: int) -> Mapping[str, Any]:
         return self._tasks[split][number]
@@ -195,13 +175,8 @@ def _tasks(text: str) -> dict[str, list[dict[str, Any]]]:
     if isinstance(splits, BaseException):
         raise UserError(f"env.tasks={text} raised {described(splits)}. Change `env.tasks`.")
     fault = fault_of([splits], DATA)
-    if fault or not isinstance(splits, dict) or not splits:
-        raise UserError(f"env.tasks={text} gives no splits ({fault or 'a dict is needed'}).")
-    for split, tasks in splits.items():
-        if not isinstance(tasks, list) or not all(
-            isinstance(task, dict) and isinstance(task.get("ask"), str) for task in tasks
-        ):
-            raise UserError(
-                f'env.tasks={text}: the split {split} must be a list of {{"ask": "...", ...}}.'
-            )
+    every = [t for tasks in splits.values() for t in tasks] if isinstance(splits, dict) else []
+    if fault or not all(isinstance(t, dict) and isinstance(t.get("ask"), str) for t in every):
+        why = fault or 'allowed: {"train": [{"ask": "...", ...}, ...], ...}'
+        raise UserError(f"env.tasks={text} gives no tasks: {why}. Change `env.tasks`.")
     return splits

@@ -10,9 +10,8 @@ without a reset, where a connection was lost in the middle of an episode.
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
@@ -24,20 +23,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool
-from trace_bench.envs.outside import (
-    MOST_TOOLS,
-    Answer,
-    Outside,
-    OutsideEnv,
-    OutsideSuite,
-    answer_of,
-    asked,
-    digest,
-    plain_name,
-    refuse,
-    result_of,
-    tool_of,
-)
+from trace_bench.envs import SplitsByNumber, outside
 
 SEEDS = {"train": (0, 512), "dev": (1_000_000, 128), "test": (2_000_000, 256)}
 """First seed and number of the tasks of a server without a Task API."""
@@ -47,7 +33,7 @@ _BASE = {"metadata", "type"}  # of every action, and not the agent's affair
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenEnvSettings(Outside):
+class OpenEnvSettings(outside.Settings):
     """The worker's interpreter needs the package websockets."""
 
     url: str
@@ -69,40 +55,22 @@ class Server:
         self.url = url.rstrip("/")
 
     def ask(self, path: str, data: Mapping[str, Any] | None = None) -> Any:
-        """What a route answers; None for one that the server has not. Raises EpisodeError, also
-        when the whole answer is not there within the deadline."""
+        """What a route answers; None for one that the server has not. Raises EpisodeError."""
         kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
-        connection = kind(self._parts.netloc, timeout=self.deadline)
-        late = threading.Event()
-        try:
-            connection.connect()
-            alarm = threading.Timer(self.deadline, _cut, (connection.sock, late))
-            alarm.start()
-            try:
-                value = self._answer(connection, path, data)
-            finally:
-                alarm.cancel()
-            if late.is_set():
-                raise TimeoutError
-            return value
-        except (OSError, HTTPException, ValueError) as error:
-            if late.is_set() or isinstance(error, TimeoutError):
-                refuse(f"{path}: no answer within {self.deadline:g} s (env.deadline)")
-            refuse(f"{path}: {described(error)}")
-        finally:
-            connection.close()
-
-    def _answer(self, connection: HTTPConnection, path: str, data: Any) -> Any:
         body = None if data is None else json.dumps(data)
-        headers = {"Content-Type": "application/json"}
         method = "GET" if data is None else "POST"
-        connection.request(method, self._parts.path + path, body, headers)
-        answer = connection.getresponse()
-        if answer.status in (404, 405, 501):
-            return None
-        if answer.status != 200:
-            refuse(f"{path} answered with status {answer.status}")
-        return read(answer.read(LONGEST.size + 1), LONGEST)
+        try:
+            with closing(kind(self._parts.netloc, timeout=self.deadline)) as connection:
+                headers = {"Content-Type": "application/json"}
+                connection.request(method, self._parts.path + path, body, headers)
+                answer = connection.getresponse()
+                if answer.status in (404, 405, 501):
+                    return None
+                if answer.status != 200:
+                    outside.refuse(f"{path} answered with status {answer.status}")
+                return read(answer.read(LONGEST.size + 1), LONGEST)
+        except (OSError, HTTPException, ValueError) as error:
+            outside.refuse(f"{path}: {described(error)}")
 
     def splits(self) -> dict[str, int]:
         """How many tasks each split has; none without a Task API. Raises EpisodeError."""
@@ -110,29 +78,23 @@ class Server:
         sizes = {}
         for one in listed if isinstance(listed, list) else ():
             split = one.get("name") if isinstance(one, dict) else one
-            if not isinstance(split, str) or plain_name(split, "") != split:
-                refuse(f"a split is called {shown(split)}; allowed: letters, digits, _, . and -")
+            if not isinstance(split, str) or outside.plain_name(split, "") != split:
+                outside.refuse(
+                    f"a split is called {shown(split)}; allowed: letters, digits, _, . and -"
+                )
             counted = self.ask(f"/{quote(self.name)}/num_tasks", {"split": split})
             size = counted.get("num_tasks") if isinstance(counted, dict) else None
             if type(size) is not int or not 0 <= size <= MOST_TASKS:
-                refuse(f"the split {split} has {shown(size)} tasks; allowed: 0 to {MOST_TASKS}")
+                outside.refuse(
+                    f"the split {split} has {shown(size)} tasks; allowed: 0 to {MOST_TASKS}"
+                )
             sizes[split] = size
         return sizes
 
-    def digests(self, split: str, stop: int, start: int = 0) -> list[str]:
-        """Of each task's description, so that a change is noticed; none where it shows none."""
-        where = {"split": split, "start": start, "stop": stop}
-        answer = self.ask(f"/{quote(self.name)}/task_range", where)
-        specs = answer.get("tasks") if isinstance(answer, dict) else None
-        if not isinstance(specs, list) or len(specs) != stop - start:
-            return []
-        return [digest(spec) for spec in specs]
-
-
-def _cut(sock: socket.socket, late: threading.Event) -> None:
-    """Ends an answer that has taken too long: whoever reads it reads its end."""
-    late.set()
-    sock.shutdown(socket.SHUT_RDWR)
+    def tasks(self, sizes: Mapping[str, int]) -> list[Any]:
+        """What it says of the tasks of each split, for a digest."""
+        path = f"/{quote(self.name)}/task_range"
+        return [self.ask(path, {"split": s, "start": 0, "stop": n}) for s, n in sizes.items()]
 
 
 class Session:
@@ -146,7 +108,7 @@ class Session:
         try:
             self._socket = connect(f"ws{server.url[4:]}/ws", open_timeout=self._deadline, **options)
         except Exception as error:
-            refuse(f"no session: {described(error)}")
+            outside.refuse(f"no session: {described(error)}")
 
     def send(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """What the server answers: its data, or {"error": code, "message": text}. Raises
@@ -155,14 +117,14 @@ class Session:
             self._socket.send(json.dumps({"type": kind, "data": data}))
             answer = read(self._socket.recv(timeout=self._deadline), LONGEST)
         except TimeoutError:
-            refuse(f"no answer within {self._deadline:g} s (env.deadline)")
+            outside.refuse(f"no answer within {self._deadline:g} s (env.deadline)")
         except Unreadable as error:
-            refuse(f"the server's answer cannot be used: {error}")
+            outside.refuse(f"the server's answer cannot be used: {error}")
         except Exception as error:
-            refuse(f"the session is lost: {described(error)}")
+            outside.refuse(f"the session is lost: {described(error)}")
         content = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(content, dict):
-            refuse(f"the server answered {answer!r:.100}; allowed: an object with `data`")
+            outside.refuse(f"the server answered {answer!r:.100}; allowed: an object with `data`")
         if answer.get("type") == "error":
             return {"error": content.get("code"), "message": str(content.get("message"))[:2000]}
         return content
@@ -171,7 +133,7 @@ class Session:
         self._socket.close()
 
 
-class OpenEnvEnv(OutsideEnv):
+class OpenEnvEnv(outside.Episode):
     """A session for each episode. `action`: the schema of an environment's own action."""
 
     _session: Session | None = None  # from `begin` to `close`
@@ -180,16 +142,11 @@ class OpenEnvEnv(OutsideEnv):
         super().__init__(settings)
         self._server, self._action = server, action
 
-    def begin(self, task: Task) -> tuple[Answer, Sequence[Tool]]:
-        data = dict(task.data)
-        if (spec := data.pop("spec", None)) is not None:
-            split, index = data["split"], data["index"]
-            if self._server.digests(split, index + 1, index) != [spec]:
-                refuse(f"the server's task {index} of {split} has changed")
+    def begin(self, task: Task) -> tuple[outside.Answer, Sequence[Tool]]:
         self._session = Session(self._server)
-        start = self._read(self._session.send("reset", data))
+        start = self._read(self._session.send("reset", task.data))
         text = "\n".join(filter(None, (self._settings.ask, start.text))) or "Begin."
-        return Answer(text, start.reward, start.over), self._list_tools()
+        return outside.Answer(text, start.reward, start.over), self._list_tools()
 
     def _list_tools(self) -> list[Tool]:
         """MCP tools; without them one for the action of the environment's own."""
@@ -202,17 +159,23 @@ class OpenEnvEnv(OutsideEnv):
             properties = schema.get("properties")
             arguments = properties.items() if isinstance(properties, dict) else ()
             schema["properties"] = {name: kind for name, kind in arguments if name not in _BASE}
-            return [tool_of("step", "Act in the environment.", schema)]
-        if not tools or len(tools) > MOST_TOOLS or not all(isinstance(t, dict) for t in tools):
-            refuse(f"the server lists {len(tools or ())} tools; allowed: 1 to {MOST_TOOLS}")
+            return [outside.tool_of("step", "Act in the environment.", schema)]
+        if (
+            not tools
+            or len(tools) > outside.MOST_TOOLS
+            or not all(isinstance(t, dict) for t in tools)
+        ):
+            outside.refuse(
+                f"the server lists {len(tools or ())} tools; allowed: 1 to {outside.MOST_TOOLS}"
+            )
         return [
-            tool_of(
+            outside.tool_of(
                 t.get("name"), t.get("description"), t.get("input_schema", t.get("inputSchema"))
             )
             for t in tools
         ]
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+    def call(self, name: str, arguments: Mapping[str, Any]) -> outside.Answer:
         mcp = {"type": "call_tool", "tool_name": name, "arguments": arguments}
         return self._read(self._send(mcp if self._mcp else arguments))
 
@@ -220,15 +183,15 @@ class OpenEnvEnv(OutsideEnv):
         assert self._session is not None
         return self._session.send("step", action)
 
-    def _read(self, answer: dict[str, Any]) -> Answer:
+    def _read(self, answer: dict[str, Any]) -> outside.Answer:
         if answer.get("error") == "VALIDATION_ERROR":  # of the action, as the agent made it
-            return Answer(f"ValueError: {answer['message']}")
+            return outside.Answer(f"ValueError: {answer['message']}")
         if "error" in answer:
-            refuse(f"the server answered {answer['error']}: {answer['message']}")
+            outside.refuse(f"the server answered {answer['error']}: {answer['message']}")
         observation = answer.get("observation")
         if not isinstance(observation, dict):
-            refuse(f"the observation is {observation!r:.100}; allowed: an object")
-        return answer_of(_shown(observation), answer.get("reward"), answer.get("done"))
+            outside.refuse(f"the observation is {observation!r:.100}; allowed: an object")
+        return outside.answer_of(_shown(observation), answer.get("reward"), answer.get("done"))
 
     def close(self) -> None:
         if self._session is not None:
@@ -244,7 +207,11 @@ def _shown(observation: dict[str, Any]) -> Any:
         return f"Error: {error.get('message')}"
     result = observation.get("result")
     if "tool_name" in observation:
-        return result_of(result) if isinstance(result, dict) and "content" in result else result
+        return (
+            outside.result_of(result)
+            if isinstance(result, dict) and "content" in result
+            else result
+        )
     content = {k: v for k, v in observation.items() if v not in (None, "", [], {})}
     about = content.pop("metadata", {})
     content = content or (about if isinstance(about, dict) else {"metadata": about})
@@ -252,7 +219,7 @@ def _shown(observation: dict[str, Any]) -> Any:
     return content if others or not isinstance(first, str) else first
 
 
-class OpenEnvSuite(OutsideSuite):
+class OpenEnvSuite(SplitsByNumber):
     """A server's tasks. Raises UserError."""
 
     name = "openenv"
@@ -260,38 +227,36 @@ class OpenEnvSuite(OutsideSuite):
     def __init__(self, settings: OpenEnvSettings) -> None:
         if find_spec("websockets") is None:
             raise UserError("env=openenv needs the package websockets. Change `env.python`.")
-        super().__init__(settings)
+        self._settings = settings
         self._server = Server(settings.url, settings.deadline)
-        asked("the OpenEnv server", self._describe, "env.url")
+        outside.asked("the OpenEnv server", self._describe, "env.url")
 
     def _describe(self) -> None:
         server = self._server
-        about, schema = server.ask("/metadata"), server.ask("/schema")
-        self._about = about if isinstance(about, dict) else {}
+        metadata, schema = server.ask("/metadata"), server.ask("/schema")
+        about = metadata if isinstance(metadata, dict) else {}
         self._action = schema.get("action") if isinstance(schema, dict) else None
         names = server.ask("/list_environments")
-        first = names[0] if isinstance(names, list) and names else self._about.get("name")
+        first = names[0] if isinstance(names, list) and names else about.get("name")
         server.name = first if isinstance(first, str) else "env"
-        self.variant = plain_name(server.name, "env")
+        self.variant = outside.plain_name(server.name, "env")
         sizes = server.splits()
         self._seeds = {} if sizes else SEEDS
         self.sizes = sizes or {split: number for split, (_, number) in SEEDS.items()}
-        self._specs = {split: server.digests(split, number) for split, number in sizes.items()}
-
-    def facts(self) -> dict[str, Any]:
-        version = plain_name(self._about.get("version"), "unknown")
-        return {
-            "data": f"{self.variant} {version}",
-            "tasks": "seeds" if self._seeds else f"Task API {digest(self._specs)}",
+        self._about = {
+            "data": f"{self.variant} {outside.plain_name(about.get('version'), 'unknown')}",
+            "tasks": f"Task API {outside.digest(server.tasks(sizes))}" if sizes else "seeds",
+            "reward": self._settings.reward,
         }
+
+    def about(self) -> Mapping[str, Any]:
+        return self._about
 
     def data_of(self, split: str, number: int) -> dict[str, Any]:
         """What the reset is given: a place in a split, or a seed."""
         if split in self._seeds:
             return {"seed": self._seeds[split][0] + number}
-        specs = self._specs[split]
-        spec = {"spec": specs[number]} if specs else {}
-        return {"seed": number, "split": split, "index": number, **spec}
+        return {"seed": number, "split": split, "index": number}
 
     def make(self) -> OpenEnvEnv:
         return OpenEnvEnv(self._settings, self._server, self._action)

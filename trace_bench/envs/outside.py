@@ -26,8 +26,6 @@ from trace_bench.core.limits import fault_of, fits
 from trace_bench.core.protocols import Env
 from trace_bench.core.text import described
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
-from trace_bench.envs import SplitsByNumber
-from trace_bench.envs.check import repeats
 
 T = TypeVar("T")
 SUCCESS = 1.0 - 1e-6
@@ -38,7 +36,7 @@ _OPEN = {"patternProperties", "oneOf", "anyOf", "allOf", "$ref", "if", "unevalua
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outside:
+class Settings:
     """Settings of every world outside."""
 
     reward: Literal["last", "sum"] = "last"
@@ -50,9 +48,6 @@ class Outside:
     """The most calls of an episode."""
     deadline: float = field(default=30.0, metadata={**number(0.01), **PLACE})
     """Seconds for one answer of the world. Less than sandbox.deadline."""
-    measured: int = field(default=1, metadata=number(0))
-    """How many tasks are played at the start to measure what the standard does not promise: that
-    the same actions give the same bytes. 0: nothing is measured."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class Answer:
     over: bool = False
 
 
-class OutsideEnv(Env):
+class Episode(Env):
     """An episode; a standard says how it begins, what a call is there, and how it ends."""
 
     def __init__(self, settings: Any) -> None:
@@ -169,27 +164,6 @@ def _allow(name: str, arguments: Mapping[str, Any], tools: Mapping[str, Tool]) -
             raise ValueError(f"the argument {argument} is missing; {allowed}")
 
 
-class OutsideSuite(SplitsByNumber):
-    """Numbered tasks, and what was measured with the first of them."""
-
-    def __init__(self, settings: Any) -> None:
-        self._settings = settings  # the standard's own
-
-    @abstractmethod
-    def facts(self) -> Mapping[str, Any]:
-        """What every table reports of the world."""
-
-    def about(self) -> dict[str, Any]:
-        """Those facts, and whether the same actions give the same bytes, as it was measured: "yes",
-        or the first fault."""
-        tasks = [task for split in self.splits() for task in self.tasks(split)]
-        measured = {}
-        if tasks := tasks[: self._settings.measured]:
-            line = repeats(self, tasks)
-            measured = {line.name: "; ".join(line.faults) or "yes"}
-        return {**self.facts(), "reward": self._settings.reward, **measured}
-
-
 class Loop:
     """An event loop in a thread of its own: asynchronous libraries for environments that are not,
     with connections that live between calls."""
@@ -214,12 +188,6 @@ class Loop:
             raise
         except Exception as error:
             refuse(described(cause_of(error)))
-
-    def alive(self) -> bool:
-        """Whether it still runs what it is given: work that blocks its thread cannot be ended."""
-        answered = threading.Event()
-        self.events.call_soon_threadsafe(answered.set)
-        return answered.wait(1.0)
 
 
 def cause_of(error: BaseException) -> Exception:
@@ -256,9 +224,11 @@ def reward_of(reward: Any) -> float | None:
     return float(reward)
 
 
-def result_of(result: Mapping[str, Any]) -> Any:
-    """What an MCP tool answered: its texts, also those of embedded resources, one below the other,
-    and of what is no text the kind; without any content, the structured content."""
+def result_of(answered: Any) -> Any:
+    """What an MCP tool answered, as data or as the SDK has it: its texts, also those of embedded
+    resources, one below the other, and of what is no text the kind; without any content, the
+    structured content."""
+    result = answered if isinstance(answered, dict) else answered.model_dump(mode="json")
     parts, texts = result.get("content") or [], []
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         refuse(f"a tool's answer is {shown(parts)}; allowed: a list of objects")

@@ -10,42 +10,29 @@ refused when the suite is made, in words.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import islice
 from typing import Any
 
+from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError, attempt
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Task, Tool
-from trace_bench.envs import package_folder
-from trace_bench.envs.outside import (
-    Answer,
-    Loop,
-    Outside,
-    OutsideEnv,
-    OutsideSuite,
-    answer_of,
-    digest,
-    plain_name,
-    refuse,
-    result_of,
-    reward_of,
-    tool_of,
-)
+from trace_bench.envs import SplitsByNumber, outside, package_folder
 
 VERSION = "0.4.0"
 EIGHTHS = {"test": (0, 1), "dev": (2,), "train": (3, 4, 5, 6, 7)}
 """Each split's share of the tasks, by the hash of a task's key: the standard has no splits."""
 _BOX = ("image", "agent_user", "skills", "artifacts")  # of a task's data
-_ROLES = {"system", "user"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifiersSettings(Outside):
+class VerifiersSettings(outside.Settings):
     """The worker's interpreter needs verifiers and the taskset's package."""
 
     taskset: str
@@ -61,7 +48,7 @@ class VerifiersSettings(Outside):
     """How many tasks are read of a taskset, which may have no end."""
 
 
-class VerifiersEnv(OutsideEnv):
+class VerifiersEnv(outside.Episode):
     """An episode of a task without verifiers' servers; the sum of the task's rewards is the one
     that comes at the end."""
 
@@ -76,7 +63,7 @@ class VerifiersEnv(OutsideEnv):
         from verifiers.v1.state import state_cls
 
         self._task = inner = self._suite.inner(task)
-        self._shared = self._suite.shared()
+        self._shared = self._suite.shared
         about = vf.TraceTask(
             type=type(inner).__name__, data=inner.data, key=inner.key, hash=inner.hash
         )
@@ -100,13 +87,13 @@ class VerifiersEnv(OutsideEnv):
             for tool in await server.list_tools():
                 name = f"{prefix}_{tool.name}" if prefix else tool.name
                 self._servers[name] = server, tool.name
-                tools.append(tool_of(name, tool.description, tool.input_schema))
+                tools.append(outside.tool_of(name, tool.description, tool.input_schema))
         return tools
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+    def call(self, name: str, arguments: Mapping[str, Any]) -> outside.Answer:
         return self._run(self._call(name, arguments))
 
-    async def _call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> outside.Answer:
         """What a tool raises is text for the agent, as it is there."""
         from mcp.server.mcpserver.exceptions import ToolError
 
@@ -115,8 +102,8 @@ class VerifiersEnv(OutsideEnv):
         try:
             result = await server.call_tool(its_name, dict(arguments))
         except ToolError as error:
-            return answer_of(str(error))
-        return answer_of(result_of(result.model_dump(mode="json")))
+            return outside.answer_of(str(error))
+        return outside.answer_of(outside.result_of(result))
 
     def stopped(self) -> bool:
         return self._run(self._stopped())
@@ -133,14 +120,16 @@ class VerifiersEnv(OutsideEnv):
             verdict = invoke(stop, {Trace: self._trace})
             verdict = await verdict if inspect.isawaitable(verdict) else verdict
             if not isinstance(verdict, bool):
-                refuse(f"the stop {stop.__name__} returns {type(verdict).__name__}, no bool")
+                outside.refuse(
+                    f"the stop {stop.__name__} returns {type(verdict).__name__}, no bool"
+                )
             if verdict:
                 self._trace.stop(stop.__name__)
                 return True
         return False
 
     def ended(self) -> float | None:
-        return reward_of(self._run(self._reward()))
+        return outside.reward_of(self._run(self._reward()))
 
     async def _reward(self) -> float | None:
         """The sum of the task's rewards, each by its weight; None without any."""
@@ -177,9 +166,8 @@ def _opening(data: Any) -> list[Message]:
     first = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
     if isinstance(data.prompt, str):
         return [*first, {"role": "user", "content": data.prompt}]
-    for message in data.prompt:
-        if message.role not in _ROLES or not isinstance(message.content, str):
-            refuse("the task's prompt is not of plain system and user messages")
+    if any(m.role not in ("system", "user") or type(m.content) is not str for m in data.prompt):
+        outside.refuse("the task's prompt is not of plain system and user messages")
     return [*first, *({"role": m.role, "content": m.content} for m in data.prompt)]
 
 
@@ -187,21 +175,23 @@ def _typed(message: Message) -> Any:
     """A message as verifiers has it. An agent's call may be broken in any way."""
     import verifiers.v1 as vf
 
-    role, text = message["role"], str(message.get("content") or "")
-    if role == "system":
-        return vf.SystemMessage(content=text)
-    if role == "user":
-        return vf.UserMessage(content=text)
-    if role == "tool":
-        identity = message["tool_call_id"]
-        return vf.ToolMessage(tool_call_id=identity, content=text, name=message["name"])
+    text = str(message.get("content") or "")
+    match message["role"]:
+        case "system":
+            return vf.SystemMessage(content=text)
+        case "user":
+            return vf.UserMessage(content=text)
+        case "tool":
+            name, identity = message["name"], message["tool_call_id"]
+            return vf.ToolMessage(tool_call_id=identity, content=text, name=name)
     calls = []
     for call in message.get("tool_calls") or ():
-        call = call if isinstance(call, Mapping) else {}
-        function = call["function"] if isinstance(call.get("function"), Mapping) else {}
-        identity, name = str(call.get("id") or "call_0"), str(function.get("name") or "")
-        arguments = function.get("arguments")
-        arguments = arguments if isinstance(arguments, str) else "{}"
+        answered = answer_call(call, "")  # with the id and the name that its answer has
+        try:
+            arguments = json.dumps(read_call(call)[1])
+        except ValueError:
+            arguments = "{}"
+        identity, name = answered["tool_call_id"], answered["name"]
         calls.append(vf.ToolCall(id=identity, name=name, arguments=arguments))
     return vf.AssistantMessage(content=text or None, tool_calls=calls or None)
 
@@ -211,7 +201,7 @@ class Shared:
     with the first episode. `state` is that of the episode whose tool is called."""
 
     def __init__(self, taskset: Any) -> None:
-        self.loop, self._taskset = Loop(), taskset
+        self.loop, self._taskset = outside.Loop(), taskset
         self.state: ContextVar[Any] = ContextVar("state")
         self._servers: list[tuple[str, Any]] | None = None
 
@@ -240,7 +230,7 @@ class Shared:
         return toolset.server_name, server
 
 
-class VerifiersSuite(OutsideSuite):
+class VerifiersSuite(SplitsByNumber):
     """The tasks of a taskset. Raises UserError."""
 
     name = "verifiers"
@@ -248,33 +238,37 @@ class VerifiersSuite(OutsideSuite):
     def __init__(self, settings: VerifiersSettings) -> None:
         install = f"pip install verifiers=={VERSION}"
         package_folder(self.name, "verifiers", VERSION, install, "verifiers.v1")
-        super().__init__(settings)
-        self.variant = plain_name(settings.taskset.rpartition("/")[2].partition("@")[0], "taskset")
-        fault = attempt(self._load)
-        if isinstance(fault, UserError):
-            raise fault
-        if isinstance(fault, BaseException):
+        self._settings = settings
+        self.variant = outside.plain_name(
+            settings.taskset.rpartition("/")[2].partition("@")[0], "taskset"
+        )
+        tasks = attempt(self._load)
+        if isinstance(tasks, BaseException):
+            if isinstance(tasks, UserError):
+                raise tasks
             raise UserError(
-                f"env.taskset={settings.taskset} cannot be loaded: {described(fault)}. Change "
+                f"env.taskset={settings.taskset} cannot be loaded: {described(tasks)}. Change "
                 "`env.taskset`, `env.args` or `env.splits`."
-            ) from fault
-        self.sizes = {split: len(tasks) for split, tasks in self._tasks.items()}
-        self._shared: Shared | None = None
+            ) from tasks
+        self._tasks = tasks
+        self.sizes = {split: len(each) for split, each in tasks.items()}
 
-    def _load(self) -> None:
+    def _load(self) -> dict[str, list[Any]]:
         """The tasks by split. Raises UserError for one in two of them, or that cannot be played."""
         from verifiers.v1.utils import loaders
 
         name, splits = self._settings.taskset, self._settings.splits
         self._refuse(_package_needs(name))
         kind = loaders.taskset_config_type(name)
-        self._tasks: dict[str, list[Any]] = {split: [] for split in splits or sorted(EIGHTHS)}
+        tasks: dict[str, list[Any]] = {split: [] for split in splits or sorted(EIGHTHS)}
         seen: dict[str, str] = {}
         for chosen, options in (splits or {"": {}}).items():
             config = kind.model_validate({**self._settings.args, **options, "id": name})
-            self._taskset = loaders.load_taskset(config)
-            for task in islice(self._taskset, self._settings.most):
-                self._refuse(_data_needs(task) or (None if seen else _class_needs(task)))
+            taskset = loaders.load_taskset(config)
+            for task in islice(taskset, self._settings.most):
+                self._refuse(_data_needs(task))
+                if not seen:
+                    self._refuse(_class_needs(task))
                 key = _key(task)
                 split = chosen or _bucket(key)
                 if seen.setdefault(key, split) != split:
@@ -282,40 +276,35 @@ class VerifiersSuite(OutsideSuite):
                         f"the task {task.key[:64]} of env.taskset={name} is in {seen[key]} and "
                         f"again in {split}. Change `env.splits`."
                     )
-                self._tasks[split].append(task)
+                tasks[split].append(task)
         if not seen:
             raise UserError(f"env.taskset={name} has no tasks. Change `env.args`.")
-        for toolset in self._taskset.toolsets(config):
-            self._refuse(_tools_need(toolset))
-        self._specs = {split: [task.hash for task in tasks] for split, tasks in self._tasks.items()}
+        self._refuse(_tools_need(taskset))
+        self.shared = Shared(taskset)
+        return tasks
 
-    def _refuse(self, need: str | None) -> None:
-        if need is not None:
+    def _refuse(self, needs: Iterator[str]) -> None:
+        for need in needs:
             raise UserError(
                 f"env.taskset={self._settings.taskset} cannot be played in process: it needs "
                 f"{need}, which only verifiers' own runner has. Change `env.taskset`."
             )
 
-    def shared(self) -> Shared:
-        """What all episodes share; a new one after a tool that has never come back."""
-        if self._shared is None or not self._shared.loop.alive():
-            self._shared = Shared(self._taskset)
-        return self._shared
-
     def inner(self, task: Task) -> Any:
-        """verifiers' own task. Raises EpisodeError where it has changed."""
-        split, index = task.data["split"], task.data["index"]
-        if self._specs[split][index] != task.data["spec"]:
-            refuse(f"the taskset's task {index} of {split} has changed")
-        return self._tasks[split][index].with_data()
+        """verifiers' own task."""
+        return self._tasks[task.data["split"]][task.data["index"]].with_data()
 
-    def facts(self) -> dict[str, Any]:
+    def about(self) -> Mapping[str, Any]:
         version = attempt(lambda: metadata.version(self.variant))
         version = version if isinstance(version, str) else "without a version"
-        return {"data": f"{self.variant} {version}, tasks {digest(self._specs)}"}
+        tasks = outside.digest(
+            {split: [task.hash for task in each] for split, each in self._tasks.items()}
+        )
+        data = f"{self.variant} {version}, tasks {tasks}"
+        return {"data": data, "reward": self._settings.reward}
 
     def data_of(self, split: str, number: int) -> Mapping[str, Any]:
-        return {"split": split, "index": number, "spec": self._specs[split][number]}
+        return {"split": split, "index": number}
 
     def make(self) -> VerifiersEnv:
         return VerifiersEnv(self._settings, self)
@@ -325,69 +314,64 @@ def _key(task: Any) -> str:
     """What a task is, wherever it stands: its own key, or its data without its place."""
     if task.key != task.hash:
         return str(task.key)
-    return digest(task.data.model_dump(mode="json", exclude={"idx"}, exclude_none=True))
+    return outside.digest(task.data.model_dump(mode="json", exclude={"idx"}, exclude_none=True))
 
 
 def _bucket(key: str) -> str:
-    eighth = int(digest(key), 16) % 8
+    eighth = int(outside.digest(key), 16) % 8
     return next(split for split, share in EIGHTHS.items() if eighth in share)
 
 
 # -- what a taskset needs that is not here ---------------------------------------------------------
 
 
-def _package_needs(taskset: str) -> str | None:
-    """What the package of that id brings to play it with. Raises as verifiers does for an unknown
-    one."""
+def _package_needs(taskset: str) -> Iterator[str]:
+    """Of the package of that id. Raises as verifiers does for an unknown one."""
     from verifiers.v1.envs.single_agent import SingleAgentEnv
     from verifiers.v1.utils import loaders
 
     if (env := loaders.environment_class(taskset)) is not SingleAgentEnv:
-        return f"a loop of its own ({env.__name__}.run)"
+        yield f"a loop of its own ({env.__name__}.run)"
     if loaders.default_harness_id(taskset) == taskset:
-        return "a harness of its own"
-    return None
+        yield "a harness of its own"
 
 
-def _tools_need(toolset: Any) -> str | None:
-    """What a toolset needs beyond this process."""
-    config = toolset.config
-    if getattr(config, "url", None):
-        return f"a tool server elsewhere ({config.url})"
-    if getattr(config, "colocated", False) or config.runtime.type != "subprocess":
-        return f"a box for the tools of {type(toolset).__name__}"
-    return None
+def _tools_need(owner: Any) -> Iterator[str]:
+    """Of the toolsets of a taskset, or of a task."""
+    for toolset in owner.toolsets(owner.config):
+        config = toolset.config
+        if getattr(config, "url", None):
+            yield f"a tool server elsewhere ({config.url})"
+        if getattr(config, "colocated", False) or config.runtime.type != "subprocess":
+            yield f"a box for the tools of {type(toolset).__name__}"
 
 
-def _class_needs(task: Any) -> str | None:
-    """What the tasks of that one's class and settings need."""
+def _class_needs(task: Any) -> Iterator[str]:
+    """Of that one's class and settings, which all tasks share."""
     from verifiers.v1.session import hook_boundary
     from verifiers.v1.task import Task
     from verifiers.v1.trace import Trace
     from verifiers.v1.utils.decorators import discover_decorated
 
     if task.NEEDS_CONTAINER:
-        return "a container"
-    kind, steps = type(task), []
-    steps += [task.setup] if kind.setup is not Task.setup else []
-    steps += [task.finalize] if kind.finalize is not Task.finalize else []
-    for hook in (*steps, *task.hooks("reward")):
+        yield "a container"
+    steps = [n for n in ("setup", "finalize") if getattr(type(task), n) is not getattr(Task, n)]
+    for hook in (*(getattr(task, name) for name in steps), *task.hooks("reward")):
         runtime = inspect.signature(hook).parameters.get("runtime")
         if runtime is not None and runtime.default is inspect.Parameter.empty:
-            return f"a box, in which {hook.__name__} acts"
+            yield f"a box, in which {hook.__name__} acts"
     if task.plugged_judges():
-        return "a model that judges"
+        yield "a model that judges"
     stops = [f for f in task.hooks("stop") if hook_boundary(f, allow_trace=True) is not Trace]
     if stops or discover_decorated(task, "intercept"):
-        return "the model's endpoint, whose requests it reads"
-    return next(filter(None, map(_tools_need, task.toolsets(task.config))), None)
+        yield "the model's endpoint, whose requests it reads"
+    yield from _tools_need(task)
 
 
-def _data_needs(task: Any) -> str | None:
-    """What one task needs besides."""
-    data = task.data
-    if boxes := [name for name in _BOX if getattr(data, name)]:
-        return f"a box with its {boxes[0]}"
-    if data.prompt is None:
-        return "a user who opens the conversation"
-    return None
+def _data_needs(task: Any) -> Iterator[str]:
+    """Of one task's data."""
+    for name in _BOX:
+        if getattr(task.data, name):
+            yield f"a box with its {name}"
+    if task.data.prompt is None:
+        yield "a user who opens the conversation"
