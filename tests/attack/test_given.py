@@ -4,8 +4,6 @@ shows no password."""
 from __future__ import annotations
 
 import io
-import resource
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.store import write_json
 from trace_bench.core.text import without_password
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls
-from trace_bench.models.convert import convert
 from trace_bench.rehearse.scripted import Answer, serve
 from trace_bench.trackers.jsonl import Metrics, Silent
 
@@ -178,31 +175,3 @@ class Empty(list[str]):
 def test_a_false_length_of_a_key_or_a_list_passes_no_limit() -> None:
     assert fault_of({Short("x" * 100): 1}, Limits(50)) == "its texts have more than 50 characters"
     assert fault_of(Empty("x" * 9), Limits(50, items=8)) == "it has more than 8 elements"
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack("<Q", len(value)) + value
-
-
-FACTS = {
-    "an array of 2^60 bytes": struct.pack("<IIQ", 9, 0, 2**60),
-    "an array of 2^60 texts": struct.pack("<IIQ", 9, 8, 2**60),
-    "an array of 2^64 - 1 numbers": struct.pack("<IIQ", 9, 12, 2**64 - 1),
-    "an array of arrays": struct.pack("<IIQ", 9, 9, 3) + struct.pack("<IQ", 0, 2**60),
-    "a text of 2^60": struct.pack("<IQ", 8, 2**60),
-    "an unknown kind": struct.pack("<I", 77),
-}
-
-
-@pytest.mark.parametrize("fact", FACTS.values(), ids=FACTS)
-@pytest.mark.parametrize("before", [b"", text(b"general.name") + struct.pack("<I", 8) + text(b"x")])
-def test_a_gguf_file_that_says_it_is_longer_than_it_is(
-    fact: bytes, before: bytes, tmp_path: Path
-) -> None:
-    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 2 if before else 1)
-    file = tmp_path / "model.gguf"
-    file.write_bytes(head + before + text(b"tokenizer.ggml.tokens") + fact + b"abc")
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(UserError, match=r"cannot be read as a language model: at byte \d+ of \d+"):
-        convert(file, tmp_path / "out", "own")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < most + 500_000  # kB, imports too

@@ -258,33 +258,9 @@ def test_a_request_that_failed_is_made_again_in_the_next_episode(tmp_path: Path)
 # -- files -----------------------------------------------------------------------------------------
 
 
-def test_apigens_form_is_read_as_the_same_dialogue() -> None:
-    call = {"name": "weather", "arguments": {"city": "Bonn"}}
-    apigen = {
-        "id": 7,
-        "system": "Help.",
-        "tools": json.dumps([WEATHER["function"]]),
-        "conversations": [
-            {"from": "human", "value": "Weather in Bonn?"},
-            {"from": "function_call", "value": json.dumps(call)},
-            {"from": "observation", "value": '"sun"'},
-            {"from": "gpt", "value": "Sun."},
-        ],
-    }
-    record = read_record(apigen, "a")
-    assert record["uuid"] == "7" and record["tools"] == [WEATHER]
-    assert [m["role"] for m in record["messages"]] == [
-        "system", "user", "assistant", "tool", "assistant",
-    ]  # fmt: skip
-    function = record["messages"][2]["tool_calls"][0]["function"]
-    assert json.loads(function["arguments"]) == {"city": "Bonn"}
-    assert record["checklists"][0][0][0]["extra_info"]["check"] == {
-        "call": "weather", "arguments": {"city": "Bonn"},
-    }  # fmt: skip
-
-
 def test_broken_files_are_named(tmp_path: Path) -> None:
     good = talk('"sun"')
+    odd = {"function": {"name": "a", "parameters": {"required": 3}}}
     for broken, message in (
         ("{", r"train\.jsonl, line 1: it is no JSON"),
         (json.dumps({**good, "messages": 3}), "line 1: `messages` is 3; allowed: array"),
@@ -293,7 +269,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         (json.dumps({**good, "tools": [{}]}), r"`tools\[0\]\.function` is missing"),
         (json.dumps({**good, "checklists": [[[]]]}), "line 1: w, variant 0, turn 0 has no item"),
         (json.dumps(good) + "\n" + json.dumps(good), "line 2: line 1 has the id 'w' already"),
-        (json.dumps({"conversations": [{"from": "me"}]}), "conversation 0 is from 'me'"),
+        (json.dumps({**good, "tools": [odd]}), r"parameters\.required` is 3; allowed: array"),
     ):
         where = tmp_path / "broken"
         where.mkdir(exist_ok=True)

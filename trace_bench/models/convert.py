@@ -7,7 +7,6 @@ ends a turn in it: a tokenizer that is read from a GGUF file may name another.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +77,6 @@ def _reads(source: Path) -> dict[str, Any]:
             f"{source} is neither a folder nor a .gguf file; needed: a Hugging Face model's folder "
             "or a GGUF file. Name another path."
         )
-    _check_arrays(source)
     try:
         import gguf  # noqa: F401  transformers reads GGUF with it
     except ImportError as error:
@@ -86,48 +84,6 @@ def _reads(source: Path) -> dict[str, Any]:
             "a GGUF file is read with the package gguf: pip install '.[gguf]'."
         ) from error
     return {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-
-
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of GGUF's kinds of numbers; texts and arrays are 8 and 9, both begin with a length."""
-
-
-def _check_arrays(source: Path) -> None:
-    """Raises UserError for a GGUF file whose facts say that they are longer than the file: the
-    package that reads them would take memory for what they say."""
-    size = source.stat().st_size
-    with source.open("rb") as file:
-
-        def read(form: str) -> Any:
-            found = file.read(struct.calcsize(form))
-            return struct.unpack(form, found)[0] if len(found) == struct.calcsize(form) else 0
-
-        def skip(kind: int) -> None:
-            if kind in _SIZES:
-                file.seek(_SIZES[kind], 1)
-                return
-            each = read("<I") if kind == 9 else 0
-            length = read("<Q")
-            known = kind == 8 or (kind == 9 and each in (8, *_SIZES))
-            if not known or length * _SIZES.get(each, 1) > size - file.tell():
-                raise UserError(
-                    f"{source} cannot be read as a language model: at byte {file.tell()} of {size} "
-                    f"{length} elements of kind {each or kind} are announced. Name another file."
-                )
-            if kind == 8 or each in _SIZES:
-                file.seek(length * _SIZES.get(each, 1), 1)
-            else:
-                for _ in range(length):
-                    skip(each)
-
-        if file.read(4) != b"GGUF":
-            return  # the reader says so
-        file.seek(12, 1)  # version, number of tensors
-        for _ in range(read("<Q")):
-            if file.tell() >= size:
-                return
-            skip(8)  # the name
-            skip(read("<I"))
 
 
 def _tokenizer(source: Path, how: dict[str, Any], text: str | None, template: str) -> Any:

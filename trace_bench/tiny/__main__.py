@@ -1,9 +1,8 @@
-"""Making a tiny agent for any world, and making and measuring that of the phone world.
+"""Making a tiny agent for any world, and that of the phone world.
 
     python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk [size=0.3] [success=0.3]
     python -m trace_bench.tiny demonstrate env=babyai count=400 varied=true out=shown/babyai.jsonl
     python -m trace_bench.tiny build [out=FOLDER] [size=0.3] [rare=0.05]
-    python -m trace_bench.tiny measure [FOLDER]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
 `split`, `size`, `success`, `minutes`, `synthetic`, `without`, `rare`, `renamed`, `demonstrations`,
@@ -12,9 +11,9 @@ to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `synthe
 `seed`.
 
 `build` is `make` for the agent of the phone world, from demonstrations of no task, as many as the
-shipped one's. `measure` prints the card of such an agent with new figures. Without a folder they
-mean the one from which the package loads its model, which is built anew once it is removed: in
-about twenty minutes on two CPU cores. After an interruption the same command goes on.
+shipped one's. Without `out` it means the folder from which the package loads its model, which is
+built anew once it is removed: in about twenty minutes on two CPU cores. After an interruption the
+same command goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
@@ -32,7 +30,6 @@ import yaml
 from trace_bench.core.checked import build as build_settings
 from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import read_object
 from trace_bench.settings.compose import compose_words, take
 from trace_bench.settings.identity import parts_of
 from trace_bench.tiny import MODEL_FOLDER, MadeSettings
@@ -80,16 +77,7 @@ def build(words: list[str]) -> None:
     make(words, Phone, path=str(MODEL_FOLDER), **preset)
 
 
-def measure(words: list[str]) -> None:
-    """Prints the card of the phone world's agent with new figures."""
-    from trace_bench.tiny.phone import phone_in
-
-    folder = Path(words[0]) if words else MODEL_FOLDER
-    training = read_object(folder / "training.json")
-    print(phone_in(training).described(folder, training)[1])
-
-
-COMMANDS = {"make": make, "demonstrate": demonstrate, "build": build, "measure": measure}
+COMMANDS = {"make": make, "demonstrate": demonstrate, "build": build}
 
 
 @command("interrupted; the same command goes on")

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
@@ -108,13 +107,6 @@ digit or word, and understands only requests worded like those of its demonstrat
 that methods can be compared on any laptop, and must not be used for anything else. License:
 Apache-2.0, as the project.
 """
-
-
-def phone_in(training: Mapping[str, Any]) -> Phone:
-    """What an agent was made from, by its training.json, which older ones have too."""
-    asked = training.get("asked", {}).get("settings", SHIPPED)
-    size = next(n for n, recipe in SIZES.items() if recipe.hidden == training["recipe"]["hidden"])
-    return Phone(World(EmbeddedSuite()), build(MadeSettings, {**asked, "size": size}))
 
 
 def tokenizer_of(samples: int = 4000) -> Any:
