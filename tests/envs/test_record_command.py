@@ -124,10 +124,8 @@ def test_a_model_writes_checklists_and_is_asked_once(tmp_path: Path, capsys: Sai
             "id": "C0", "evidence": [], "focus_on": "tool.content", "question": "Is it done?",
             "pass_condition": "It is.", "failure_examples": [], "required_for_next_turn": False,
         }  # fmt: skip
-        turn = {"checklist": [item], "dependence": {}, "weight": {"C0": 1.0}}
-        weight = {"C0": 0.5} if len(server.bodies()) == 1 else {"C0": 1.0}  # wrong at first
-        return chat(json.dumps({"turns": [{**turn, "turn": n, "weight": weight}
-                                          for n in range(turns)]}))  # fmt: skip
+        weight = 0.5 if len(server.bodies()) == 1 else 1.0  # wrong at first
+        return chat(json.dumps({"turns": [[{**item, "weight": weight}]] * turns}))
 
     with serve(annotator) as server:
         command = [
