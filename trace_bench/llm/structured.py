@@ -56,9 +56,14 @@ def read_json(text: str, schema: Mapping[str, Any]) -> Any:
     validator = jsonschema.Draft202012Validator(schema)
     problems = sorted(validator.iter_errors(data), key=lambda e: list(map(str, e.path)))
     if problems:
-        words = "; ".join(f"at {e.json_path}: {e.message[:200]}" for e in problems[:5])
+        words = "; ".join(f"at {e.json_path}: {_middle_cut(e.message)}" for e in problems[:5])
         raise Unusable(f"{words}.")
     return data
+
+
+def _middle_cut(text: str) -> str:
+    """A message that begins with the value and ends with what is wrong with it."""
+    return text if len(text) <= 200 else f"{text[:100]} [...] {text[-100:]}"
 
 
 def response_format(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,8 @@ to the same result passes. Say where a tolerance applies.
 - Each item says where in the reference it comes from.
 Answer with one JSON object and nothing else:
 {{"turns": [[{{"id": "C0", \
-"evidence": [{{"turn": 0, "step": 0, "from": "...", "snippet": "..."}}], "focus_on": "...", "question": "...", "pass_condition": "...", \
+"evidence": [{{"turn": 0, "step": 0, "from": "...", "snippet": "..."}}], \
+"focus_on": "...", "question": "...", "pass_condition": "...", \
 "failure_examples": ["..."], "required_for_next_turn": false, "dependence": [], "weight": 1.0}}]]}}
 with one list of items for each turn of the user, in their order. `from` is one of \
 {", ".join(ORIGINS)}; `focus_on` is one of {", ".join(FOCUSES)}. Ids begin with C0 in every turn, \
