@@ -44,35 +44,23 @@ def said(content: Any = "hello", **more: Any) -> tuple[Message, ...]:
 
 STEPS: dict[str, tuple[Any, str]] = {
     "a message of 15 MB": (Step(said("x" * 15_000_000)), "more than 1048576 characters"),
-    "many long messages": (Step(said("x" * 10_000) * 200), "more than 1048576 characters"),
     "two million messages": (Step(said() * 2_000_000), "more than 1000000 elements"),
     "a message nested 950 deep": (Step(said(more=nested(950))), "nested more than 64 deep"),
-    "a role nested 950 deep": (Step(({"role": nested(950), "content": ""},)), "nested"),
     "a number without end": (Step(said(more=HUGE)), "too large for a float"),
     "a number that is none": (Step(said(more=float("nan"))), "not finite"),
     "an object of Python": (Step(said(more=object())), "object is no JSON"),
     "a name that is a number": (Step(said(name=5)), r"`messages\[0\].name` is 5; allowed: str"),
-    "calls that are a number": (
-        Step(said(tool_calls=7)),
-        r"`messages\[0\].tool_calls` is 7; allowed: array",
-    ),
     "a call that is a text": (
         Step(said(tool_calls=["f"])),
         r"tool_calls\[0\]` is .f.; allowed: object",
     ),
-    "a tool of 2 MB": (Step(said(), ({"function": {"name": "x" * 2_000_000}},)), "characters"),
     "a score beside an error": (
         Step(done=True, score=Score(1.0, True), stop=StopReason.ERROR),
         "stops with an error",
     ),
     "a similarity without end": (Step(done=True, score=Score(HUGE, True)), "similarity"),
-    "a similarity of 5000 digits": (Step(done=True, score=Score(10**5000, True)), "similarity"),
     "details nested 950 deep": (
         Step(done=True, score=Score(1.0, True, {"a": nested(950)})),
-        "nested",
-    ),
-    "details nested 300 deep": (
-        Step(done=True, score=Score(1.0, True, {"a": nested(300)})),
         "nested",
     ),
 }
@@ -115,15 +103,10 @@ def tools(name: str) -> Any:
 
 LINES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
     "a number without end": (line, (f'{{"a": {HUGE}}}',), {}, "too large"),
-    "a number of 5000 digits": (line, ('{"a": ' + "1" * 5000 + "}",), {}, "too large"),
-    "1e999": (line, ('{"a": 1e999}',), {}, "too large"),
     "NaN": (line, ('{"a": NaN}',), {}, "NaN"),
-    "minus infinity": (line, ('{"a": -Infinity}',), {}, "Infinity"),
     "950 lists": (line, ('{"a": ' + "[" * 950 + "]" * 950 + "}",), {}, "nested"),
-    "a million lists": (line, ("[" * 10**6,), {}, "nested"),
     "five million elements": (line, ('{"a": [' + "0," * 5_000_000 + "0]}",), {}, "elements"),
     "a text of escaped quotes": (line, ('{"a": [[[' + '"\\"' * 100_000 + "\\",), {}, "not JSON"),
-    "a control character": (line, ('{"a": "\x07"}',), {}, "control character"),
     "stop without end": (step, (), {"stop": [[]]}, "`stop` is [[]]"),
     "a score beside an error": (
         step,
@@ -132,30 +115,17 @@ LINES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
         "stops with an error has no score",
     ),
     "a similarity without end": (score, (), {"similarity": HUGE}, "`similarity`"),
-    "a place without end": (
-        score,
-        (),
-        {"milestones": [{"name": "m", "similarity": 1, "hit": True, "place": HUGE}]},
-        "`milestones[0].place`",
-    ),
     "a task of another suite": (
         task,
         (),
         {"env": "toolsandbox", "id": "../../../evil/17"},
         "without ..",
     ),
-    "a task for another suite": (task, (), {"env": "toolsandbox"}, "'own/x' for a task's env"),
     "a task under another's id": (task, (), {"id": "toolsandbox/embedded/test/0001"}, "own/x/"),
     "an id with control characters": (task, (), {"id": "own/x/\x1b[2J"}, "printable"),
-    "an id of 1 MB": (task, (), {"id": "own/x/" + "1" * 10**6}, "printable"),
-    "an id that is a list": (task, (), {"id": ["own"]}, "`id` is ['own']; allowed: str"),
-    "a split that is a number": (task, (), {"split": 5}, "`split` is 5"),
-    "a seed that is a text": (task, (), {"seed": "1"}, "`seed` is '1'; allowed: a whole number"),
     "a seed without end": (task, (), {"seed": HUGE}, "`seed`"),
-    "data that is a list": (task, (), {"data": []}, "`data` is []; allowed: object"),
     "a task with more in it": (task, (), {"more": 1}, "`more` is no key here"),
     "tools under another's hash": (tools, ("0" * 16,), {}, "the hash of the tools"),
-    "tools under no hash": (tools, ([1],), {}, "the hash of the tools"),
 }
 
 
@@ -228,12 +198,9 @@ def suite():
 BODIES = {
     "a similarity without end": ("score = Score(10**400, True)", "too large|Exceeds"),
     "a message nested 950 deep": ("said = nested(950)", "nested|no JSON"),
-    "a message that is no JSON": ("said = {1, 2}", "no JSON"),
     "a score beside an error": ("stop = StopReason.ERROR", "stops with an error has no score"),
     "a question for a list": ("ask(1, episode=[1])\ntime.sleep(9)", "for the episode"),
-    "a question for another's episode": ("ask(1, episode=99)\ntime.sleep(9)", "for the episode"),
     "a question with a list as number": ("ask([1])\ntime.sleep(9)", "with the number"),
-    "questions without messages": ("ask(1, messages=5)\ntime.sleep(9)", "broke the protocol"),
     "a flood of questions": ("for n in range(10**6): ask(n)", "questions|no answer within"),
     "questions without end": ("while True: ask(1); time.sleep(0.1)", "no answer within"),
 }

@@ -397,13 +397,3 @@ def test_a_run_says_both_figures(tmp_path: Path, capsys: pytest.CaptureFixture[s
     found = json.loads((tmp_path / "run2" / "summary.json").read_text())["without_known_bad"]
     assert found["tasks"] == ["bfcl/long_context/test/long_context_11"]
     assert (found["score"]["n"], found["base_score"]["n"]) == (5, 5)
-
-
-def test_known_bad_entries_can_be_dropped(suite: BfclSuite) -> None:
-    fewer: BfclSuite = in_process("bfcl", "all", known_bad="drop")
-    for split in SPLITS:
-        kept = {t.id for t in suite.tasks(split)}
-        left = {t.id for t in fewer.tasks(split)}
-        assert left < kept or split == "dev"
-        assert {name.rpartition("/")[2] for name in kept - left} <= set(known_bad())
-    assert len(fewer.tasks("leaderboard")) == 785

@@ -65,25 +65,6 @@ def test_wifi_off_has_the_known_scores(
 
 
 @needs_checkout
-def test_milestones_are_named_and_placed_in_the_conversation(suite: Any) -> None:
-    task = next(t for t in suite.tasks("base") if t.data["scenario"] == "wifi_off")
-    env = suite.make()
-    env.reset(task)
-    off, unknown = {"on": False}, {"id": "x", "type": "function", "function": {"name": "nothing"}}
-    both = call_message("set_wifi_status", off)
-    both = {**both, "tool_calls": [unknown, *both["tool_calls"]]}  # the first never gets there
-    env.step(both)
-    score = env.step(text_message("Wifi is turned off")).score
-    done, told = score.milestones
-    assert (done.name, done.hit, done.place) == ("SETTING snapshot: wifi=False", True, 4)
-    assert (told.hit, told.place, told.tells) == (True, 5, "Wifi is turned off")
-    refused = next(t for t in suite.tasks("base") if "insufficient" in t.data["scenario"])
-    env.reset(refused)
-    (mine,) = env.step(text_message("I cannot do that")).score.minefields
-    assert not mine.hit and mine.place is None and "search_lat_lon" in mine.name
-
-
-@needs_checkout
 def test_scenarios_are_counted_and_those_without_a_key_left_out(suite: Any) -> None:
     about = suite.about()
     assert (about["scenarios"], about["left_out"]) == (129, 28)

@@ -168,17 +168,6 @@ def test_the_conversation_ends_after_its_messages() -> None:
         env.step(say("more"))
 
 
-def test_a_step_needs_a_running_episode() -> None:
-    env = ToolSandboxEnv()
-    with pytest.raises(EpisodeError, match="reset first"):
-        env.step(say("hello"))
-    env.reset(wifi_task())
-    env.close()
-    env.close()
-    with pytest.raises(EpisodeError, match="reset first"):
-        env.step(say("hello"))
-
-
 def _without(*names: str) -> Task:
     task = wifi_task()
     return Task(task.id, task.env, task.split, 1,

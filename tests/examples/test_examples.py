@@ -59,12 +59,6 @@ def test_an_example_needs_nothing_but_the_package(path: Path) -> None:
             assert name in PUBLIC or first in allowed, name
 
 
-def test_the_desk_keeps_the_contract(here: Path) -> None:
-    printed = python(here, "-m", "trace_bench.check", "env.factory=desk:Suite", "limit=48")
-    assert "desk/own train, sandbox=inline: 48 tasks" in printed and "FAILED" not in printed
-    assert "mean similarity: reference 1.000, idle 0.000" in printed
-
-
 @pytest.mark.slow
 def test_the_desk_is_learned_and_what_was_lacking_is_found(here: Path) -> None:
     """GRPO and TRACE from the command line: the small agent answers when the line is up and does
@@ -81,19 +75,6 @@ def test_the_desk_is_learned_and_what_was_lacking_is_found(here: Path) -> None:
         assert score["success"] > base["success"] + 0.2
     assert list(found["trace"]["capabilities"]) == ["recovers_from_errors"]
     assert found["trace"]["origins"]["env"]["module"] == "desk"
-
-
-@pytest.mark.slow
-def test_a_method_of_ones_own(here: Path) -> None:
-    name = "method.factory=best_of_prompts:BestOfPrompts"
-    env = ["env=custom", "env.factory=desk:Suite", "env.options.size=16", "checkpoints=[]"]
-    options = ["method.options.least=4", 'method.options.prompts=["Be brief.","Be polite."]']
-    arguments = ["trace_bench", "method=custom", name, *env, *options]
-    module(here, *arguments, "budget=24")
-    (summary,) = summaries(here).values()
-    assert summary["rollouts"]["prompt"] == 24
-    code, said = forked_in(here, *arguments, "budget=11")
-    assert code == 2 and said.startswith("error: budget=11 is too small for")
 
 
 def test_a_trainer_of_ones_own(here: Path) -> None:

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from forks import forked_in
 from pages import lay_out
 
 DESK = ["env=custom", "env.factory=desk:Suite", "env.options.size=16", "checkpoints=[]"]
@@ -36,11 +35,6 @@ def bench(folder: Path, *arguments: str, path: Path | None = None) -> subprocess
     )
 
 
-def in_fork(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """The same in a child of this process, which has imported everything."""
-    return subprocess.CompletedProcess(arguments, *forked_in(folder, "trace_bench", *arguments))
-
-
 def summary_of(done: subprocess.CompletedProcess, folder: Path) -> dict:
     """The one run in the folder."""
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -62,34 +56,6 @@ def test_an_environment_from_the_page_keeps_the_contract(here: Path) -> None:
     (here / "bell.py").write_text(broken)
     done = subprocess.run(command, cwd=here, capture_output=True, text=True)
     assert done.returncode == 1 and "AttributeError" in done.stdout and "FAILED" in done.stdout
-
-
-@pytest.mark.slow
-def test_method_trainer_and_tracker_in_files(here: Path) -> None:
-    done = in_fork(
-        here,
-        *("method=custom", "method.factory=warm_up:WarmUp", "method.options.looks=1"),
-        *("trainer=custom", "trainer.factory=my_trainer:RandomSearch", "trainer.options.tries=2"),
-        *("tracker=custom", "tracker.factory=my_tracker:Csv", "tracker.options.file=own.csv"),
-        *DESK,
-        "budget=48",
-    )
-    summary = summary_of(done, here)
-    assert summary["rollouts"]["analysis"] == 16 and summary["rollouts"]["training"] == 32
-    agent = json.loads((summary["folder"] / "agent.json").read_text())
-    (adapter,) = agent["adapters"]
-    assert adapter["name"] in ("warm@0001", "warm@0002")
-    assert (here / adapter["path"] / "adapter_model.safetensors").is_file()
-    logged = (summary["folder"] / "own.csv").read_text().splitlines()
-    assert logged.count("phase,training") == 2 and logged[-1].startswith("success,")
-    assert {group: origin["module"] for group, origin in summary["origins"].items()} == {
-        "env": "desk",
-        "method": "warm_up",
-        "trainer": "my_trainer",
-        "tracker": "my_tracker",
-    }
-    for line in ("method: warm_up:WarmUp, source", "trainer: my_trainer:RandomSearch, source"):
-        assert line in done.stdout
 
 
 def test_a_policy_in_a_file(here: Path) -> None:
@@ -166,12 +132,6 @@ def test_all_kinds_as_entry_points(site: Path, tmp_path: Path) -> None:
     assert set(summary["origins"]) == {"env", "method", "trainer", "tracker", "model"}
     assert {origin["version"] for origin in summary["origins"].values()} == {"4.5.6"}
     assert (summary["folder"] / "metrics.csv").is_file()
-
-
-def test_a_policy_as_an_entry_point(site: Path, tmp_path: Path) -> None:
-    arguments = ["env=desk", "env.options.size=16", "method=base", "policy=patient"]
-    summary = summary_of(bench(tmp_path, *arguments, path=site), tmp_path)
-    assert summary["score"]["success"] == 1.0
 
 
 def test_wrong_names_and_settings_are_met_with_all_there_are(site: Path, tmp_path: Path) -> None:

@@ -96,15 +96,6 @@ def test_what_the_top_pages_rest_on_is_there(name: str) -> None:
     assert f"]({name})" in (ROOT / "README.md").read_text()
 
 
-def test_every_promise_about_security_names_a_test_that_runs() -> None:
-    """Each section but the one on reports; the tests are of files that hold some."""
-    sections = (ROOT / "SECURITY.md").read_text().split("\n## ")[1:]
-    for section in sections[:-1]:
-        tests = re.findall(r"`(tests/[\w/]+\.py)`", section)
-        assert tests, section.splitlines()[0]
-        assert all("\ndef test_" in (ROOT / test).read_text() for test in tests)
-
-
 def test_the_table_of_capabilities_is_the_vocabulary() -> None:
     page = (ROOT / "docs" / "environments.md").read_text()
     table, controls = (

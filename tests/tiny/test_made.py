@@ -252,13 +252,6 @@ def test_names_stay_as_they_are_on_request() -> None:
     assert 2 <= changed <= 10
 
 
-def test_a_capability_is_left_out() -> None:
-    source = Tasks(World(Sums()), MadeSettings(without="adds_twice"))
-    assert source.demonstrated is not None
-    shown = source.demonstrated["tasks"]
-    assert {Sums().task(t).data["needs"][0] for t in shown} == {"adds"}
-
-
 def test_the_command_and_a_run_that_makes_its_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

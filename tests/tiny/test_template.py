@@ -64,15 +64,3 @@ def test_several_calls_and_text_in_one_reply(tokenizer) -> None:
         json.loads(part.split("\n</tool_call>")[0]) for part in text.split("<tool_call>\n")[1:]
     ]
     assert calls == [{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {"y": "z"}}]
-
-
-def test_tools_are_listed_without_a_system_message_too(tokenizer) -> None:
-    messages, tools = conversation(EmbeddedSuite().tasks("dev")[3])
-    bare = [m for m in messages if m["role"] != "system"]
-    text = "".join(piece for piece, _ in render(bare, tools))
-    assert text == tokenizer.apply_chat_template(bare, tools=list(tools), tokenize=False)
-    assert text.startswith("<|im_start|>system\n<tools>\n") and text.count("<tools>") == 1
-    assert "</tools><|im_end|>\n<|im_start|>user\n" in text
-    two = [{"role": "system", "content": "one"}, {"role": "system", "content": "two"}, *bare]
-    text = "".join(piece for piece, _ in render(two, tools))
-    assert text == tokenizer.apply_chat_template(two, tools=list(tools), tokenize=False)
