@@ -11,20 +11,20 @@ DOMAINS = ("airline", "retail")  # telecom's tasks are those of inspect-evals
 
 
 def main() -> None:
-    given = os.environ.get("TAU2_SOURCE")
-    if not given:
+    checkout = os.environ.get("TAU2_SOURCE")
+    if not checkout:
         return
     target = Path(sys.argv[1]) / "site" / FOLDER
     for domain in DOMAINS:
         path = Path("data") / "tau2" / "domains" / domain / "tasks.json"
-        if not (Path(given) / path).is_file():
+        if not (Path(checkout) / path).is_file():
             sys.exit(
-                f"TAU2_SOURCE={given} is no checkout of github.com/sierra-research/tau2-bench: "
+                f"TAU2_SOURCE={checkout} is no checkout of github.com/sierra-research/tau2-bench: "
                 f"it has no {path}"
             )
         (target / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(Path(given) / path, target / path)
-    shutil.copyfile(Path(given) / "LICENSE", target / "LICENSE")
+        shutil.copyfile(Path(checkout) / path, target / path)
+    shutil.copyfile(Path(checkout) / "LICENSE", target / "LICENSE")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ COMMIT = "165848b"
 
 def main() -> None:
     context = Path(sys.argv[1])
-    given = os.environ.get("TOOLSANDBOX_SOURCE")
+    checkout = os.environ.get("TOOLSANDBOX_SOURCE")
     with tempfile.TemporaryDirectory() as place:
-        source = Path(given) if given else fetched(Path(place) / "checkout")
+        source = Path(checkout) if checkout else fetched(Path(place) / "checkout")
         package = source / "tool_sandbox"
         if not (package / "scenarios").is_dir():
-            sys.exit(f"TOOLSANDBOX_SOURCE={given} is no checkout of {REPOSITORY}")
+            sys.exit(f"TOOLSANDBOX_SOURCE={checkout} is no checkout of {REPOSITORY}")
         shutil.copytree(package, context / "site" / "tool_sandbox")
         shutil.copyfile(source / "LICENSE", context / "site" / "tool_sandbox" / "LICENSE")
 

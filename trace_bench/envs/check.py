@@ -69,10 +69,10 @@ def check(suite: Suite, tasks: Sequence[Task]) -> Report:
         faults = [fault for task in tasks if (fault := _fault(run, suite, task, task.id))]
         lines.append(Checked(name, len(tasks), faults))
     if suite.has(Suite.synthetic):
-        made = {f"synthetic({one!r}, 0)": one for one in suite.capabilities()}
-        faults = [fault for n, one in made.items() if (fault := _fault(_generates, suite, one, n))]
+        cases = {f"synthetic({one!r}, 0)": one for one in suite.capabilities()}
+        faults = [fault for n, one in cases.items() if (fault := _fault(_generates, suite, one, n))]
         name = "capabilities() and synthetic() give tasks, the same for a seed"
-        lines.append(Checked(name, len(made), faults))
+        lines.append(Checked(name, len(cases), faults))
     best = _mean(suite, tasks, suite.reference) if suite.has(Suite.reference) else None
     return Report(lines, best, _mean(suite, tasks, idle_actions))
 

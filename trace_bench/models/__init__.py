@@ -141,6 +141,6 @@ def _free(cache: Path, name: str) -> None:
 def _tidy(cache: Path) -> None:
     """Removes the unfinished folders of programs that no longer run."""
     for folder in cache.glob(".*.building"):
-        found = re.fullmatch(r"\..+\.(\d{1,10})\.building", folder.name)
-        if found is not None and not running(int(found[1])):
+        match = re.fullmatch(r"\..+\.(\d{1,10})\.building", folder.name)
+        if match is not None and not running(int(match[1])):
             shutil.rmtree(folder, ignore_errors=True)

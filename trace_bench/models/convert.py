@@ -145,12 +145,12 @@ def _quiet() -> Iterator[None]:
     import transformers.modeling_gguf_pytorch_utils as reader
     from transformers.utils import logging
 
-    shown, bar = logging.is_progress_bar_enabled(), reader.tqdm
+    enabled, bar = logging.is_progress_bar_enabled(), reader.tqdm
     logging.disable_progress_bar()
     reader.tqdm = lambda items, **_: items
     try:
         yield
     finally:
         reader.tqdm = bar
-        if shown:
+        if enabled:
             logging.enable_progress_bar()

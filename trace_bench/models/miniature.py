@@ -41,24 +41,24 @@ def make(model: str, folder: Path, context: int, seed: int = 0) -> Miniature:
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
-    shape, own = shape_of(model), Path(model)
+    shape, source = shape_of(model), Path(model)
     if shape is None:
-        known = ", ".join(SHAPES)
+        families = ", ".join(SHAPES)
         raise UserError(
             f"the sizes of {model} are not known: it is no folder with a {CONFIG}, and of no known "
-            f"family ({known}). Set `model.path` to its folder (the weights are not "
+            f"family ({families}). Set `model.path` to its folder (the weights are not "
             "needed there), or change `model`."
         )
-    at_hand = (own / CONFIG).is_file()
-    given = read_object(own / CONFIG) if at_hand else {"model_type": _kind(model, shape)}
-    tokens = at_hand and any(own.glob("tokenizer*"))
-    source = own if tokens else MODEL_FOLDER
+    at_hand = (source / CONFIG).is_file()
+    facts = read_object(source / CONFIG) if at_hand else {"model_type": _kind(model, shape)}
+    tokens = at_hand and any(source.glob("tokenizer*"))
+    source = source if tokens else MODEL_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for name in WITH_TOKENIZER:
         for file in source.glob(name):
             shutil.copy(file, folder)
     ids = read_object(source / CONFIG)
-    sizes = {**given, **_small(shape, given), "vocab_size": ids["vocab_size"]}
+    sizes = {**facts, **_small(shape, facts), "vocab_size": ids["vocab_size"]}
     config = AutoConfig.for_model(**sizes)
     config.max_position_embeddings = max(context, 1024)
     config.architectures = None
@@ -76,7 +76,7 @@ def _kind(model: str, shape: Sizes) -> str:
     return f"{kind}_moe" if shape.experts else kind
 
 
-def _small(shape: Sizes, given: dict[str, Any]) -> dict[str, Any]:
+def _small(shape: Sizes, config: dict[str, Any]) -> dict[str, Any]:
     """The sizes, in the same relations where they matter: shared keys and values, tied ends."""
     sizes = {
         "hidden_size": HIDDEN,
@@ -93,8 +93,8 @@ def _small(shape: Sizes, given: dict[str, Any]) -> dict[str, Any]:
     if shape.experts:
         few = {"num_experts": EXPERTS, "num_experts_per_tok": ACTIVE}
         sizes |= {**few, "moe_intermediate_size": INNER // 2}
-    if "layer_types" in given:
-        sizes["layer_types"] = given["layer_types"][:LAYERS]
+    if "layer_types" in config:
+        sizes["layer_types"] = config["layer_types"][:LAYERS]
     return sizes
 
 
