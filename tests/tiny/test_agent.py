@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trace_bench.core.checked import build
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.tiny import MODEL_FOLDER, MadeSettings, World
 from trace_bench.tiny.__main__ import main
@@ -76,7 +77,7 @@ def test_the_shipped_card_is_that_of_its_figures() -> None:
         json.loads((MODEL_FOLDER / name).read_text()) for name in ("training.json", "measured.json")
     )
     text = (MODEL_FOLDER / "README.md").read_text()
-    phone = Phone(World(EmbeddedSuite()), MadeSettings(**SHIPPED))
+    phone = Phone(World(EmbeddedSuite()), build(MadeSettings, SHIPPED))
     assert phone.card(training, figures) == text
     assert "size=1.0" in text and "11,531,939 tokens in 1,823 steps, until all passes" in text
 
