@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from trace_bench.core.decode import convert, step_of
+from trace_bench.core.decode import Limits, Unreadable, convert, fault_of, fits, step_of
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.limits import Limits, Unreadable, fault_of, fits
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.sandbox.choose import Processes, make_pool
 from trace_bench.sandbox.engine import Sandbox
@@ -49,10 +48,10 @@ STEPS: dict[str, tuple[Any, str]] = {
     "a number without end": (Step(said(more=HUGE)), "too large for a float"),
     "a number that is none": (Step(said(more=float("nan"))), "not finite"),
     "an object of Python": (Step(said(more=object())), "object is no JSON"),
-    "a name that is a number": (Step(said(name=5)), r"`messages\[0\].name` is 5; allowed: str"),
+    "a name that is a number": (Step(said(name=5)), r"`messages\[0\].name` is 5; allowed: a text"),
     "a call that is a text": (
         Step(said(tool_calls=["f"])),
-        r"tool_calls\[0\]` is .f.; allowed: object",
+        r"tool_calls\[0\]` is .f.; allowed: an object",
     ),
     "a score beside an error": (
         Step(done=True, score=Score(1.0, True), stop=StopReason.ERROR),

@@ -14,8 +14,8 @@ from toy import ToySuite
 
 from trace_bench.__main__ import main
 from trace_bench.core.beginning import read_agent
+from trace_bench.core.decode import Limits, fault_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.store import write_json
 from trace_bench.core.text import without_password
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls

@@ -21,9 +21,8 @@ from toy import ToySuite
 import trace_bench
 from trace_bench import show, sweep
 from trace_bench.core.beginning import read_agent
-from trace_bench.core.decode import decode
+from trace_bench.core.decode import Limits, Unreadable, decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable
 from trace_bench.core.store import Lines, read_lines, write_json
 from trace_bench.core.types import Entry, Purpose, Score, StopReason, Stored, Trajectory, Turn
 from trace_bench.envs.recorded.data import META
@@ -267,7 +266,7 @@ def test_a_line_has_a_longest_length(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"model": 5}, "`model` is 5; allowed: str"),
+        ({"model": 5}, "`model` is 5; allowed: a text"),
         ({"model": "m", "adapter": []}, "`adapter` is no key here; allowed: model, version"),
         ({"model": "m", "adapters": [{"name": "a"}]}, "`adapters[0].path` is missing"),
     ],

@@ -10,9 +10,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_bench.core.decode import convert
+from trace_bench.core.decode import Limits, Unreadable, convert, fault_of, read
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable, fault_of, read
 from trace_bench.core.store import Lines, canonical, read_lines
 from trace_bench.core.types import Score
 from trace_bench.llm.structured import Unusable, read_block, read_json

@@ -61,18 +61,18 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "an id with a colon": ("id", "0:C", "turn 0: an item has the id '0:C'"),
     "dependence": ("dependence", ["C9"], r"item C0: dependence on 'C9'.*allowed: C0, C1"),
     "a circle": ("dependence", ["C1"], r"item C0: its dependences form a circle"),
-    "question": ("question", 3, r"question` is 3; allowed: str"),
+    "question": ("question", 3, r"question` is 3; allowed: a text"),
     "required": (
         "required_for_next_turn",
         "yes",
-        "required_for_next_turn` is 'yes'; allowed: bool",
+        "required_for_next_turn` is 'yes'; allowed: true or false",
     ),
     "evidence": (
         "evidence",
         [{"turn": 0, "step": -1}],
-        r"evidence\[0\]\.step` is -1; allowed: int >= 0",
+        r"evidence\[0\]\.step` is -1; allowed: a whole number from 0",
     ),
-    "failures": ("failure_examples", "none", "failure_examples` is 'none'; allowed: array"),
+    "failures": ("failure_examples", "none", "failure_examples` is 'none'; allowed: a list"),
 }
 
 
@@ -87,10 +87,10 @@ def test_errors_name_record_turn_and_item(name: str) -> None:
 
 def test_the_outer_lists_are_checked() -> None:
     for data, message in (
-        ({}, "record r7: `it` is {}; allowed: array"),
+        ({}, "record r7: `it` is {}; allowed: a list"),
         ([], "record r7 has no checklist"),
         ([[]], "variant 0 has no turn"),
-        ([[[]]], "variant 0, turn 0 has no item"),
+        ([[[]]], "variant 0, turn 0: there is no item"),
         ([RECORD[0], RECORD[1][:1]], "its variants have 2 and 1 turns"),
     ):
         with pytest.raises(UserError, match=message):

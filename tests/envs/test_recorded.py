@@ -263,13 +263,16 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     odd = {"function": {"name": "a", "parameters": {"required": 3}}}
     for broken, message in (
         ("{", r"train\.jsonl, line 1: it is no JSON"),
-        (json.dumps({**good, "messages": 3}), "line 1: `messages` is 3; allowed: array"),
+        (json.dumps({**good, "messages": 3}), "line 1: `messages` is 3; allowed: a list"),
         (json.dumps({**good, "messages": good["messages"][:1]}), "each answered by the agent"),
         (json.dumps({**good, "uuid": None}), "no `uuid`"),
         (json.dumps({**good, "tools": [{}]}), r"`tools\[0\]\.function` is missing"),
-        (json.dumps({**good, "checklists": [[[]]]}), "line 1: w, variant 0, turn 0 has no item"),
+        (
+            json.dumps({**good, "checklists": [[[]]]}),
+            "variant 0, turn 0: there is no item",
+        ),
         (json.dumps(good) + "\n" + json.dumps(good), "line 2: line 1 has the id 'w' already"),
-        (json.dumps({**good, "tools": [odd]}), r"parameters\.required` is 3; allowed: array"),
+        (json.dumps({**good, "tools": [odd]}), r"parameters\.required` is 3; allowed: a list"),
     ):
         where = tmp_path / "broken"
         where.mkdir(exist_ok=True)

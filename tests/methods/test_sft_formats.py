@@ -114,7 +114,7 @@ def test_openais_format() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ({"messages": 3}, r"a\.jsonl, line 1: `messages` is 3; allowed: array"),
+        ({"messages": 3}, r"a\.jsonl, line 1: `messages` is 3; allowed: a list"),
         ({"messages": [{"role": "bot"}]}, r"`messages\[0\]\.role` is 'bot'; allowed: system"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          r"`messages\[0\]\.content\[0\]\.text` is missing"),
@@ -126,7 +126,7 @@ def test_openais_format() -> None:
         ({"content": [{"class_": "api_action"}]}, "line 1, item 0: an api_action without"),
         ({"content": [{"class_": "message_action"}]}, "an observation and then an action"),
         ({"content": [{"class_": "api_action", "function": "f", "kwargs": [1]}]},
-         r"`content\[0\]\.kwargs` is \[1\]; allowed: object"),
+         r"`content\[0\]\.kwargs` is \[1\]; allowed: an object"),
         ({"text": "x"}, "line 1 has neither `messages`"),
         ([], "line 1: `it` is"),
     ],

@@ -8,8 +8,7 @@ from playing import FunctionPolicy, play
 from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench.core.chat import call_message, text_message
-from trace_bench.core.decode import convert, step_of
-from trace_bench.core.limits import Unreadable
+from trace_bench.core.decode import Unreadable, convert, step_of
 from trace_bench.core.protocols import TurnReply
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import (
@@ -162,11 +161,11 @@ def scored(**given: Any) -> dict[str, Any]:
     ("given", "text"),
     [
         ({"tools": ({"type": "function"},)}, "`tools[0].function` is missing"),
-        ({"done": "yes"}, "`done` is 'yes'; allowed: bool"),
+        ({"done": "yes"}, "`done` is 'yes'; allowed: true or false"),
         ({"done": True, "stop": "finished"}, "`stop` is 'finished'; allowed: done, turn_limit"),
-        (scored(milestones=({"hit": 1},)), "`milestones[0].hit` is 1; allowed: bool"),
-        (scored(minefields=("fire",)), "`minefields[0]` is 'fire'; allowed: object"),
-        (scored(milestones=None), "`milestones` is None; allowed: array"),
+        (scored(milestones=({"hit": 1},)), "`milestones[0].hit` is 1; allowed: true or false"),
+        (scored(minefields=("fire",)), "`minefields[0]` is 'fire'; allowed: an object"),
+        (scored(milestones=None), "`milestones` is None; allowed: a list"),
     ],
 )
 def test_steps_of_the_wrong_type_are_named(given: dict[str, Any], text: str) -> None:

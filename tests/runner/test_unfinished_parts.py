@@ -139,7 +139,7 @@ ODD: dict[str, tuple[Any, str]] = {
     "a text": (Step(done=True, score=Score("1", True), stop=DONE), "is '1'; allowed: a number"),  # type: ignore[arg-type]
     "a number as success": (
         Step(done=True, score=Score(1.0, 1), stop=DONE),  # type: ignore[arg-type]
-        "`success` is 1; allowed: bool",
+        "`success` is 1; allowed: true or false",
     ),
     "odd details": (Step(done=True, score=Score(1.0, True, {"x": object()}), stop=DONE), "JSON"),
     "an odd milestone": (
@@ -149,10 +149,10 @@ ODD: dict[str, tuple[Any, str]] = {
     "a message without a role": (Step(({"content": "x"},)), "`messages[0].role` is missing"),
     "a message without a text": (
         Step(({"role": "user", "content": 3},)),
-        "`messages[0].content` is 3; allowed: str",
+        "`messages[0].content` is 3; allowed: a text",
     ),
-    "a message that is none": (Step(("hello",)), "`messages[0]` is 'hello'; allowed: object"),  # type: ignore[arg-type]
-    "messages that are none": (Step("hello"), "`messages` is 'hello'; allowed: array"),  # type: ignore[arg-type]
+    "a message that is none": (Step(("hello",)), "`messages[0]` is 'hello'; allowed: an object"),  # type: ignore[arg-type]
+    "messages that are none": (Step("hello"), "`messages` is 'hello'; allowed: a list"),  # type: ignore[arg-type]
 }
 
 

@@ -116,7 +116,7 @@ ENDS = {
         "asked for 'oracle'",
     ),
     "a score that is a text": ("score = Score('1.0', True)", "is '1.0'; allowed: a number"),
-    "a success that is a text": ("score = Score(1.0, 'yes')", "is 'yes'; allowed: bool"),
+    "a success that is a text": ("score = Score(1.0, 'yes')", "is 'yes'; allowed: true or false"),
     "a score beyond the top": ("score = Score(7.0, True)", "from 0 to 1"),
     "a score that is no number": ("score = Score(float('nan'), True)", "not JSON|NaN"),
 }  # fmt: skip

@@ -242,7 +242,7 @@ def test_a_client_that_goes_frees_its_place(stream: bool, endless: Served) -> No
         ({"n": 2}, 400, "`n` is no key here"),
         ({"top_p": 0.9}, 400, "`top_p` is 0.9"),
         ({"tool_choice": "required"}, 400, "`tool_choice` is 'required'; allowed: auto, none"),
-        ({"stream": "yes"}, 400, "`stream` is 'yes'; allowed: bool"),
+        ({"stream": "yes"}, 400, "`stream` is 'yes'; allowed: true or false"),
         ({"tools": [{"name": "f"}]}, 400, "`tools[0].function` is missing"),
         ({"stop": [""]}, 400, "`stop[0]`"),
         ({"seed": 2**64}, 400, "`seed`"),

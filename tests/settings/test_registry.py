@@ -25,7 +25,9 @@ from trace_bench.settings.registry import Part, find, names
 from trace_bench.settings.schema import EnvSettings, PartSettings
 
 SUITE = """
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
+from msgspec import Meta
 from trace_bench import RunContext, Suite
 
 class Toy(Suite):
@@ -44,7 +46,7 @@ ready = Toy(7)
 
 @dataclass(frozen=True)
 class Settings:
-    size: int = field(default=3, metadata={"low": 1, "high": 9})
+    size: Annotated[int, Meta(ge=1, le=9)] = 3
 
 def typed(settings: Settings, run: RunContext):
     made = Toy(settings.size)
@@ -107,7 +109,7 @@ def test_the_facts_of_the_run_reach_a_factory_that_asks_for_them(here: Path) -> 
         ("desk_that_is_not_there:suite", {}, "the module desk_that_is_not_there cannot be import"),
         ("trace_bench.envs.gone.suite:Suite", {}, "the module trace_bench.envs.gone.suite cannot"),
         ("math:pi.digits", {}, "math has no attribute pi.digits; it has: as_integer_ratio, "),
-        ("{}:nothing", {}, "has no attribute nothing; it has: RunContext, Settings, Suite, Toy"),
+        ("{}:nothing", {}, "has no attribute nothing; it has: Annotated, Meta, RunContext"),
         ("{}", {}, "allowed: module:attribute"),
         ("{}:toy", {"length": 4}, "unknown key 'env.length'; allowed: size"),
         ("{}:toy", {"size": "much"}, "env.size='much' is not allowed; allowed: a whole number"),

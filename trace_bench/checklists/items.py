@@ -13,9 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, TypedDict
 
 from trace_bench.core import types
-from trace_bench.core.decode import convert
+from trace_bench.core.decode import Limits, Unreadable, convert, fault_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.types import Count, Meta, Share
 
 THINKING, REPLY = "assistant.content.thinking", "assistant.content.user_visible_reply"

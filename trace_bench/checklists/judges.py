@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trace_bench.checklists.items import CALLS, RESULTS, Checklist, Item
 from trace_bench.checklists.talk import AgentStep, UserTurn, is_error, plain
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import canonical, stable_seed
-from trace_bench.core.types import Check, Message
+from trace_bench.core.types import Check, Message, Share
 
 KINDS = ("call", "tell", "tell_all", "ask", "answer", "silent")
 _WORD = re.compile(r"[a-z0-9]+")
@@ -144,9 +143,9 @@ class ProgramJudge:
 class Errors:
     """Set error rates of a judge, for experiments."""
 
-    misses: float = field(default=0.0, metadata=number(0, 1))
+    misses: Share = 0.0
     """Set error rate of the judge, for each verdict: satisfied items denied."""
-    alarms: float = field(default=0.0, metadata=number(0, 1))
+    alarms: Share = 0.0
     """Set error rate of the judge, for each verdict: unsatisfied items affirmed."""
     correlated: bool = False
     """One draw decides for all verdicts of an episode (of those that begin alike)."""

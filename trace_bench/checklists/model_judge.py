@@ -18,8 +18,8 @@ from trace_bench.checklists.items import CALLS, REPLY, RESULTS, THINKING, Item
 from trace_bench.checklists.judges import Scene
 from trace_bench.checklists.talk import text_of, thinking, visible
 from trace_bench.core.chat import ask_until, opening_of
-from trace_bench.core.limits import Limits, Unreadable
-from trace_bench.core.limits import read as read_text
+from trace_bench.core.decode import Limits, Unreadable
+from trace_bench.core.decode import read as read_text
 from trace_bench.core.protocols import Ask
 
 PROMPT_VERSION = "1"  # of the texts below; recorded in every run

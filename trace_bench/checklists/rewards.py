@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
-from trace_bench.core.checked import number
-from trace_bench.core.types import Check, Trajectory
+from trace_bench.core.types import Check, Meta, Trajectory
 
 Level = Literal["trajectory", "turn", "step"]
 Key = tuple[int, str]  # an item: turn and id
@@ -42,7 +41,7 @@ class Cm2Settings:
     """The items' own weights; False: all items of a turn count the same."""
     dependencies: bool = True
     """An item counts only if the items that it depends on were satisfied before it."""
-    holders: int = field(default=5, metadata=number(2))
+    holders: Annotated[int, Meta(ge=2)] = 5
     """The fewest rollouts for the baseline of a turn or an item; with fewer there is no advantage.
     The paper drops those with four or fewer."""
 

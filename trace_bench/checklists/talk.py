@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.chat import read_call
-from trace_bench.core.limits import Limits, fault_of
+from trace_bench.core.decode import Limits, fault_of
 from trace_bench.core.text import between
 from trace_bench.core.types import Message
 

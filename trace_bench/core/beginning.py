@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.decode import convert
+from trace_bench.core.decode import Limits, Unreadable, convert, fault_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, REPAIRS, SUMMARY
 from trace_bench.core.store import (
     disk_errors,

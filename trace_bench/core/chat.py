@@ -21,8 +21,8 @@ from types import MethodType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from trace_bench.core.checked import parameters
+from trace_bench.core.decode import fits
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.limits import fits
 from trace_bench.core.protocols import Ask
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Tool, boundary_of

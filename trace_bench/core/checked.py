@@ -1,27 +1,33 @@
-"""Typed values from plain data, every field checked once: the validator of all settings. It reads
-annotations, and a field's metadata for the range of a number (`number`). A wrong value raises a
-UserError that names the key, the value and what is allowed."""
+"""The settings that a class or a function declares by its annotations (`Annotated[int, Meta(ge=1)]`
+is a number with a range), and their values from plain data, each checked once (`core.decode`). A
+wrong one raises a UserError that names the key, the value and what is allowed."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
-import math
 import sys
 import types as pytypes
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
+from trace_bench.core.decode import (
+    Unreadable,
+    Unsuitable,
+    alternatives,
+    convert,
+    fits,
+    shown,
+)
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.types import to_json
 
 T = TypeVar("T")
 _MISSING = inspect.Parameter.empty
 _UNRESOLVED = object()  # an annotation that names no type here
-_SCALARS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 PLACE = {"identity": False}
 """Field metadata of a setting that affects no result, so that it is not in a run's identity."""
@@ -36,14 +42,9 @@ def at_servers(value: Any) -> dict[str, Any]:
     return {"at_servers": value}
 
 
-def number(low: float, high: float = float("inf")) -> dict[str, Any]:
-    """Field metadata: the allowed range, both ends included."""
-    return {"low": low, "high": high}
-
-
 @dataclass(frozen=True)
 class Parameter:
-    """One setting of a class or function: its annotation, default and allowed range."""
+    """One setting of a class or function: its annotation, default and a field's metadata."""
 
     hint: Any
     default: Any = _MISSING
@@ -56,14 +57,9 @@ class Parameter:
 
 class Chosen:
     """What a name chooses from an open set: the settings dataclass of each choice inherits a class
-    that inherits this, by which a field is annotated. `source`: where a choice comes from; `given`:
-    what it needs besides what all have."""
+    that inherits this, by which a field is annotated. `source`: where a choice comes from."""
 
     source: ClassVar[str] = ""
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        return ()
 
     @classmethod
     def offered(cls) -> Mapping[str, type]:
@@ -90,24 +86,20 @@ def build(cls: type[T], data: Any, path: str = "") -> T:
 
 
 def arguments(
-    known: Mapping[str, Parameter], given: Mapping[str, Any], path: str, open_ended: bool = False
+    declared: Mapping[str, Parameter], data: Mapping[str, Any], path: str, open_ended: bool = False
 ) -> dict[str, Any]:
-    """`given` as checked keyword arguments; settings left at their default are omitted. Raises
+    """The data as checked keyword arguments; settings left at their default are omitted. Raises
     UserError for unknown keys, unless the callable takes any (`open_ended`)."""
-    others = {key: value for key, value in given.items() if key not in known}
+    others = {key: value for key, value in data.items() if key not in declared}
     if others and not open_ended:
         where = _join(path, str(next(iter(others))))
-        raise unknown("key", where, known, where)
+        raise unknown("key", where, declared, where)
     out: dict[str, Any] = {}
-    for name, parameter in known.items():
-        where = _join(path, name)
-        if name in given:
-            value = given[name]
-            if isinstance(value, str | Mapping) and (offered := choices(parameter.hint)):
-                value = _chosen(offered, value, parameter.default, where)
-            out[name] = _convert(parameter.hint, value, where, parameter.metadata)
+    for name, parameter in declared.items():
+        if name in data:
+            out[name] = _value(parameter, data[name], _join(path, name))
         elif parameter.required:
-            raise UserError(f"the setting `{where}` is missing.")
+            raise UserError(f"the setting `{_join(path, name)}` is missing.")
     return out | others
 
 
@@ -125,9 +117,8 @@ def choices(hint: Any) -> Mapping[str, type]:
     each declare `name: Literal[...]`, the class by each of its names; else nothing."""
     if isinstance(hint, type) and issubclass(hint, Chosen):
         return hint.offered()
-    united = get_origin(hint) in (Union, pytypes.UnionType)
     out: dict[str, type] = {}
-    for cls in get_args(hint) if united else (hint,):
+    for cls in alternatives(hint):
         if cls is type(None):
             continue
         named = parameters(cls).get("name") if _is_dataclass(cls) else None
@@ -217,46 +208,47 @@ def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _convert(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
-    origin = get_origin(hint) or hint
-    if origin in (Union, pytypes.UnionType):
-        return _one_of(get_args(hint), value, path, metadata)
-    if origin is Literal:
-        if not any(value == a and type(value) is type(a) for a in get_args(hint)):
-            raise unknown("value", value, get_args(hint), path)
+def _value(parameter: Parameter, value: Any, path: str) -> Any:
+    hint = parameter.hint
+    groups = [one for one in alternatives(hint) if _is_dataclass(one)]
+    if groups and isinstance(value, hint):
         return value
-    if origin in (tuple, list):
-        return _sequence(hint, value, path, metadata)
-    if _is_dataclass(hint):
-        return value if isinstance(value, hint) else build(hint, value, path)
-    if origin in (dict, Mapping):
-        if not isinstance(value, Mapping):
-            raise _wrong(path, value, "a group of settings")
-        return dict(value)
-    if hint is Path:
-        if not isinstance(value, str | Path) or not str(value):
-            raise _wrong(path, value, "a path")
+    if offered := choices(hint):
+        return _chosen(offered, value, parameter.default, path)
+    if groups:
+        return build(groups[0], value, path)
+    value = _as_declared(hint, value)
+    if isinstance(value, int | float) and not fits(value):
+        raise _wrong(path, value, "a finite number")
+    try:
+        return convert(value, hint)
+    except TypeError:  # of an annotation that says nothing about plain data
+        return value
+    except ModuleNotFoundError:  # msgspec, in a worker: its host has checked the settings
+        return value
+    except Unsuitable as error:
+        if error.names and not error.place:
+            raise unknown("value", value, error.names, path) from error
+        raise _wrong(f"{path}{error.place}", error.value, error.allowed) from error
+    except Unreadable as error:
+        raise UserError(f"{path}: {error}. Change `{path}`.") from error
+
+
+def _as_declared(hint: Any, value: Any) -> Any:
+    """The value as a path or as a tuple where the annotation names that alone."""
+    kinds = {get_origin(one) or one for one in alternatives(hint)} - {type(None)}
+    if kinds == {Path} and isinstance(value, str):
         return Path(value)
-    return _scalar(hint, value, path, metadata) if hint in _SCALARS else value
-
-
-def _one_of(hints: tuple[Any, ...], value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
-    """The value as the first type that accepts it; None only if the annotation allows it."""
-    if value is None and type(None) in hints:
-        return None
-    inner = [h for h in hints if h is not type(None)]
-    for hint in inner[:-1]:
-        try:
-            return _convert(hint, value, path, metadata)
-        except UserError:
-            continue
-    return _convert(inner[-1], value, path, metadata)
+    if kinds == {tuple} and isinstance(value, str | list):
+        return (value,) if isinstance(value, str) else tuple(value)
+    return value
 
 
 def _chosen(classes: Mapping[str, type], setting: Any, default: Any, path: str) -> Any:
     """The dataclass that `setting` names: "gate", or {"name": "gate", ...} with settings of its
     own. What is left out, even the name, is as in the field's default."""
-    setting = {"name": setting} if isinstance(setting, str) else setting
+    if not isinstance(setting, Mapping):
+        setting = {"name": setting}
     held = vars(default) if dataclasses.is_dataclass(default) else {}
     name = setting.get("name", held.get("name", ""))
     if not isinstance(name, str) or name not in classes:
@@ -274,33 +266,5 @@ def _chosen(classes: Mapping[str, type], setting: Any, default: Any, path: str) 
     return build(cls, {**same, **setting, "name": name}, path)
 
 
-def _sequence(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
-    kind = get_origin(hint) or hint
-    inner = (get_args(hint) or (Any,))[0]
-    if isinstance(value, str) and inner is str:
-        value = [value]
-    if not isinstance(value, list | tuple):
-        raise _wrong(path, value, "a list, such as [320,640]")
-    return kind(_convert(inner, v, path, metadata) for v in value)
-
-
-def _scalar(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
-    low, high = metadata.get("low"), metadata.get("high", float("inf"))
-    allowed = _SCALARS[hint]
-    if low is not None:
-        allowed += f" from {low}" + ("" if high == float("inf") else f" to {high}")
-    accepted = (int, float) if hint is float else (hint,)
-    right = isinstance(value, accepted) and (hint is bool or not isinstance(value, bool))
-    if not right or (low is not None and not low <= value <= high):
-        raise _wrong(path, value, allowed)
-    try:
-        converted = hint(value)
-    except OverflowError:  # an integer too large for a float
-        raise _wrong(path, value, allowed) from None
-    if hint is float and not math.isfinite(converted):
-        raise _wrong(path, value, f"{allowed} that is finite")
-    return converted
-
-
 def _wrong(path: str, value: object, allowed: str) -> UserError:
-    return UserError(f"{path}={value!r} is not allowed; allowed: {allowed}. Change `{path}`.")
+    return UserError(f"{path}={shown(value)} is not allowed; allowed: {allowed}. Change `{path}`.")

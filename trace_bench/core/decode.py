@@ -1,16 +1,23 @@
-"""The boundary of values: a text or plain data from outside becomes a declared value, or an
-Unreadable that names the key, what was given and what is allowed. What a value may hold, the
-annotations of its dataclass say. msgspec reads them; it is imported when something is read, since
-a worker in a container has none."""
+"""The boundary of values: a text or plain data from outside (a worker, a server, a model, a file, a
+stranger's environment) becomes a declared value, or an Unreadable that names the key, what was
+given and what is allowed. What a value may hold, the annotations of its dataclass say. What passes
+is small, shallow and has numbers that a float can hold, so that nothing behind the boundary can run
+out of memory, of recursion or of range.
+
+msgspec reads the annotations. It is imported when something is read, since a worker in a container
+has none."""
 
 from __future__ import annotations
 
 import functools
+import json
+import math
 import re
 import types as pytypes
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -23,7 +30,6 @@ from typing import (
     get_type_hints,
 )
 
-from trace_bench.core.limits import Limits, Unreadable, fault_of, measure, read
 from trace_bench.core.types import (
     Message,
     Score,
@@ -35,11 +41,140 @@ from trace_bench.core.types import (
 )
 
 T = TypeVar("T")
+
+
+class Unreadable(ValueError):
+    """A text that is no JSON, or exceeds a limit. The error's text says why."""
+
+
+class Unsuitable(Unreadable):
+    """A value that is not `allowed` in its `place` ("[0].weight"; "" is all that was given).
+    `names`: all that are allowed, where it must be one of several."""
+
+    def __init__(self, place: str, value: Any, allowed: str, names: tuple[str, ...] = ()) -> None:
+        super().__init__(f"`{place or 'it'}` is {shown(value)}; allowed: {allowed}")
+        self.place, self.value, self.allowed, self.names = place, value, allowed, names
+
+
+class TooMuch(Unreadable):
+    """It exceeds a limit: of size, of depth, of elements, or of what a number can be."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a value may have. `size`: bytes of its JSON text, or characters of all texts in
+    it; `depth`: lists and objects inside each other; `items`: elements of all of them together."""
+
+    size: int
+    depth: int = 64
+    items: int = 1_000_000
+
+
 FILE = Limits(2**30, depth=100, items=50_000_000)
 """Of a line or a file in a run folder: more than an episode of a million tokens."""
 MESSAGES = Limits(2**20)
 """Of a step's messages, and of its tools: more than a context, read by a tokenizer in seconds."""
 SCORE = Limits(16 * 2**20)
+
+
+def read(text: str | bytes, limits: Limits) -> Any:
+    """The value of a JSON text (UTF-8). Unreadable, also for NaN and what no float can hold."""
+    measure(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), limits)
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
+        return json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_constant)
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"byte {error.start} is not UTF-8") from error
+    except Unreadable:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(str(error)) from error
+
+
+def fault_of(value: Any, limits: Limits) -> str | None:
+    """The first thing in a value that is no JSON (tuples are) or exceeds a limit, in words."""
+    size = items = 0
+    left: list[tuple[Any, int]] = [(value, 0)]
+    while left:
+        value, depth = left.pop()
+        if isinstance(value, str):
+            size += str.__len__(value)  # a class of a stranger's may say another
+        elif value is None or isinstance(value, int | float):
+            if value is not None and not fits(value):
+                return "a number in it is not finite, or too large for a float"
+        elif isinstance(value, dict | list | tuple | Mapping):
+            if depth == limits.depth:
+                return f"it is nested more than {limits.depth} deep"
+            keyed = value if type(value) is not list and isinstance(value, Mapping) else None
+            for part in value:  # counted, as its class may say another length
+                items += 1
+                if items > limits.items:
+                    return f"it has more than {limits.items} elements"
+                if keyed is None:
+                    left.append((part, depth + 1))
+                elif isinstance(part, str):
+                    size += str.__len__(part)
+                    left.append((keyed[part], depth + 1))
+                else:
+                    return f"a key is no text but {type(part).__name__}"
+        else:
+            return f"{type(value).__name__} is no JSON"
+        if size > limits.size:
+            return f"its texts have more than {limits.size} characters"
+    return None
+
+
+def fits(number: float) -> bool:
+    """Whether a whole or a real number is finite and not too large for a float."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number without end
+        return False
+
+
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_MARKS = bytes.maketrans(b"{}", b"[]")
+_OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+def measure(text: bytes, limits: Limits) -> None:
+    """Raises TooMuch for a JSON text with too much in it, before anything is built from it. Few
+    passes over the bytes, none of them in Python: it costs a fraction of what reading costs."""
+    if len(text) > limits.size:
+        raise TooMuch(f"it is longer than {limits.size} bytes")
+    text = _ESCAPED.sub(b"", text)  # without escaped quotes, each quote begins or ends a text
+    if len(text) > limits.items:
+        bare = b"".join(text.split(b'"')[::2])
+        if bare.count(b",") + bare.count(b"[") + bare.count(b"{") > limits.items:
+            raise TooMuch(f"it has more than {limits.items} elements")
+    marks = text.translate(_MARKS, _OTHERS).replace(b'""', b"")
+    left, size = b"".join(marks.split(b'"')[::2]), -1
+    for _ in range(limits.depth):
+        if size == len(left):
+            break
+        size = len(left)
+        left = left.replace(b"[]", b"")  # the innermost ones
+    if left.count(b"[") > limits.depth or (size != len(left) and left):
+        raise TooMuch(f"it is nested more than {limits.depth} deep")
+
+
+def _integer(digits: str) -> int:
+    number = int(digits) if len(digits) < 400 else None
+    if number is None or not fits(number):
+        raise TooMuch(f"the number {digits[:20]}... of {len(digits)} digits is too large")
+    return number
+
+
+def _real(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise TooMuch(f"the number {digits[:20]} is too large")
+    return number
+
+
+def _constant(name: str) -> Any:
+    raise TooMuch(f"{name} is not JSON")
 
 
 def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
@@ -177,61 +312,65 @@ def _decoder(kind: Hashable) -> Any:
 
 
 _PLACE = re.compile(r"(.*?)(?: - at `\$(.*?)`)?", re.DOTALL)
-_WANTED = re.compile(r"Expected (.*?)(?:, got .*)?", re.DOTALL)
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_WORDS |= {type(None): "null", tuple: "a list", list: "a list", dict: "an object"}
+_WORDS |= {Mapping: "an object", Path: "a path"}
 
 
 def _refuse(error: Exception, kind: Any, data: Any, name: str = "") -> NoReturn:
     """Raises Unreadable with what msgspec says, the value given and what is allowed there."""
-    parts = _PLACE.fullmatch(str(error))
-    said, place = (parts[1], parts[2] or "") if parts else (str(error), "")
-    key = f"{name}{place}".lstrip(".") or "it"
-    for part in re.findall(r"\.(\w+)|\[(\d+)\]", place):
+    said, place = _PLACE.fullmatch(str(error)).groups("")  # type: ignore[union-attr]
+    key = f"{name}{place}".lstrip(".")
+    if missing := re.fullmatch("Object missing required field `(.*)`", said):
+        raise Unreadable(f"`{f'{key}.{missing[1]}'.lstrip('.')}` is missing") from error
+    for part in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place):  # [...]: of a mapping
         try:
             data, kind = data[part[0] or int(part[1])], _inner(kind, part[0])
-        except (LookupError, TypeError):
-            raise Unreadable(f"`{key}`: {said}") from error
-    if said.startswith("Invalid enum value"):
-        allowed = ", ".join(_names(kind))
-    elif wanted := _WANTED.fullmatch(said):
-        allowed = _range(kind) or wanted[1].replace("`", "")
-    elif missing := re.fullmatch("Object missing required field `(.*)`", said):
-        raise Unreadable(f"`{key}.{missing[1]}` is missing".replace("`it.", "`")) from error
-    else:
-        raise Unreadable(f"`{key}`: {said}") from error
-    raise Unreadable(f"`{key}` is {shown(data)}; allowed: {allowed}") from error
+        except (LookupError, TypeError, ValueError):
+            raise Unreadable(f"`{key or 'it'}`: {said}") from error
+    if kind is Any or "length" in said:  # the words of the type would not say it
+        allowed = said.removeprefix("Expected ").replace("`", "")
+        raise Unsuitable(key, data, allowed) from error
+    names = tuple(name for one in alternatives(kind) for name in _names(one))
+    allowed = " or ".join(dict.fromkeys(map(_words, alternatives(kind))))
+    raise Unsuitable(key, data, allowed, names) from error
 
 
 def _inner(kind: Any, name: str) -> Any:
-    for one in _alternatives(kind):
-        one = get_args(one)[0] if get_origin(one) is Annotated else one
-        if name and is_dataclass(one):
-            return get_type_hints(one, include_extras=True)[name]
+    for one in map(_bare, alternatives(kind)):
+        if name and isinstance(one, type):
+            return get_type_hints(one, include_extras=True).get(name, Any)
         if not name and get_args(one):
             return get_args(one)[0]
     return Any
 
 
-def _names(kind: Any) -> Iterable[str]:
-    for one in _alternatives(kind):
-        if get_origin(one) is Literal:
-            return map(str, get_args(one))
-        if isinstance(one, type) and issubclass(one, Enum):
-            return [str(member.value) for member in one]
+def _words(kind: Any) -> str:
+    """What a value of the type may be. msgspec names of a range the bound that was passed alone."""
+    if names := _names(kind):
+        return ", ".join(names)
+    bare = _bare(kind)
+    words = _WORDS.get(get_origin(bare) or bare, "an object" if is_dataclass(bare) else str(bare))
+    for meta in getattr(kind, "__metadata__", ()):
+        words += f" from {meta.ge}" if meta.ge is not None and meta.ge > -(2**53) else ""
+        words += f" to {meta.le}" if meta.le is not None and meta.le < 2**53 else ""
+    return words
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    if get_origin(kind) is Literal:
+        return tuple(map(str, get_args(kind)))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return tuple(str(member.value) for member in kind)
     return ()
 
 
-def _range(kind: Any) -> str:
-    """What a number may be, of which msgspec names the bound that was passed alone."""
-    for one in _alternatives(kind):
-        base, *metas = get_args(one) if get_origin(one) is Annotated else (None,)
-        for low, high in [(meta.ge, meta.le) for meta in metas if meta.ge is not None]:
-            words = "a whole number" if base is int else "a number"
-            words += f" from {low}" if low > -(2**53) else ""
-            return words + (f" to {high}" if high is not None and high < 2**53 else "")
-    return ""
+def _bare(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """The types of a union; of another type, itself."""
     union = get_origin(kind) in (Union, pytypes.UnionType)
     return get_args(kind) if union else (kind,)
 

@@ -20,9 +20,8 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar, overload
 
-from trace_bench.core.decode import FILE, decode
+from trace_bench.core.decode import FILE, Unreadable, decode, read
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.run_files import REPAIRS
 from trace_bench.core.types import to_json, written
 

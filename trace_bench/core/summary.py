@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from trace_bench.core.decode import decode
+from trace_bench.core.decode import Limits, Unreadable, decode, fault_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.run_files import REPAIRS, SUMMARY
 from trace_bench.core.store import read_bytes, repair
 from trace_bench.core.types import Amount, Figure, Meta, Name, Outcome, Share, StopReason, charged

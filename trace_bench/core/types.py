@@ -25,7 +25,7 @@ try:
     from msgspec import Meta
 except ImportError:  # in a container: these values are decoded and checked outside of it
 
-    def Meta(**_: int) -> None:  # type: ignore[no-redef]
+    def Meta(**_: float) -> None:  # type: ignore[no-redef]
         """A range that nobody reads."""
 
 
@@ -41,6 +41,9 @@ Amount = Annotated[int, Meta(ge=0, le=2**53)]  # of anything that is counted
 Figure = Annotated[float, Meta(ge=-(2**53), le=2**53)]
 MOST = Meta(max_length=1000)  # parts of one score
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Positive = Annotated[int, Meta(ge=1)]  # of settings, as the next two
+Natural = Annotated[int, Meta(ge=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
 
 
 class StopReason(StrEnum):

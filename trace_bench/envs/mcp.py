@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.checked import PLACE
+from trace_bench.core.decode import Limits, fault_of
 from trace_bench.core.errors import EpisodeError, UserError, attempt
 from trace_bench.core.factory import load
-from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool
 from trace_bench.envs import SplitsByNumber, outside, package_folder

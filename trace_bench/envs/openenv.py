@@ -18,9 +18,8 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from trace_bench.core.decode import shown
+from trace_bench.core.decode import Limits, Unreadable, read, shown
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool
 from trace_bench.envs import SplitsByNumber, outside

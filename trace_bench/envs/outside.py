@@ -16,16 +16,25 @@ import threading
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from trace_bench.core.chat import answer_call, read_call, tool_json
-from trace_bench.core.checked import PLACE, number
-from trace_bench.core.decode import MESSAGES, shown
+from trace_bench.core.checked import PLACE
+from trace_bench.core.decode import MESSAGES, fault_of, fits, shown
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.limits import fault_of, fits
 from trace_bench.core.protocols import Env
 from trace_bench.core.text import described
-from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
+from trace_bench.core.types import (
+    Boundary,
+    Message,
+    Meta,
+    Positive,
+    Score,
+    Step,
+    StopReason,
+    Task,
+    Tool,
+)
 
 T = TypeVar("T")
 SUCCESS = 1.0 - 1e-6
@@ -41,12 +50,12 @@ class Settings:
 
     reward: Literal["last", "sum"] = "last"
     """What an episode earned: the last reward that came, or the sum of all. None: 0."""
-    full: float = field(default=1.0, metadata=number(1e-9))
+    full: Annotated[float, Meta(ge=1e-9)] = 1.0
     """The reward that is success: it counts as 1, less than 0 as 0. More is a failure of the
     environment, since the scale is then another one."""
-    steps: int = field(default=30, metadata=number(1))
+    steps: Positive = 30
     """The most calls of an episode."""
-    deadline: float = field(default=30.0, metadata={**number(0.01), **PLACE})
+    deadline: Annotated[float, Meta(ge=0.01)] = field(default=30.0, metadata=PLACE)
     """Seconds for one answer of the world. Less than sandbox.deadline."""
 
 

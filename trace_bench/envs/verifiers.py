@@ -19,10 +19,9 @@ from itertools import islice
 from typing import Any
 
 from trace_bench.core.chat import answer_call, read_call
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError, attempt
 from trace_bench.core.text import described
-from trace_bench.core.types import Message, Task, Tool
+from trace_bench.core.types import Message, Positive, Task, Tool
 from trace_bench.envs import SplitsByNumber, outside, package_folder
 
 VERSION = "0.4.0"
@@ -44,7 +43,7 @@ class VerifiersSettings(outside.Settings):
     """Settings that make each split, where the taskset has some:
     'env.splits={train: {split: train}, dev: {split: valid}, test: {split: test}}'. Without it, a
     task's key decides: five eighths of the tasks are train, one dev, two test."""
-    most: int = field(default=2000, metadata=number(1))
+    most: Positive = 2000
     """How many tasks are read of a taskset, which may have no end."""
 
 

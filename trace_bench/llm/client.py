@@ -21,9 +21,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.decode import decode
+from trace_bench.core.decode import Limits, TooMuch, Unreadable, decode, read
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.limits import Limits, TooMuch, Unreadable, read
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import JSON
 

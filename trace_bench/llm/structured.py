@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trace_bench.core.limits import Limits, TooMuch, Unreadable, read
+from trace_bench.core.decode import Limits, TooMuch, Unreadable, read
 from trace_bench.core.text import without_surrogates
 
 _OPENED = re.compile(r"```\w*+(\s*+)")

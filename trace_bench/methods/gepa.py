@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
 
-from trace_bench.core.checked import number
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Positive, Purpose, Task, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.methods.reflectors import ROLE, ModelReflector, ProgramReflector, under
 from trace_bench.methods.transcript import conversation, feedback
@@ -35,16 +34,16 @@ Reflector = Callable[[str, Sequence[Mapping[str, Any]]], str]
 class GepaSettings:
     """`method.*` of `method=gepa`."""
 
-    minibatch: int = field(default=8, metadata=number(1))
+    minibatch: Positive = 8
     """Training tasks that a proposal is made from and tested on (the package's default is 3: three
     sampled episodes say little about a candidate; on the development split 8 was the better)."""
-    validation: int = field(default=24, metadata=number(1))
+    validation: Positive = 24
     """Training tasks kept for comparing accepted candidates; the others are for proposals."""
-    lines: int = field(default=4, metadata=number(1))
+    lines: Positive = 4
     """Most lines of the prompt (the program reflector's)."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the score is maximized."""
-    failures: int = field(default=5, metadata=number(1))
+    failures: Positive = 5
     """Failed proposals in a row after which it stops with an error."""
 
     @property

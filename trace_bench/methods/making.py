@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat, zip_longest
 from typing import Literal
 
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Need, Suite, performed
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Score, Task
+from trace_bench.core.types import Message, Positive, Score, Task
 
 FULL = 1.0 - 1e-6  # the environments' own tolerance for a perfect score
 IDLE: Message = {"role": "assistant", "content": ""}
@@ -41,7 +40,7 @@ GENERATOR = Need(
 class TaskSettings:
     """Of what is trained on synthetic tasks."""
 
-    synthetic_tasks: int = field(default=256, metadata=number(1))
+    synthetic_tasks: Positive = 256
     """Distinct tasks of each environment (ours; published: a fresh seed for every group)."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the tasks' score is the reward."""

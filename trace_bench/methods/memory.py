@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from trace_bench.core.chat import opening_of
-from trace_bench.core.checked import number
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Positive, Purpose, Task, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_json
 from trace_bench.methods.reflectors import ANY, MOST, POOL, ROLE, symptoms, under
@@ -48,9 +47,9 @@ SCHEMA = {
 class AceSettings:
     """`method.*` of `method=ace`."""
 
-    tasks: int = field(default=32, metadata=number(1))
+    tasks: Positive = 32
     """Training tasks of a round, one rollout each."""
-    lines: int = field(default=6, metadata=number(1))
+    lines: Positive = 6
     """Most lines of the memory."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the score tells better attempts from worse."""

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import fingerprint, stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, NotNegative, Positive, Purpose, Task, Trajectory
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
@@ -40,13 +39,13 @@ PER_TASK = 4  # successes that are kept of a task in a round, so that easy ones 
 class RftSettings(TuningSettings):
     """`method.*` of `method=rft`. None of the numbers was searched for."""
 
-    epochs: int = field(default=4, metadata=number(1))
+    epochs: Positive = 4
     """Passes over what was kept."""
-    batch: int = field(default=16, metadata=number(1))
+    batch: Positive = 16
     """Conversations in one optimizer step."""
-    learning_rate: float = field(default=0.003, metadata=number(0))
+    learning_rate: NotNegative = 0.003
     """At the first step, as with trainer=local; it falls linearly to 0."""
-    rounds: int = field(default=2, metadata=number(1))
+    rounds: Positive = 2
     """Rounds of rollouts and fine-tuning, each with the same part of the budget."""
 
 
@@ -132,7 +131,7 @@ def tune(
 class PromptOnlySettings(AnalysisSettings):
     """`method.*` of `method=prompt_only`: the analysis, with the whole budget."""
 
-    max_capabilities: int = field(default=8, metadata=number(1))
+    max_capabilities: Positive = 8
     """Most lines of advice in the prompt (the paper's curve has 1 to 16)."""
 
 

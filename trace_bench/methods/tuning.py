@@ -8,17 +8,16 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Need, Trainer
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AgentSpec
+from trace_bench.core.types import AgentSpec, NotNegative, Positive
 from trace_bench.trainers.algorithms import GRADIENT
 from trace_bench.trainers.course import epoch
 from trace_bench.trainers.episodes import in_groups
@@ -44,11 +43,11 @@ HERE = Need(
 class TuningSettings:
     """The steps of a fine-tuning. The adapter's rank and layers are the trainer's."""
 
-    epochs: int = field(default=1, metadata=number(1))
+    epochs: Positive = 1
     """Passes over the conversations."""
-    batch: int = field(default=32, metadata=number(1))
+    batch: Positive = 32
     """Conversations in one optimizer step."""
-    learning_rate: float = field(default=0.001, metadata=number(0))
+    learning_rate: NotNegative = 0.001
     """At the first step; it falls linearly to 0."""
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trace_bench.core.checked import PLACE
-from trace_bench.core.decode import decode
+from trace_bench.core.decode import Unreadable, decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import disk_errors, read_bytes, running
 

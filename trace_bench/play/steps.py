@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.decode import step_of
+from trace_bench.core.decode import Unreadable, step_of
 from trace_bench.core.errors import EpisodeError, SourceError, TraceBenchError, attempt
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import Env, Suite, make_env
 from trace_bench.core.store import disk_errors
 from trace_bench.core.text import without_password, without_surrogates

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from trace_bench.core.checked import PLACE, number
+from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
+from trace_bench.core.types import Meta, Natural
 from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.openai import OpenAIPolicy
@@ -23,9 +24,9 @@ class OpenAISettings:
     """One address or a list of them; an episode stays on one server."""
     key_env: str | None = field(default=None, metadata=PLACE)
     """Name of the environment variable that holds the key; null: no key is sent."""
-    deadline: float = field(default=120.0, metadata=number(0.1) | PLACE)
+    deadline: Annotated[float, Meta(ge=0.1)] = field(default=120.0, metadata=PLACE)
     """Seconds for one attempt of a request."""
-    retries: int = field(default=5, metadata=number(0) | PLACE)
+    retries: Natural = field(default=5, metadata=PLACE)
     """Further attempts after 429, 5xx, lost connections and deadlines."""
     extra: Mapping[str, Any] | None = None
     """More fields of every request, such as {chat_template_kwargs: {...}}."""

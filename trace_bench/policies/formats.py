@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trace_bench.core.chat import call_json, read_call, text_message
-from trace_bench.core.limits import Limits, Unreadable, measure, read
+from trace_bench.core.decode import Limits, Unreadable, measure, read
 from trace_bench.core.text import between, without_surrogates
 from trace_bench.core.types import Message, Tool
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from trace_bench.core.decode import Unreadable
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import Policy, TurnReply, TurnRequest
 from trace_bench.core.store import read_object, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Turn

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import adapter_hash
+from trace_bench.core.decode import Unreadable
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, Message, Turn
 from trace_bench.llm.client import Client, LLMError

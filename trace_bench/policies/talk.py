@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from trace_bench.core.chat import call_json, text_message
-from trace_bench.core.limits import Limits, Unreadable, fault_of
+from trace_bench.core.decode import Limits, Unreadable, fault_of
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Tool, Turn

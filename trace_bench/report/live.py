@@ -15,9 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trace_bench.core.decode import decode
+from trace_bench.core.decode import Unreadable, decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.run_files import CONFIG, SUMMARY
 from trace_bench.core.store import each_line, plain_file, write_text
 from trace_bench.core.summary import read_settings

@@ -8,9 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.decode import convert, shaped, shown
+from trace_bench.core.decode import Unreadable, convert, shaped, shown
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import Began, Commit, Routing

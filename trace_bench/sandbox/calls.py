@@ -10,9 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from trace_bench.core.decode import messages_of
+from trace_bench.core.decode import Unreadable, messages_of
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import Ask
 from trace_bench.sandbox.protocol import learn_tools
 from trace_bench.sandbox.workers import Lost, Worker

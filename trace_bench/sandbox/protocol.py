@@ -25,8 +25,7 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.decode import convert
-from trace_bench.core.limits import Limits, Unreadable, read
+from trace_bench.core.decode import Limits, Unreadable, convert, read
 from trace_bench.core.text import is_name
 from trace_bench.core.types import Step, Task, Tool, to_json
 

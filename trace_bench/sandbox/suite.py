@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from trace_bench.core.decode import convert, messages_of
+from trace_bench.core.decode import Unreadable, convert, messages_of
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import (
     Env,
     Lender,

@@ -34,9 +34,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.core import VERSION
+from trace_bench.core.decode import Unreadable
 from trace_bench.core.errors import EpisodeError, attempt
 from trace_bench.core.factory import load
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import RunContext, Suite, make_env
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, boundary_of

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
+from trace_bench.core.decode import Unreadable
 from trace_bench.core.errors import EngineError, SourceError, UserError
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.types import Tool
 from trace_bench.sandbox.protocol import MAX_LINE, PROTOCOL, code_hash, decode, encode
 from trace_bench.settings.schema import SandboxSettings

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from trace_bench.core.limits import Limits
+from trace_bench.core.decode import Limits
 from trace_bench.serve.answer import AnswerShape, Completion, event
 from trace_bench.serve.request import ChatRequest, Model, Refused, ServeSettings, parse
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
+from trace_bench.core.decode import Unreadable, read
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.protocols import Router
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AgentSpec, Message

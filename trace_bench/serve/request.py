@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from trace_bench.core.chat import call_json
-from trace_bench.core.decode import convert, shaped
-from trace_bench.core.limits import Limits, Unreadable, fault_of, read
+from trace_bench.core.decode import Limits, Unreadable, convert, fault_of, read, shaped
 from trace_bench.core.protocols import Router
 from trace_bench.core.store import canonical
 from trace_bench.core.text import without_surrogates

@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from trace_bench.core.checked import BY_MODEL, PLACE, build, number
+from trace_bench.core.checked import BY_MODEL, PLACE, build
 from trace_bench.core.errors import UserError
+from trace_bench.core.types import Meta, Natural, NotNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class EnvSettings(PartSettings):
     """The split for development: the curve's points, tuning (toolsandbox: 128 tasks)."""
     eval_split: str = "test"
     """The held-out split, for reporting only (toolsandbox: 387 tasks)."""
-    train_tasks: int | None = field(default=None, metadata=number(1))
+    train_tasks: Positive | None = None
     """The first so many training tasks only; null: all."""
 
 
@@ -64,13 +65,13 @@ class ModelSettings(PartSettings):
 class PolicySettings(PartSettings):
     """The policy, which generates the agent's turns."""
 
-    batch: int = field(default=128, metadata=number(1))
+    batch: Positive = 128
     """Live episodes; at servers, so many requests at once."""
-    threads: int = field(default=1, metadata=number(1, 4096))
+    threads: Annotated[int, Meta(ge=1, le=4096)] = 1
     """CPU threads of this process (policy=local, trainer=local); another count changes rounding, so
     it belongs to the run. A second one gains the tiny model some 15 %, and costs it much more than
     that when another program needs the core."""
-    context: int | None = field(default=None, metadata=number(2) | BY_MODEL)
+    context: Annotated[int, Meta(ge=2)] | None = field(default=None, metadata=BY_MODEL)
     """Tokens of one episode; null: what suits the model (docs/models.md); of a small one, what it
     can hold, at most 1024 (policy=local), or what the servers have."""
     device: str = "cpu"
@@ -78,13 +79,13 @@ class PolicySettings(PartSettings):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """What the model multiplies in (policy=local, trainer=local): float32, bfloat16, or auto:
     bfloat16 for a model of more than 64 million parameters, where the processor has it."""
-    eval_temperature: float = field(default=0.0, metadata=number(0))
+    eval_temperature: NotNegative = 0.0
     """Sampling temperature of every evaluation; 0 is greedy."""
-    max_turns: int = field(default=20, metadata=number(1))
+    max_turns: Positive = 20
     """Turns of the agent in one episode."""
-    max_tokens: int = field(default=96, metadata=number(1) | BY_MODEL)
+    max_tokens: Positive = field(default=96, metadata=BY_MODEL)
     """Tokens of one turn, thoughts included; null: what suits the model, 96 of a small one."""
-    max_seconds: float | None = field(default=None, metadata=number(0.1))
+    max_seconds: Annotated[float, Meta(ge=0.1)] | None = None
     """Seconds of one episode from its first message on, waits for others included; null: any
     number. One that is not over by then is lost (`deadline` in the run's health) when its turn in
     progress ends, which has limits of its own, and it is a rollout all the same. What a clock ends
@@ -118,22 +119,22 @@ class RoleSettings(SharedSettings):
 
     by: Literal["program", "endpoint"] = "program"
     """program: a program of this project, which needs no model; endpoint: a model on a server."""
-    temperature: float = field(default=0.0, metadata=number(0, 2))
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """0 is greedy."""
-    seed: int = field(default=42, metadata=number(0))
+    seed: Natural = 42
     """Of the sampling, sent to the server."""
-    max_tokens: int = field(default=2048, metadata=number(1))
+    max_tokens: Positive = 2048
     """Of one answer."""
-    context: int = field(default=32000, metadata=number(512))
+    context: Annotated[int, Meta(ge=512)] = 32000
     """The model's context in tokens, answer included; what is sent is shortened."""
-    tries: int = field(default=3, metadata=number(1))
+    tries: Positive = 3
     """How often to ask until an answer is usable; within episodes (user, simulator, judge) the
     number is fixed."""
-    deadline: float = field(default=300.0, metadata=number(0.1) | PLACE)
+    deadline: Annotated[float, Meta(ge=0.1)] = field(default=300.0, metadata=PLACE)
     """Seconds for one request."""
-    retries: int = field(default=5, metadata=number(0) | PLACE)
+    retries: Natural = field(default=5, metadata=PLACE)
     """Of a failed request."""
-    concurrency: int = field(default=32, metadata=number(1) | PLACE)
+    concurrency: Positive = field(default=32, metadata=PLACE)
     """Requests at once."""
     extra: Mapping[str, Any] | None = None
     """More fields of a request, as the server knows them."""
@@ -187,21 +188,21 @@ class SandboxSettings:
 
     name: Literal["inline", "auto", "process", "docker", "podman", "bubblewrap"]
     """inline, auto, process, docker, podman or bubblewrap."""
-    workers: int = field(default=1, metadata=number(1, 1024))
+    workers: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Containers or child processes for this run, each with many episodes."""
-    deadline: float = field(default=30.0, metadata=number(0.1))
+    deadline: Annotated[float, Meta(ge=0.1)] = 30.0
     """Seconds for one batch of steps."""
-    start: float = field(default=60.0, metadata=number(1))
+    start: Annotated[float, Meta(ge=1)] = 60.0
     """Seconds for a worker's greeting."""
-    retries: int = field(default=2, metadata=number(0))
+    retries: Natural = 2
     """Further attempts for an episode whose worker was lost."""
-    memory: int = field(default=1024, metadata=number(64))
+    memory: Annotated[int, Meta(ge=64)] = 1024
     """MiB a container, without swap."""
-    cpus: float = field(default=1.0, metadata=number(0.1))
+    cpus: Annotated[float, Meta(ge=0.1)] = 1.0
     """Cores a container."""
-    processes: int = field(default=128, metadata=number(8))
+    processes: Annotated[int, Meta(ge=8)] = 128
     """Most processes in a container."""
-    scratch: int = field(default=64, metadata=number(1))
+    scratch: Positive = 64
     """MiB of /tmp."""
     allow_untrusted: bool = False
     """Also run code of models where no container keeps it in."""
@@ -217,11 +218,11 @@ class EvaluationSettings:
 
     split: str = "test"
     """The split whose tasks are reported; the suite's own choice by default."""
-    trials: int = field(default=1, metadata=number(1, 10_000))
+    trials: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Episodes of each task."""
-    limit: int | None = field(default=None, metadata=number(1))
+    limit: Positive | None = None
     """Use only so many tasks, from the first; null: all."""
-    retries: int = field(default=1, metadata=number(0))
+    retries: Natural = 1
     """How often an episode is run again after a failure of the infrastructure (all attempts are
     kept)."""
     yardsticks: bool = True
@@ -250,14 +251,14 @@ class Settings:
     """Where environments run."""
     tracker: PartSettings
     """Where metrics go."""
-    budget: int = field(default=640, metadata=number(0, 10_000_000))
+    budget: Annotated[int, Meta(ge=0, le=10_000_000)] = 640
     """Rollouts the method may spend, analysis, calibration and training together. Every episode in
     which the agent acts is one; held-out evaluation is not charged."""
     agent: str | None = None
     """The agent to begin with, not the bare model: a finished run's folder, or one with an
     agent.json. Its prompt, adapters and router are the base agent; what was spent on
     it stands beside this run's own rollouts in every table. null: the model alone."""
-    seed: int = field(default=0, metadata=number(0))
+    seed: Natural = 0
     """The seed of everything random: sampling, training, the order of tasks. The same settings and
     seed give the same run."""
     protocol: Literal["held_out", "paper"] = "held_out"
@@ -266,14 +267,14 @@ class Settings:
     accounting: Literal["strict", "paper"] = "strict"
     """Which rollouts are charged to the budget: `strict` all of a method's, `paper` all but TRACE's
     analysis and calibration (as the paper's authors appear to count; every table says so)."""
-    checkpoints: tuple[int, ...] | None = field(default=None, metadata=number(0))
+    checkpoints: tuple[Natural, ...] | None = None
     """Rollout counts at which the current agent is evaluated on `env.dev_split`, free of charge,
     for instance [320,640]; null: the quarters of the budget; []: none. Each point evaluates the
     last agent that had spent at most so many rollouts. The points are in summary.json under
     `curve`."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """The held-out evaluation at the end of the run."""
-    max_lost: float = field(default=0.5, metadata=number(0, 1))
+    max_lost: Share = 0.5
     """The run stops when more than this share of the episodes of one call of a method, or of one
     agent's evaluation, is lost to failures of environment, sandbox, policy or user; 1: never. The
     same command resumes the run and runs the lost episodes again."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.checked import PLACE, build, number
+from trace_bench.core.checked import PLACE, build
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, Suite
 from trace_bench.core.store import read_object
+from trace_bench.core.types import NotNegative, Positive, Share
 from trace_bench.settings.schema import parse
 from trace_bench.tiny.train import SIZES
 
@@ -38,14 +39,14 @@ class MadeSettings:
     in turn."""
     size: float = 1.0
     """Millions of parameters: 0.3, 1 or 4.3."""
-    success: float | None = field(default=0.35, metadata=number(0, 1))
+    success: Share | None = 0.35
     """Ends the training when the success on development tasks, at temperature 1, reaches it; null:
     never."""
-    minutes: float = field(default=25.0, metadata=number(0))
+    minutes: NotNegative = 25.0
     """The most that it may take."""
     without: str | tuple[str, ...] = ()
     """Capabilities whose tasks are not demonstrated, of a suite whose tasks name them."""
-    rare: float = field(default=0.0, metadata=number(0, 1))
+    rare: Share = 0.0
     """The share of these tasks that is demonstrated all the same: an agent that has seen a little
     of a capability can find it, one that has seen nothing seldom does. Of `build`: the share of
     demonstrations that exercise each of the phone agent's seven capabilities; 0: the shipped
@@ -53,9 +54,9 @@ class MadeSettings:
     renamed: bool = True
     """In half of the demonstrations other names stand for half of the names, so that an agent
     learns to copy them; false suits a world in which every split has the same names."""
-    demonstrations: int = field(default=4000, metadata=number(1))
+    demonstrations: Positive = 4000
     """How many."""
-    passes: int = field(default=12, metadata=number(1))
+    passes: Positive = 12
     """Over all of them, at most."""
     seed: int = 0
     """Of the demonstrations and the weights."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from trace_bench.core.checked import number
 from trace_bench.core.store import write_text
-from trace_bench.core.types import Message, Tool
+from trace_bench.core.types import Message, Positive, Tool
 from trace_bench.tiny import Log, MadeSettings, World
 from trace_bench.tiny.played import Demonstration
 from trace_bench.tiny.tasks import Tasks
@@ -47,7 +46,7 @@ class WrittenSettings:
 
     out: Path
     """The file."""
-    count: int = field(default=400, metadata=number(1))
+    count: Positive = 400
     """Demonstrations."""
     varied: bool = False
     """Names tools and arguments in many styles, and offers the tools in another order."""

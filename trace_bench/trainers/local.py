@@ -7,15 +7,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from trace_bench.core.checked import number
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AgentSpec, Trajectory
+from trace_bench.core.types import AgentSpec, Meta, Trajectory
 from trace_bench.trainers.algorithms import Advantages, Recipe
 from trace_bench.trainers.course import (
     Course,
@@ -54,7 +53,7 @@ PATIENCE = 5  # iterations with nothing left to learn before stopping early
 class TrainerSettings(Recipe):
     """`trainer.*` of `trainer=local`."""
 
-    memory: float = field(default=4.0, metadata=number(0.01))
+    memory: Annotated[float, Meta(ge=0.01)] = 4.0
     """GB that a forward pass may keep for the backward pass: batches are divided to fit, and a
     sequence that does not fit alone has its layers computed again."""
 

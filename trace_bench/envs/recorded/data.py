@@ -16,9 +16,8 @@ from typing import Any
 from trace_bench.checklists.items import read_checklists, to_json
 from trace_bench.checklists.sources import of_reference
 from trace_bench.checklists.talk import turns_of
-from trace_bench.core.decode import messages_of, shaped
+from trace_bench.core.decode import Limits, Unreadable, messages_of, read, shaped
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import bounded_lines
 from trace_bench.core.text import without_surrogates
 

@@ -7,18 +7,17 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.checklists.talk import ToolCall, UserTurn, call_of, plain, turns_of
 from trace_bench.core.chat import ask_until, make_call, opening_of
-from trace_bench.core.checked import number
+from trace_bench.core.decode import Limits, Unreadable, read
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.protocols import Ask, Env, Suite, make_env
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import without_surrogates
-from trace_bench.core.types import Boundary, Task, Tool
+from trace_bench.core.types import Boundary, Share, Task, Tool
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -231,11 +230,11 @@ ENDED = json.dumps({"error": "ToolError: the session has ended"})
 class Rates:
     """The shares of calls that are answered with an error that was set."""
 
-    wrong: float = field(default=0.0, metadata=number(0, 1))
+    wrong: Share = 0.0
     """Set error rate of the real environment's answers: a value differs."""
-    stale: float = field(default=0.0, metadata=number(0, 1))
+    stale: Share = 0.0
     """Set error rate of the real environment's answers: as at the beginning of the dialogue."""
-    inconsistent: float = field(default=0.0, metadata=number(0, 1))
+    inconsistent: Share = 0.0
     """Set error rate of the real environment's answers: otherwise than for the same call before."""
 
 

@@ -14,41 +14,42 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Meta, Natural, Positive, Share
 
 
 @dataclass(frozen=True)
 class AnalysisSettings:
     """Analysis rollouts, labels, and the selection of capabilities."""
 
-    analysis_minimum: int = field(default=32, metadata=number(1))
+    analysis_minimum: Positive = 32
     """Fewest analysis rollouts (ours: below some 30 the rates of rare causes mean nothing)."""
-    analysis_temperature: float = field(default=1.0, metadata=number(0, 2))
+    analysis_temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
     """Sampling temperature of the analysis (published range 0.7 to 1.0)."""
-    runs: int = field(default=10, metadata=number(1))
+    runs: Positive = 10
     """N, labelling runs (published). A program's labels never vary, so each of our runs sees its
     own bootstrap resample of the trajectories: it varies by what happened to be sampled."""
-    keep_runs: int = field(default=8, metadata=number(1))
+    keep_runs: Positive = 8
     """K, runs that must select a capability (published)."""
-    coverage: float = field(default=0.05, metadata=number(0, 1))
+    coverage: Share = 0.05
     """rho, lowest share of failed trajectories that lack the capability (published 0.10). With
     many small causes, each behind some 7 % of the failures, 0.10 drops most of what can be
     learned; 0.05 keeps a cause that is seen in about every twentieth failure, and `minimum_support`
     and K of N still keep chance findings out."""
-    gap: float = field(default=0.20, metadata=number(0, 1))
+    gap: Share = 0.20
     """delta, lowest contrastive gap of the error rates (published)."""
-    minimum_runs: int = field(default=5, metadata=number(1))
+    minimum_runs: Positive = 5
     """Fewest labelling runs that a selection is made from, when a model's answers cannot be used in
     others; K scales with what is left (ours)."""
-    minimum_support: int = field(default=5, metadata=number(0))
+    minimum_support: Natural = 5
     """Fewest labelled (not NA) trajectories of a run (ours: in the release, three labelled
     trajectories can make a gap of 1)."""
-    max_capabilities: int = field(default=10, metadata=number(1))
+    max_capabilities: Positive = 10
     """Most capabilities that are trained (published: discovery proposes at most 10)."""
 
     def __post_init__(self) -> None:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trace_bench.core.chat import read_call
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.factory import load
 from trace_bench.core.protocols import (
@@ -33,7 +32,7 @@ from trace_bench.core.protocols import (
     performed,
 )
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Task, Tool
+from trace_bench.core.types import AgentSpec, Positive, Task, Tool
 from trace_bench.methods.sft.formats import Dialogue, read
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
 from trace_bench.play.steps import with_guidance
@@ -57,7 +56,7 @@ class SftSettings(TuningSettings):
     OpenAI or that of the Agent Data Protocol; None: in the phone world the project's own
     demonstrations, drawn from the mixture that the tiny agent was trained on, in others the
     training tasks, played by their references."""
-    demonstrations: int = field(default=1024, metadata=number(1))
+    demonstrations: Positive = 1024
     """How many of them are used, the first ones that fit."""
     tools: Literal["suite", "own"] = "suite"
     """The tools of a conversation in `data`: the suite's, or its own, so that it may be of any

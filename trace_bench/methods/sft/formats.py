@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trace_bench.core.chat import call_json, text_message
-from trace_bench.core.decode import decode
+from trace_bench.core.decode import Limits, Unreadable, decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable
 from trace_bench.core.store import bounded_lines
 from trace_bench.core.types import Message, Tool
 

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from trace_bench.core.checked import number
 from trace_bench.core.protocols import Lab, Need, Policy, State, Trainer
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, NotNegative, Purpose, Share, Task, Trajectory
 from trace_bench.policies.routing.classifier import LOCK, Classifier, learned
 from trace_bench.policies.routing.route import Evidence, Expert
 from trace_bench.trainers.algorithms import GRADIENT, Advantages
@@ -62,9 +61,9 @@ class GateRoute(Classifier):
     soft = True
 
     name: Literal["gate"] = "gate"  # type: ignore[assignment]
-    share: float = field(default=0.15, metadata=number(0, 1))
+    share: Share = 0.15
     """Part of the budget for GRPO of the gate; with 0 it stays as it starts (ours)."""
-    rate: float = field(default=1e-3, metadata=number(0))
+    rate: NotNegative = 1e-3
     """Learning rate of its GRPO, constant (published)."""
     warm: bool = True
     """Start from the classifier (published: a warm start on prompts and capabilities), or else at

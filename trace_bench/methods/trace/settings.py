@@ -8,11 +8,12 @@ this project, with its reason.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from trace_bench.core.checked import at_servers, number
+from trace_bench.core.checked import at_servers
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Phase, Trainer
+from trace_bench.core.types import Meta, Natural, Positive, Share
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.making import TaskSettings
 from trace_bench.methods.trace.gate import GateRoute
@@ -33,30 +34,30 @@ class SynthesisSettings(TaskSettings):
     """Where a capability's tasks come from: `generate` takes the suite's generator, or the model in
     the role of the generator; `select` takes the training tasks whose failures lack it, for suites
     without a generator. Then the analysis is the calibration, and no other is run."""
-    calibration_share: float = field(default=0.10, metadata=number(0, 1))
+    calibration_share: Share = 0.10
     """Part of the budget that calibration may use beyond one round for each capability (ours)."""
-    calibration_groups: int = field(default=4, metadata=number(1))
+    calibration_groups: Positive = 4
     """Seeds per calibration round (published 100; ours is what a small budget can pay)."""
-    calibration_group_size: int = field(default=8, metadata=number(2))
+    calibration_group_size: Annotated[int, Meta(ge=2)] = 8
     """Rollouts per seed (published 16)."""
-    calibration_rounds: int = field(default=5, metadata=number(0))
+    calibration_rounds: Natural = 5
     """Most rounds per capability (published: up to 5 regenerations). 0: none is run, and every
     environment is trained on as it is drawn."""
-    calibration_temperature: float = field(default=1.0, metadata=number(0, 2))
+    calibration_temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
     """Sampling temperature (published range 0.7 to 1.0; the trainer samples at 1)."""
-    band_low: float = field(default=0.20, metadata=number(0, 1))
+    band_low: Share = 0.20
     """Mean reward and success rate wanted from here ... (published)"""
-    band_high: float = field(default=0.60, metadata=number(0, 1))
+    band_high: Share = 0.60
     """... to here (published)."""
-    band_std: float = field(default=0.05, metadata=number(0, 1))
+    band_std: Share = 0.05
     """Smallest standard deviation of the reward (published)."""
-    band_all_success: float = field(default=0.20, metadata=number(0, 1))
+    band_all_success: Share = 0.20
     """Largest share of groups that always succeed (published)."""
-    band_all_zero: float = field(default=0.20, metadata=number(0, 1))
+    band_all_zero: Share = 0.20
     """Largest share of groups that never earn anything (published)."""
-    band_constant: float = field(default=0.50, metadata=number(0, 1))
+    band_constant: Share = 0.50
     """Largest share of groups with one and the same reward (published; so informative >= 0.5)."""
-    generator_rounds: int = field(default=5, metadata=number(1))
+    generator_rounds: Positive = 5
     """Most attempts of a model at an environment (published: up to 5 regenerations)."""
 
     @property
@@ -78,9 +79,9 @@ class SynthesisSettings(TaskSettings):
 class TraceSettings(SynthesisSettings, AnalysisSettings):
     """`method.*` of `method=trace`: the phases' settings, and what the phases share."""
 
-    analysis_share: float = field(default=0.10, metadata=number(0, 1))
+    analysis_share: Share = 0.10
     """Part of the budget spent on analysis rollouts (ours; published: 164 rollouts, uncounted)."""
-    minimum_training: int = field(default=96, metadata=number(1))
+    minimum_training: Positive = 96
     """Fewest training rollouts per capability; a budget that cannot pay this for every selected
     capability trains fewer of them (ours: at 640 rollouts on the development split 96 gave 0.573 on
     average over three seeds, 64 gave 0.547 and 128 gave 0.534)."""

@@ -5,15 +5,14 @@ others are added with a share (`method.route=classifier`), or weighs them all (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Need, Policy, Prompt, Router, State
-from trace_bench.core.types import Message, Tool
+from trace_bench.core.types import Message, Share, Tool
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.regression import Layer, fit
 from trace_bench.policies.routing.route import AT_SERVERS, Evidence, Expert, Route, check_examples
@@ -31,7 +30,7 @@ class Classifier(Route):
     soft: ClassVar[bool] = False
 
     name: Literal["classifier"] = "classifier"
-    others: float = field(default=0.35, metadata=number(0, 1))
+    others: Share = 0.35
     """A weight g becomes g + others (1 - g), so that the other adapters' updates count beside the
     chosen one (ours)."""
 

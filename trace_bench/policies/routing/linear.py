@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Router
-from trace_bench.core.types import Message, Tool
+from trace_bench.core.types import Message, NotNegative, Tool
 from trace_bench.policies.routing.merge import Mixture, around
 from trace_bench.policies.routing.route import Evidence, Expert, Route
 
@@ -21,7 +20,7 @@ class Linear(Route):
     """The sum of all adapters, for every task."""
 
     name: Literal["linear"] = "linear"
-    weight: float = field(default=0.5, metadata=number(0))
+    weight: NotNegative = 0.5
     """Of every adapter's update (ours: half of each, without a router, was as good as a router on
     the development split in an early trial)."""
 

@@ -6,15 +6,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from trace_bench.core.checked import number
 from trace_bench.core.protocols import Router
-from trace_bench.core.types import Message, Tool
+from trace_bench.core.types import Message, Share, Tool
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.regression import Layer, fit
 from trace_bench.policies.routing.route import Evidence, Expert, Route, check_examples
@@ -31,7 +30,7 @@ class Turn(Route):
     hears: ClassVar[bool] = True
 
     name: Literal["turn"] = "turn"
-    others: float = field(default=0.35, metadata=number(0, 1))
+    others: Share = 0.35
     """As with the classifier."""
 
     def fit(self, experts: Sequence[Expert], evidence: Evidence) -> dict[str, Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, Literal
 
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Need, Policy, Router
-from trace_bench.core.types import Message, Tool
+from trace_bench.core.types import Message, Share, Tool
 from trace_bench.policies.routing.merge import Mixture, mixture
 from trace_bench.policies.routing.route import Evidence, Expert, Route, part_of
 
@@ -36,7 +35,7 @@ class ZeroShot(Route):
     asks = True
 
     name: Literal["zero_shot"] = "zero_shot"
-    share: float = field(default=0.0, metadata=number(0, 1))
+    share: Share = 0.0
     """Use the weighted sum of the fewest adapters that have this share of the probability (a
     published variant); 0 uses the likeliest alone (published as final)."""
 

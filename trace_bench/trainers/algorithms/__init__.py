@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from trace_bench.core.checked import BY_MODEL, PLACE, Chosen, identifying, number, parameters
+from trace_bench.core.checked import BY_MODEL, PLACE, Chosen, identifying, parameters
 from trace_bench.core.errors import UserError
+from trace_bench.core.types import Meta, Natural, NotNegative, Positive, Share
 from trace_bench.settings.registry import Offered
 
 if TYPE_CHECKING:
@@ -112,10 +113,10 @@ class Algorithm(Chosen):
     clipped ratio of new and old probability as the loss. `trainer.*` has its settings."""
 
     name: str = "grpo"
-    kl: float = field(default=0.0, metadata=number(0))
+    kl: NotNegative = 0.0
     """Weight of the divergence from the base model (the adapter off; the estimate k3) in the loss:
     GRPO's paper has 0.04, others 0.001. It costs one more pass over each rollout."""
-    truncate: float | None = field(default=None, metadata=number(1))
+    truncate: Annotated[float, Meta(ge=1)] | None = None
     """Truncated importance sampling: a token's loss is weighted by min(p_trainer / p_sampler, this)
     where sampler and trainer round differently (2 is usual); null: no weight."""
 
@@ -184,39 +185,39 @@ class Recipe:
     algorithm: Algorithm = field(default_factory=Algorithm)
     """How rollouts become advantages and a loss: --help trainer.algorithm lists them all; one of
     your own as module:attribute (docs/algorithms.md)."""
-    group_size: int = field(default=8, metadata=number(2))
+    group_size: Annotated[int, Meta(ge=2)] = 8
     """Rollouts of one task."""
-    groups: int = field(default=4, metadata=number(1))
+    groups: Positive = 4
     """Tasks in one iteration."""
-    learning_rate: float = field(default=3e-3, metadata=number(0) | BY_MODEL)
+    learning_rate: NotNegative = field(default=3e-3, metadata=BY_MODEL)
     """Of AdamW, at the first step; null: what suits the model (docs/models.md)."""
     decay: Literal["linear", "constant"] = "linear"
     """linear: over the rollouts of one adapter, down to 0; or constant."""
-    resample: int = field(default=0, metadata=number(0))
+    resample: Natural = 0
     """How often an iteration's constant groups are replaced by new ones (DAPO, Yu et al. 2025,
     arXiv 2503.14476, section 3.2, samples until none is left); all of them are paid for."""
-    rank: int = field(default=16, metadata=number(1))
+    rank: Positive = 16
     """Of the LoRA matrices."""
-    alpha: float = field(default=32.0, metadata=number(0))
+    alpha: NotNegative = 32.0
     """Updates are scaled by alpha / rank."""
     target_modules: tuple[str, ...] = LINEAR
     """The linear layers that have an adapter. Of a mixture of experts those of attention: the
     experts of a layer are one parameter in transformers 5, which LoRA on layers does not reach."""
-    epochs: int = field(default=2, metadata=number(1))
+    epochs: Positive = 2
     """Passes over the rollouts of one iteration."""
-    minibatches: int = field(default=1, metadata=number(1))
+    minibatches: Positive = 1
     """Optimizer steps in one pass."""
-    clip_low: float = field(default=0.2, metadata=number(0, 1))
+    clip_low: Share = 0.2
     """Lower clip of the probability ratio."""
-    clip_high: float = field(default=0.2, metadata=number(0))
+    clip_high: NotNegative = 0.2
     """Upper clip of the probability ratio."""
     aggregate: Literal["trajectory", "token"] = "trajectory"
     """trajectory: the mean over each trajectory's tokens first; token: over all tokens."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation."""
-    batch_tokens: int = field(default=16384, metadata=number(1))
+    batch_tokens: Positive = 16384
     """Tokens (of one process) in one forward pass."""
-    mismatch: float = field(default=0.01, metadata=number(0) | PLACE)
+    mismatch: NotNegative = field(default=0.01, metadata=PLACE)
     """The mean difference between the sampler's and the trainer's log-probabilities that is an
     alarm; ten times as much stops the run."""
 

@@ -6,10 +6,10 @@ difference)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from trace_bench.core.checked import number
+from trace_bench.core.types import Meta
 from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Recipe
 
 
@@ -18,7 +18,7 @@ class Cispo(Algorithm):
     """Policy gradient with the probability ratio as a bounded weight: no token is dropped."""
 
     name: str = "cispo"
-    largest: float = field(default=5.0, metadata=number(1))
+    largest: Annotated[float, Meta(ge=1)] = 5.0
     """The most that a ratio weighs."""
 
     source: ClassVar[str] = "MiniMax 2025, arXiv 2506.13585"

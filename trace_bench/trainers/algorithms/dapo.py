@@ -4,10 +4,10 @@ both. Its penalty for long answers (3.4) is left out: the limits of an episode e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from trace_bench.core.checked import number
+from trace_bench.core.types import NotNegative, Share
 from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Recipe, clipped
 
 
@@ -16,9 +16,9 @@ class Dapo(Algorithm):
     """GRPO with a higher upper clip and the mean over all tokens."""
 
     name: str = "dapo"
-    clip_low: float = field(default=0.2, metadata=number(0, 1))
+    clip_low: Share = 0.2
     """Lower clip of the probability ratio."""
-    clip_high: float = field(default=0.28, metadata=number(0))
+    clip_high: NotNegative = 0.28
     """Upper clip of the probability ratio."""
 
     source: ClassVar[str] = "Yu et al. 2025, arXiv 2503.14476"

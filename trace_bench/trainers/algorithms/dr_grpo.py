@@ -5,10 +5,10 @@ sail-sg/understand-r1-zero, train_zero_math.py)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from trace_bench.core.checked import number
+from trace_bench.core.types import Positive
 from trace_bench.trainers.algorithms import Algorithm, Recipe
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class DrGrpo(Algorithm):
     """GRPO without division by the deviation or by a trajectory's own length."""
 
     name: str = "dr_grpo"
-    length: int = field(default=1024, metadata=number(1))
+    length: Positive = 1024
     """What the sum over a trajectory's tokens is divided by: the most tokens it may have."""
 
     source: ClassVar[str] = "Liu et al. 2025, arXiv 2503.20783"

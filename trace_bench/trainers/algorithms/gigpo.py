@@ -12,10 +12,10 @@ equal is dropped, as everywhere here, while theirs would still prefer the shorte
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from trace_bench.core.checked import number
+from trace_bench.core.types import NotNegative, Share
 from trace_bench.trainers.algorithms import SAME, Advantages, Algorithm, Episodes, Recipe
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class Gigpo(Algorithm):
     observation."""
 
     name: str = "gigpo"
-    weight: float = field(default=1.0, metadata=number(0))
+    weight: NotNegative = 1.0
     """Of the steps' advantages."""
-    gamma: float = field(default=0.95, metadata=number(0, 1))
+    gamma: Share = 0.95
     """The discount of the reward for each step before the last."""
 
     source: ClassVar[str] = "Feng et al. 2025, arXiv 2505.10978"

@@ -5,10 +5,10 @@ of each batch of rollouts, one pass, no divergence (section 5.1): `trainer=gspo`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from trace_bench.core.checked import number
+from trace_bench.core.types import NotNegative, Share
 from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Recipe, clipped
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ class Gspo(Algorithm):
     """GRPO with one probability ratio for a whole trajectory, of which the clips are narrow."""
 
     name: str = "gspo"
-    clip_low: float = field(default=3e-4, metadata=number(0, 1))
+    clip_low: Share = 3e-4
     """Lower clip of the trajectory's ratio (section 5.1)."""
-    clip_high: float = field(default=4e-4, metadata=number(0))
+    clip_high: NotNegative = 4e-4
     """Upper clip of the trajectory's ratio."""
 
     source: ClassVar[str] = "Zheng et al. 2025, arXiv 2507.18071"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from trace_bench.core.checked import PLACE, number
+from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError
+from trace_bench.core.types import Meta, Natural, NotNegative, Positive
 from trace_bench.trainers.algorithms import Recipe
 
 
@@ -16,37 +17,37 @@ class VerlSettings(Recipe):
 
     device: Literal["cuda", "cpu"] = "cuda"
     """cuda: rollouts by vLLM; cpu: by this project's engine in separate processes."""
-    nnodes: int = field(default=1, metadata=number(1))
+    nnodes: Positive = 1
     """Machines."""
-    gpus: int = field(default=1, metadata=number(1))
+    gpus: Positive = 1
     """Of one machine, for training and its rollouts; with device=cpu: processes that share the
     model."""
-    node_gpus: int | None = field(default=None, metadata=number(1) | PLACE)
+    node_gpus: Positive | None = field(default=None, metadata=PLACE)
     """All GPUs of one machine: the servers of agent, user and analyst have those that training
     leaves; null: as many as are needed."""
-    serving: float = field(default=0.0, metadata=number(0, 0.9) | PLACE)
+    serving: Annotated[float, Meta(ge=0, le=0.9)] = field(default=0.0, metadata=PLACE)
     """The share of the memory of training's GPUs that servers have (--gpu-memory-utilization);
     0: they have GPUs of their own."""
-    tensor_parallel: int = field(default=1, metadata=number(1))
+    tensor_parallel: Positive = 1
     """GPUs of one vLLM server."""
     ray_address: str | None = field(default=None, metadata=PLACE)
     """host:port of a running Ray cluster; null: one is started here."""
-    workers: int = field(default=1, metadata=number(1) | PLACE)
+    workers: Positive = field(default=1, metadata=PLACE)
     """Processes that run environments."""
-    save_every: int = field(default=1, metadata=number(1))
+    save_every: Positive = 1
     """Iterations between checkpoints; the last one is always kept."""
-    stall: float = field(default=3600.0, metadata=number(10) | PLACE)
+    stall: Annotated[float, Meta(ge=10)] = field(default=3600.0, metadata=PLACE)
     """Seconds without any progress before verl is stopped."""
-    restarts: int = field(default=2, metadata=number(0) | PLACE)
+    restarts: Natural = field(default=2, metadata=PLACE)
     """How often verl is started again from its last checkpoint."""
-    gpu_memory: float = field(default=0.5, metadata=number(0.05, 0.95))
+    gpu_memory: Annotated[float, Meta(ge=0.05, le=0.95)] = 0.5
     """The share of a GPU's memory for vLLM."""
     offload: bool = False
     """Keep weights and optimizer in host memory between uses."""
     verl: tuple[str, ...] = ()
     """More of verl's settings, in Hydra's notation:
     trainer.verl='["trainer.balance_batch=false"]'."""
-    mismatch: float = field(default=0.05, metadata=number(0) | PLACE)
+    mismatch: NotNegative = field(default=0.05, metadata=PLACE)
     """The mean difference between the sampler's and the trainer's log-probabilities that is an
     alarm (ten times as much stops the run); larger than with trainer=local, since vLLM samples in
     bfloat16."""
