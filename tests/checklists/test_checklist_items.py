@@ -59,7 +59,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "focus": ("focus_on", "user.content", r"focus_on` is 'user\.content'; allowed: assis"),
     "an id twice": ("id", "C1", r"turn 0: two items have the id 'C1'"),
     "an id with a colon": ("id", "0:C", "turn 0: an item has the id '0:C'"),
-    "dependence": ("dependence", ["C9"], r"item C0: dependence on 'C9'.*allowed: C0, C1"),
+    "dependence": ("dependence", ["C9"], r"item C0 depends on 'C9'; allowed: C0, C1"),
     "a circle": ("dependence", ["C1"], r"item C0: its dependences form a circle"),
     "question": ("question", 3, r"question` is 3; allowed: a text"),
     "required": (
@@ -88,8 +88,8 @@ def test_errors_name_record_turn_and_item(name: str) -> None:
 def test_the_outer_lists_are_checked() -> None:
     for data, message in (
         ({}, "record r7: `it` is {}; allowed: a list"),
-        ([], "record r7 has no checklist"),
-        ([[]], "variant 0 has no turn"),
+        ([], "record r7: there is no checklist"),
+        ([[]], "variant 0: there is no turn"),
         ([[[]]], "variant 0, turn 0: there is no item"),
         ([RECORD[0], RECORD[1][:1]], "its variants have 2 and 1 turns"),
     ):
@@ -97,20 +97,26 @@ def test_the_outer_lists_are_checked() -> None:
             read_checklists(data, "r7")
 
 
-def test_an_annotators_answer_is_a_checklist_or_says_why_not() -> None:
-    (turn,) = RECORD[0][:1]
+def test_an_annotators_maps_are_merged_into_its_items() -> None:
+    items = [
+        {k: v for k, v in i.items() if k not in ("weight", "dependence")} for i in RECORD[0][0]
+    ]
+    turn = {"turn": 0, "checklist": items, "dependence": {"C1": ["C0"]},
+            "weight": {"C0": 0.4, "C1": 0.6}}  # fmt: skip
     found = read_annotation("Here: " + json.dumps({"turns": [turn]}), 1)
     assert [(i.id, i.weight, i.dependence) for i in found.turns[0]] == [
-        (i["id"], i["weight"], tuple(i["dependence"])) for i in turn
-    ]
-    first, *others = turn
-    for items, message in (
-        ([{**first, "weight": 0.9}, *others], "weights sum to"),
-        ([{**first, "weight": None}, *others], "None is not of type 'number'"),
-        ([], "should be non-empty"),
-        ([{**first, "id": ["C0"]}, *others], r"\['C0'\] is not of type 'string'"),
+        ("C0", 0.4, ()), ("C1", 0.6, ("C0",)),
+    ]  # fmt: skip
+    for changes, message in (
+        ({"weight": {"C0": 1.0, "C7": 0.0}}, "turn 0: weight names 'C7'"),
+        ({"weight": {"C0": 0.5}}, r"`\[0\]\[1\]\.weight` is None"),
+        ({"checklist": []}, "turn 0 has no list `checklist`"),
+        (
+            {"checklist": [{**items[0], "id": ["C0"]}, items[1]], "weight": {}, "dependence": {}},
+            r"\[0\]\[0\]\.id` is \['C0'\]",
+        ),
     ):
         with pytest.raises(Unusable, match=message):
-            read_annotation(json.dumps({"turns": [items]}), 1)
-    with pytest.raises(Unusable, match="is too short"):
+            read_annotation(json.dumps({"turns": [{**turn, **changes}]}), 1)
+    with pytest.raises(Unusable, match="one entry for each of the 2 turns"):
         read_annotation(json.dumps({"turns": [turn]}), 2)

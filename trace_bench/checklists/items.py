@@ -66,17 +66,15 @@ def read_checklists(data: Any, record: str) -> tuple[Checklist, ...]:
     """All variants of a record, from CM2's JSON. Raises UserError."""
     where = f"record {record}"
     if fault := fault_of(data, TEXTS):
-        raise UserError(f"{where}: its checklists cannot be used: {fault}. {FIX}")
+        raise _refused(where, f"its checklists cannot be used: {fault}")
     variants = _typed(data, tuple[_Turns, ...], where)
     if not variants:
-        raise UserError(f"{where} has no checklist; needed: at least one variant. {FIX}")
+        raise _refused(where, "there is no checklist; needed: at least one variant")
     for number, turns in enumerate(variants):
         _check(turns, f"{where}, variant {number}")
     if lengths := {len(turns) for turns in variants} - {len(variants[0])}:
-        raise UserError(
-            f"{where}: its variants have {len(variants[0])} and {min(lengths)} turns; allowed: "
-            f"equally many. {FIX}"
-        )
+        several = f"{len(variants[0])} and {min(lengths)}"
+        raise _refused(where, f"its variants have {several} turns; allowed: equally many")
     return tuple(map(Checklist, variants))
 
 
@@ -105,11 +103,15 @@ _Turns = tuple[tuple[Item, ...], ...]
 _NULL = ("extra_info", "failure_examples", "dependence")  # may be null in CM2's files
 
 
+def _refused(where: str, why: str) -> UserError:
+    return UserError(f"{where}: {why}. {FIX}")
+
+
 def _typed(data: Any, kind: Any, where: str) -> Any:
     try:
         return convert(_without_nulls(data), kind)
     except Unreadable as error:
-        raise UserError(f"{where}: {error}. {FIX}") from error
+        raise _refused(where, str(error)) from error
 
 
 def _without_nulls(data: Any) -> Any:
@@ -129,32 +131,31 @@ def _check(turns: _Turns, where: str) -> None:
     """Raises UserError unless there are turns, all have items, their ids are unique, their weights
     sum to 1, and they can be satisfied in some order."""
     if not turns:
-        raise UserError(f"{where} has no turn; needed: at least one. {FIX}")
+        raise _refused(where, "there is no turn; needed: at least one")
     for number, items in enumerate(turns):
-        _check_turn(items, f"{where}, turn {number}")
+        if fault := _fault_of_turn(items):
+            raise _refused(f"{where}, turn {number}", fault)
 
 
-def _check_turn(items: Sequence[Item], where: str) -> None:
-    if not items:
-        raise UserError(f"{where} has no item; needed: at least one. {FIX}")
+def _fault_of_turn(items: Sequence[Item]) -> str | None:
     names = [item.id for item in items]
-    for name in names:
-        if ":" in name or not name.isprintable():
-            allowed = "printable characters without a colon"
-            raise UserError(f"{where}: an item has the id {name!r}; allowed: {allowed}. {FIX}")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"{where}: two items have the id {twice[0]!r}; allowed: each once. {FIX}")
+    odd = [name for name in names if ":" in name or not name.isprintable()]
+    twice = sorted({name for name in names if names.count(name) > 1})
     total = math.fsum(item.weight for item in items)
+    after = [(item.id, n) for item in items for n in item.dependence if n not in names]
+    if not items:
+        return "there is no item; needed: at least one"
+    if odd:
+        return f"an item has the id {odd[0]!r}; allowed: printable characters without a colon"
+    if twice:
+        return f"two items have the id {twice[0]!r}; allowed: each once"
     if abs(total - 1) > SUM:
-        raise UserError(f"{where}: the weights sum to {total:.6g}; allowed: 1. {FIX}")
-    for item in items:
-        if unknown := [name for name in item.dependence if name not in names]:
-            raise UserError(
-                f"{where}, item {item.id}: dependence on {unknown[0]!r}, which the turn does not "
-                f"have; allowed: {', '.join(names)}. {FIX}"
-            )
+        return f"the weights sum to {total:.6g}; allowed: 1"
+    if after:
+        (item, name), *_ = after
+        return f"item {item} depends on {name!r}; allowed: {', '.join(names)}"
     try:
         TopologicalSorter({item.id: item.dependence for item in items}).prepare()
     except CycleError as error:
-        place = f"{where}, item {min(error.args[1])}"
-        raise UserError(f"{place}: its dependences form a circle. {FIX}") from error
+        return f"item {min(error.args[1])}: its dependences form a circle"
+    return None

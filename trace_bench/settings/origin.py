@@ -12,7 +12,6 @@ different runs.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import hashlib
 import inspect
@@ -142,15 +141,15 @@ def name_of(target: Any) -> str:
 
 def state_of(target: Any, where: str) -> Any:
     """The object's state as JSON-safe data. Raises UserError if it is nested too deeply."""
-    if isinstance(target, PurePath):
-        return str(target)
-    if not (attributes := dict(_attributes(target))):
+    state = _plain(target, where, DEEPEST + 1)
+    if isinstance(state, dict):
+        state.pop("is", None)  # the origin has it
+    elif inspect.isclass(target) or inspect.isroutine(target):
         return {}
-    data = {name: _plain(value, where, DEEPEST) for name, value in attributes.items()}
-    text = canonical(data)
+    text = canonical(state)
     if len(text) > LONGEST:
         return {"sha256": hashlib.sha256(text.encode()).hexdigest()[:16]}
-    return data
+    return state
 
 
 def _plain(value: Any, where: str, left: int) -> Any:
@@ -166,50 +165,41 @@ def _plain(value: Any, where: str, left: int) -> Any:
             "be part of the run's identity. Give a class or function instead, and its arguments "
             "as options."
         )
+    within = functools.partial(_plain, where=where, left=left - 1)
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner, where, left - 1) for key, inner in value.items()}
+        return {str(key): within(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner, where, left - 1) for inner in value]
+        return [within(inner) for inner in value]
     if isinstance(value, set | frozenset):
-        return sorted(canonical(_plain(inner, where, left - 1)) for inner in value)
-    inner = {name: _plain(v, where, left - 1) for name, v in _attributes(value)}
+        return sorted(canonical(within(inner)) for inner in value)
     named = name_of(value)
-    if inner or inspect.isclass(value) or inspect.isroutine(value):
-        return {"is": named, **inner} if inner else named
+    inner = {name: within(held) for name, held in _attributes(value).items()}
+    if inner:
+        return {"is": named, **inner}
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return named
     return {"is": named, "sha256": _pickled(value)}
 
 
-def _attributes(target: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(target: Any) -> Mapping[str, Any]:
     """Constructor arguments, or else all attributes; a function's closure; none of a class."""
     if inspect.isclass(target):
-        return
-    if isinstance(target, functools.partial):
-        yield from {"args": target.args, **target.keywords}.items()
-    elif inspect.ismethod(target):
-        yield "self", target.__self__
-    elif inspect.isfunction(target):
+        return {}
+    if inspect.ismethod(target):
+        return {"self": target.__self__}
+    if inspect.isfunction(target):
         cells = zip(target.__code__.co_freevars, target.__closure__ or (), strict=True)
-        yield from ((name, cell.cell_contents) for name, cell in cells)
-    elif dataclasses.is_dataclass(target):
-        yield from ((f.name, getattr(target, f.name)) for f in dataclasses.fields(target))
-    else:
-        yield from _arguments(target)
-
-
-def _arguments(target: Any) -> Iterator[tuple[str, Any]]:
-    slots = [n for cls in type(target).__mro__ for n in vars(cls).get("__slots__", ())]
-    held = {n: getattr(target, n) for n in slots if n[:2] != "__" and hasattr(target, n)}
-    held |= vars(target) if hasattr(target, "__dict__") else {}
-    names = parameters(type(target))
-    kept = {n: n if n in held else f"_{n}" for n in names}
-    if names and not takes_any(type(target)) and held.keys() >= set(kept.values()):
-        yield from ((name, held[place]) for name, place in kept.items())
-    else:
-        yield from held.items()
+        return {name: cell.cell_contents for name, cell in cells}
+    held = dict(getattr(target, "__dict__", {}))
+    places = {n: n if n in held else f"_{n}" for n in parameters(type(target))}
+    if places and not takes_any(type(target)) and held.keys() >= set(places.values()):
+        return {name: held[place] for name, place in places.items()}
+    return held
 
 
 def _pickled(value: Any) -> str | None:
-    """Hash of an object without attributes, such as an array; None if none can be made."""
+    """Hash of an object without attributes, such as an array or one with slots; None if none can
+    be made."""
     try:
         return hashlib.sha256(pickle.dumps(value)).hexdigest()[:16]
     except Exception:  # a lock or a file: no run depends on it
