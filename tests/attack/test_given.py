@@ -20,6 +20,7 @@ from trace_bench.core.store import write_json
 from trace_bench.core.text import without_password
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls
 from trace_bench.rehearse.scripted import Answer, serve
+from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
 
 SECRET = "hunter2"
@@ -41,10 +42,8 @@ def test_a_password_in_an_address_is_not_shown(url: str) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        ["llm.judge=URL"], ["llm.judge.base_url=[URL"], ["policy=openai", "policy.base_url=URL"],
-        ["policy=openai", "policy.base_url={a: 'URL'}"], ["budget='URL'"], ["env.factory='URL'"],
-        ["llm.shared.base_url=URL"], ["llm.judge.base_url=user:hunter2@127.0.0.1"], ["'URL'"],
-        ["env.factory=FOUND"], ["method.factory=FOUND"], ["tracker.factory=FOUND"],
+        ["llm.judge=URL"], ["policy=openai", "policy.base_url={a: 'URL'}"], ["'URL'"],
+        ["env.factory=FOUND"],
         ["llm.user.by=endpoint", "llm.user.model=m", "llm.user.base_url='URL'"],
     ],
 )  # fmt: skip
@@ -87,8 +86,8 @@ def test_a_password_in_an_environments_error_reaches_no_file(
 @pytest.mark.parametrize(
     "address",
     [
-        "user:hunter2@gpu4", "user:hunter2@gpu4:8000/v1", "base_url=user:hunter2@[::1]:8000",
-        "http://user:hunt@hunter2@gpu4/v1", "user:a@hunter2@localhost", "u:hunter2@10.0.0.1:80",
+        "user:hunter2@gpu4:8000/v1", "base_url=user:hunter2@[::1]:8000",
+        "http://user:hunt@hunter2@gpu4/v1", "user:a@hunter2@localhost",
     ],
 )  # fmt: skip
 def test_a_password_before_any_host_is_masked_in_a_servers_refusal_and_a_trackers_error(
@@ -132,9 +131,9 @@ def test_a_typed_command_is_repeated_without_its_password(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("choice", ["env=1", "method=-2", "trainer=1e5", "env=1_0.5", "env=inf"])
 def test_a_number_is_no_choice_of_a_group(choice: str) -> None:
-    code, said = forked("trace_bench", choice)
     name = choice.partition("=")[0]
-    assert code == 2 and f"leave `{name}` out, or name one of its files" in said, said
+    with pytest.raises(UserError, match=f"leave `{name}` out, or name one of its files"):
+        compose([choice])
 
 
 @pytest.mark.parametrize(
@@ -153,25 +152,16 @@ def test_a_prompt_of_50_mb_is_no_agents(tmp_path: Path) -> None:
         read_agent(tmp_path / "agent.json")
 
 
-class Short(str):
-    """A text that says that it has no characters."""
+def test_a_false_length_passes_no_limit() -> None:
+    class Short(str):
+        def __len__(self) -> int:
+            return 0
 
-    def __len__(self) -> int:
-        return 0
+    class Empty(list[str]):
+        def __len__(self) -> int:
+            return 0
 
-
-@pytest.mark.parametrize("value", [Short("x" * 100), [Short("x" * 100)], {"a": Short("x" * 100)}])
-def test_a_text_with_a_false_length_passes_no_limit(value: object) -> None:
-    assert fault_of(value, Limits(50)) == "its texts have more than 50 characters"
-
-
-class Empty(list[str]):
-    """A list that says that it has no elements."""
-
-    def __len__(self) -> int:
-        return 0
-
-
-def test_a_false_length_of_a_key_or_a_list_passes_no_limit() -> None:
-    assert fault_of({Short("x" * 100): 1}, Limits(50)) == "its texts have more than 50 characters"
+    text = Short("x" * 100)
+    for value in (text, [text], {"a": text}, {text: 1}):
+        assert fault_of(value, Limits(50)) == "its texts have more than 50 characters"
     assert fault_of(Empty("x" * 9), Limits(50, items=8)) == "it has more than 8 elements"

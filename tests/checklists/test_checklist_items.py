@@ -97,26 +97,20 @@ def test_the_outer_lists_are_checked() -> None:
             read_checklists(data, "r7")
 
 
-def test_an_annotators_maps_are_merged_into_its_items() -> None:
-    items = [
-        {k: v for k, v in i.items() if k not in ("weight", "dependence")} for i in RECORD[0][0]
-    ]
-    turn = {"turn": 0, "checklist": items, "dependence": {"C1": ["C0"]},
-            "weight": {"C0": 0.4, "C1": 0.6}}  # fmt: skip
+def test_an_annotators_answer_is_a_checklist_or_says_why_not() -> None:
+    (turn,) = RECORD[0][:1]
     found = read_annotation("Here: " + json.dumps({"turns": [turn]}), 1)
     assert [(i.id, i.weight, i.dependence) for i in found.turns[0]] == [
-        ("C0", 0.4, ()), ("C1", 0.6, ("C0",)),
-    ]  # fmt: skip
-    for changes, message in (
-        ({"weight": {"C0": 1.0, "C7": 0.0}}, "turn 0: weight names 'C7'"),
-        ({"weight": {"C0": 0.5}}, r"`\[0\]\[1\]\.weight` is None"),
-        ({"checklist": []}, "turn 0 has no list `checklist`"),
-        (
-            {"checklist": [{**items[0], "id": ["C0"]}, items[1]], "weight": {}, "dependence": {}},
-            r"\[0\]\[0\]\.id` is \['C0'\]",
-        ),
+        (i["id"], i["weight"], tuple(i["dependence"])) for i in turn
+    ]
+    first, *others = turn
+    for items, message in (
+        ([{**first, "weight": 0.9}, *others], "weights sum to"),
+        ([{**first, "weight": None}, *others], "None is not of type 'number'"),
+        ([], "should be non-empty"),
+        ([{**first, "id": ["C0"]}, *others], r"\['C0'\] is not of type 'string'"),
     ):
         with pytest.raises(Unusable, match=message):
-            read_annotation(json.dumps({"turns": [{**turn, **changes}]}), 1)
-    with pytest.raises(Unusable, match="one entry for each of the 2 turns"):
+            read_annotation(json.dumps({"turns": [items]}), 1)
+    with pytest.raises(Unusable, match="is too short"):
         read_annotation(json.dumps({"turns": [turn]}), 2)

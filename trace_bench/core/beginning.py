@@ -61,14 +61,14 @@ class Beginning:
 def totals(runs: Sequence[EarlierRun], accounting: str) -> tuple[int | None, int]:
     """(rollouts charged in all of these runs, None if one is unknown; demonstrations)."""
     spent = [None if r.rollouts is None else charged(r.rollouts, accounting) for r in runs]
-    known = [n for n in spent if n is not None]
-    return sum(known) if len(known) == len(spent) else None, sum(r.demonstrations for r in runs)
+    counted = [n for n in spent if n is not None]
+    return sum(counted) if len(counted) == len(spent) else None, sum(r.demonstrations for r in runs)
 
 
-def read_beginning(given: str) -> Beginning:
+def read_beginning(place: str) -> Beginning:
     """What lies in a run folder, a folder with an agent.json, or such a file (or a run's
     beginning.json). Raises UserError for a run that is not finished and for what holds no agent."""
-    path = _place(given)
+    path = _path(place)
     try:
         if path.name == BEGINNING:
             data = read_object(path)
@@ -79,7 +79,7 @@ def read_beginning(given: str) -> Beginning:
         return Beginning(agent, _runs(path.parent), _weights(path.parent))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise UserError(
-            f"agent={given}: {path} or the summary beside it is damaged "
+            f"agent={place}: {path} or the summary beside it is damaged "
             f"({type(error).__name__}: {error}). Restore it from a copy, or change `agent`."
         ) from error
 
@@ -138,7 +138,7 @@ def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any
     return out
 
 
-def _place(agent: str) -> Path:
+def _path(agent: str) -> Path:
     path = Path(agent)
     path = path / AGENT if path.is_dir() else path
     if not path.is_file():
@@ -184,17 +184,17 @@ def _runs(folder: Path) -> tuple[EarlierRun, ...]:
             "command again, or change `agent`."
         )
     s, rollouts = summary, summary.own_rollouts
-    own = EarlierRun(
+    this = EarlierRun(
         s.method, s.world, s.seed, s.budget, s.fingerprint, rollouts, s.demonstrations, s.marks
     )
     before = () if s.beginning is None else s.beginning.runs
-    return (*before, own) if s.learns or any(rollouts.values()) else before
+    return (*before, this) if s.learns or any(rollouts.values()) else before
 
 
 def _weights(folder: Path) -> str | None:
     there = (folder / CONFIG).exists()
-    found = read_settings(folder / CONFIG)["model"].get("sha256") if there else None
-    return None if found is None else str(found)
+    digest = read_settings(folder / CONFIG)["model"].get("sha256") if there else None
+    return None if digest is None else str(digest)
 
 
 def read_agent(path: Path) -> AgentSpec:
@@ -213,8 +213,8 @@ def placed(agent: AgentSpec, folder: Path) -> AgentSpec:
     """The agent with the adapters that lie in the folder, where they do."""
     adapters = []
     for adapter in agent.adapters:
-        own = folder.joinpath("adapters", *Path(adapter.path).parts[-2:])
-        adapters.append(replace(adapter, path=str(own)) if own.is_dir() else adapter)
+        beside = folder.joinpath("adapters", *Path(adapter.path).parts[-2:])
+        adapters.append(replace(adapter, path=str(beside)) if beside.is_dir() else adapter)
     return replace(agent, adapters=tuple(adapters))
 
 
@@ -222,10 +222,10 @@ def _copy(adapter: AdapterRef, folder: Path) -> AdapterRef:
     """The adapter's files in the folder of its name and version; written once, whole or not."""
     stem, _, version = adapter.name.partition("@")
     target = folder / stem / version
-    own = replace(adapter, path=str(target))
+    copy = replace(adapter, path=str(target))
     expected = stem.rpartition("-")[2]
-    if target.is_dir() and adapter_hash(own).startswith(expected):
-        return own
+    if target.is_dir() and adapter_hash(copy).startswith(expected):
+        return copy
     with disk_errors(target), replacing(target) as building:
         for name in WEIGHTS:
             write_bytes(building / name, read_bytes(Path(adapter.path) / name))
@@ -234,4 +234,4 @@ def _copy(adapter: AdapterRef, folder: Path) -> AdapterRef:
                 f"the adapter {adapter.path} was changed while it was copied. Run the command "
                 "again when nothing writes it any more, or change `agent`."
             )
-    return own
+    return copy

@@ -79,12 +79,12 @@ class Toolbox:
         self._tools: dict[str, tuple[Tool, Callable[..., Any]]] = {}
         for part in parts:
             members = {n: m for c in reversed(type(part).__mro__) for n, m in vars(c).items()}
-            own = [(m, MethodType(m, part)) for m in members.values() if isinstance(m, tool)]
-            for found, called in [(part, part)] if isinstance(part, tool) else own:
-                name = found.schema["function"]["name"]
+            methods = [(m, MethodType(m, part)) for m in members.values() if isinstance(m, tool)]
+            for one, called in [(part, part)] if isinstance(part, tool) else methods:
+                name = one.schema["function"]["name"]
                 if name in self._tools:
                     raise TypeError(f"two tools are called {name}")
-                self._tools[name] = (found.schema, called)
+                self._tools[name] = (one.schema, called)
         self.schemas = tuple(schema for schema, _ in self._tools.values())
 
     def answer(self, calls: Sequence[Any]) -> tuple[Message, ...]:
@@ -132,8 +132,8 @@ def _check(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
             raise ValueError(f"the argument {name} is missing; {allowed}")
         if name in arguments and not _fits(arguments[name], kind):
             wanted = json.dumps({k: kind[k] for k in kind if k != "description"})
-            given = shorter(arguments[name])
-            raise ValueError(f"{name}={given} is not allowed; allowed: {wanted}")
+            value = shorter(arguments[name])
+            raise ValueError(f"{name}={value} is not allowed; allowed: {wanted}")
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:

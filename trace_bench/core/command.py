@@ -60,13 +60,13 @@ def parser(name: str, about: str | None) -> argparse.ArgumentParser:
     """The parser of `python -m trace_bench.<name>`, described by its module's docstring."""
     import argparse
 
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         f"python -m trace_bench.{name}",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--version", action="version", version=SAID)
-    return made
+    parser.add_argument("--version", action="version", version=SAID)
+    return parser
 
 
 def told(arguments: Sequence[str], about: str | None) -> bool:
@@ -80,9 +80,9 @@ def told(arguments: Sequence[str], about: str | None) -> bool:
     return True
 
 
-def whole_number(name: str, given: str | int, low: int = 1, high: int = 10**9) -> int:
+def whole_number(name: str, value: str | int, low: int = 1, high: int = 10**9) -> int:
     """The whole number that was given for an option. Raises UserError for any other text."""
-    text = str(given)
+    text = str(value)
     if not text.isdecimal() or len(text) > 10 or not low <= int(text) <= high:
         raise UserError(
             f"{name}{' ' if name.startswith('-') else '='}{text} is not allowed; allowed: a whole "

@@ -56,35 +56,36 @@ class Factory:
             return returns(self.target)
         return type(self.target) if self.finished else self.target
 
-    def settings(self, given: Mapping[str, Any], group: str) -> dict[str, Any]:
+    def settings(self, data: Mapping[str, Any], group: str) -> dict[str, Any]:
         """All settings as plain data, checked, with defaults filled in.
         Raises UserError naming the key, the value and what is allowed."""
-        if self.finished and given:
+        if self.finished and data:
             raise UserError(
                 f"{self.where}={self.text} is an object, which takes no options; given: "
-                f"{', '.join(map(str, given))}. Name a class or a function, or leave "
+                f"{', '.join(map(str, data))}. Name a class or a function, or leave "
                 f"`{group}.options` empty."
             )
-        cls, known = self._parameters()
+        cls, declared = self._declared()
         if cls is not None:
-            return dict(to_json(build(cls, given, group)))
-        checked = arguments(known, given, group, takes_any(self.target))
-        defaults = {n: p.default for n, p in known.items() if n not in checked}
+            return dict(to_json(build(cls, data, group)))
+        checked = arguments(declared, data, group, takes_any(self.target))
+        defaults = {n: p.default for n, p in declared.items() if n not in checked}
         return dict(to_json({**defaults, **checked}))
 
     @property
     def declares(self) -> Any:
         """What declares its settings: a dataclass, or the class or function itself."""
-        return self._parameters()[0] or self.target
+        return self._declared()[0] or self.target
 
-    def known(self) -> Mapping[str, Parameter]:
-        cls, known = self._parameters()
-        return known if cls is None else parameters(cls)
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Its settings by name."""
+        cls, declared = self._declared()
+        return declared if cls is None else parameters(cls)
 
     def identity(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the settings `options`, as plain data, that are part of a run's identity."""
-        known = self.known()
-        return {k: v for k, v in options.items() if k not in known or identifies(known[k])}
+        there = self.parameters()
+        return {k: v for k, v in options.items() if k not in there or identifies(there[k])}
 
     def make(self, options: Mapping[str, Any], run: RunContext, group: str, kind: type) -> Any:
         """Builds the object. Raises UserError if it is no complete `kind`, and for any exception
@@ -107,15 +108,15 @@ class Factory:
         )
 
     def _call(self, options: Mapping[str, Any], run: RunContext, group: str) -> Any:
-        cls, known = self._parameters()
+        cls, declared = self._declared()
         keywords: dict[str, Any] = {
             name: run for name, p in parameters(self.target).items() if p.hint is RunContext
         }
         if cls is not None:
-            (name,) = known
+            (name,) = declared
             keywords[name] = build(cls, options, group)
         else:
-            keywords |= arguments(known, options, group, takes_any(self.target))
+            keywords |= arguments(declared, options, group, takes_any(self.target))
         return self.asked(lambda: self.target(**keywords), f" or `{group}.options`")
 
     def asked(self, call: Callable[[], T], also: str = "") -> T:
@@ -130,16 +131,16 @@ class Factory:
             f"{self.where}={self.text} raised {described(result)}. Change `{self.where}`{also}."
         ) from result
 
-    def _parameters(self) -> tuple[type | None, Mapping[str, Parameter]]:
+    def _declared(self) -> tuple[type | None, Mapping[str, Parameter]]:
         """The dataclass of all settings, if there is one, and the parameters that are settings."""
         if self.finished:
             return None, {}
-        known = {n: p for n, p in parameters(self.target).items() if p.hint is not RunContext}
-        if len(known) == 1:
-            (only,) = known.values()
+        declared = {n: p for n, p in parameters(self.target).items() if p.hint is not RunContext}
+        if len(declared) == 1:
+            (only,) = declared.values()
             if dataclasses.is_dataclass(only.hint) and isinstance(only.hint, type):
-                return only.hint, known
-        return None, known
+                return only.hint, declared
+        return None, declared
 
 
 def load(text: str, where: str) -> Factory:

@@ -303,8 +303,8 @@ class Lines(Generic[T]):
         if not self.path.is_file():
             raise UserError(f"{self.path} is no plain file. {repair(self.path)}")
         with disk_errors(self.path):
-            found = self.path.open("rb+")
-        with found as file:
+            opened = self.path.open("rb+")
+        with opened as file:
             good = 0
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
@@ -394,5 +394,5 @@ def damaged(path: Path, number: int, why: str) -> UserError:
 
 def repair(path: Path) -> str:
     """What to do about a damaged file, as the end of a message."""
-    known = (text for place, text in REPAIRS.items() if path.match(place))
-    return next(known, "Restore it from a copy, or name another place.")
+    texts = (text for place, text in REPAIRS.items() if path.match(place))
+    return next(texts, "Restore it from a copy, or name another place.")

@@ -320,8 +320,8 @@ class Outcome:
 
 def written(value: Any) -> dict[str, Any]:
     """The fields that a value's JSON has: not those marked `sparse` that are None."""
-    known = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
-    return {f.name: v for f, v in known if v is not None or "sparse" not in f.metadata}
+    fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    return {f.name: v for f, v in fields if v is not None or "sparse" not in f.metadata}
 
 
 def to_json(value: Any) -> Any:

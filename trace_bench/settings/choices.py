@@ -53,14 +53,14 @@ def offered(group: str) -> list[str]:
     """The choices of a group that need no file."""
     if group in PARTS:
         return [*names(group), CUSTOM]
-    return list(get_args(known(group)["name"].hint)) if group == "sandbox" else ["programs"]
+    return list(get_args(parameters_of(group)["name"].hint)) if group == "sandbox" else ["programs"]
 
 
-def known(group: str, name: str = "") -> dict[str, Parameter]:
+def parameters_of(group: str, name: str = "") -> dict[str, Parameter]:
     """The settings of a choice: those of the part (of all its suites), then those of its group."""
     out: dict[str, Parameter] = {}
     for part in reversed(parts(group, name)):
-        out |= part.known()
+        out |= part.parameters()
     return {**out, **parameters(GROUPS[group])}
 
 
@@ -76,7 +76,7 @@ def defaults(group: str, name: str, named: bool = True) -> dict[str, Any]:
     suites = [n.partition("/")[2] or None for n in OWN.get(group, {}) if n.startswith(f"{name}/")]
     first = {"suite": suites[0]} if suites else {}
     apart = () if group in PARTS and name == CUSTOM else ("factory", "options")
-    data = {key: plain(p) for key, p in known(group, name).items() if key not in apart}
+    data = {key: plain(p) for key, p in parameters_of(group, name).items() if key not in apart}
     data |= PRESETS.get(group, {}).get(name, {})
     return data | first | ({"name": name} if named and "name" in data else {})
 
@@ -105,7 +105,7 @@ def open_ended(group: str) -> frozenset[str]:
 
 def _own(group: str) -> Iterator[tuple[str, Parameter]]:
     for text in OWN.get(group, {}).values():
-        yield from load(text, group).known().items()
+        yield from load(text, group).parameters().items()
 
 
 def fill() -> None:

@@ -288,11 +288,11 @@ def _translate(error: Exception) -> UserError:
                 f"hydra/launcher={choice} needs a package that is not installed: pip install "
                 "'.[launchers]', or leave `hydra/launcher` out."
             )
-        found = unknown(group, choice, getattr(error, "options", None) or (), group)
+        refusal = unknown(group, choice, getattr(error, "options", None) or (), group)
         if group in KINDS:
-            own = f"{group}=custom {group}.factory=module:attribute"
-            return UserError(f"{found} One of your own: `{own}`.")
-        return found
+            custom = f"{group}=custom {group}.factory=module:attribute"
+            return UserError(f"{refusal} One of your own: `{custom}`.")
+        return refusal
     for cause in _chain(error):
         if isinstance(cause, InterpolationResolutionError):
             why = str(cause).partition("\n")[0]
@@ -303,14 +303,14 @@ def _translate(error: Exception) -> UserError:
         node = getattr(cause, "parent_node", None)
         if getattr(cause, "key", None) is not None and isinstance(node, Mapping):
             key = str(getattr(cause, "full_key", None) or cause.key)
-            given = re.search(r"Could not override '([^']+)'", str(error))
-            group, _, last = (given[1] if given else "").partition(".")
+            override = re.search(r"Could not override '([^']+)'", str(error))
+            group, _, last = (override[1] if override else "").partition(".")
             if group in KINDS and last == "factory":
                 return UserError(
                     f"`{group}.factory` is a setting of `{group}=custom` alone, and another choice "
                     f"is made here. Change `{group}`."
                 )
-            named = given[1] if given else key
+            named = override[1] if override else key
             return unknown("key", named, (k for k in node if k != "hydra"), key)
     group_error = re.search(r"config group '([^']+)' does not exist", str(error))
     if group_error is not None:

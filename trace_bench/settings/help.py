@@ -1,8 +1,8 @@
 """`--help`: what can be set, from the docstrings of the settings and the comments of files.
 
 --help               the groups with their choices, and the settings of a run
---help GROUP         every choice of a group and every setting of each, with what it is
---help GROUP=CHOICE  one choice, with its file if it has one
+--help GROUP         every choice of a group
+--help GROUP=CHOICE  every setting of a choice, with its file if it has one
 --help KEY           a setting of the run
 --help trainer.algorithm  a table of all algorithms, with the settings of each
 
@@ -74,7 +74,7 @@ class Setting:
     about: str
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         return f"{self.name}={_word(self.value)}".removesuffix("=")
 
 
@@ -89,8 +89,8 @@ def text(about: str | None, more: Path | None = None) -> str:
     if more is not None:
         choices.check_folder(more)
     places = [choices.conf_dir(), *([] if more is None else [more])]
-    found = {p.name for place in places for p in place.iterdir() if [*p.glob("*.yaml")]}
-    groups = {name: _choices(name, more) for name in sorted({*found, *GROUPS} - {"hydra"})}
+    folders = {p.name for place in places for p in place.iterdir() if [*p.glob("*.yaml")]}
+    groups = {name: _choices(name, more) for name in sorted({*folders, *GROUPS} - {"hydra"})}
     known_of_run = {n: p for n, p in parameters(Settings).items() if n not in GROUPS}
     run = [*_entries(known_of_run, documented(Settings))]
     if about is None:
@@ -102,8 +102,8 @@ def text(about: str | None, more: Path | None = None) -> str:
         return _choice(group, choice, more) if choice else _group(group, groups[group], more)
     if about in OWN:
         return _within(about)
-    if own := [e for e in run if e.name.partition(".")[0] == about]:
-        return "\n\n".join("\n".join(_item(e.shown, e.about)) for e in own)
+    if entries := [e for e in run if e.name.partition(".")[0] == about]:
+        return "\n\n".join("\n".join(_item(e.text, e.about)) for e in entries)
     raise unknown("help", about, (*groups, *(e.name for e in run if "." not in e.name)), "--help")
 
 
@@ -134,12 +134,12 @@ def settings_of(group: str, choice: str, more: Path | None = None) -> list[Setti
     if group not in GROUPS:
         return []
     base, values, comments = _composed(group, choice, more)
-    found = choices.known(group, base)
+    declared = choices.parameters_of(group, base)
     about = documented(GROUPS[group])
     for part in choices.parts(group, base):
         about |= documented(part.declares)
-    about |= {key: text for key, text in comments.items() if key not in found}
-    ours = {**found, **{key: Parameter(Any) for key in values.keys() - found.keys()}}
+    about |= {key: text for key, text in comments.items() if key not in declared}
+    ours = {**declared, **{key: Parameter(Any) for key in values.keys() - declared.keys()}}
     there = {key: parameter for key, parameter in ours.items() if key in values and key != "name"}
     return [*_entries(there, about, f"{group}.", values)]
 
@@ -160,9 +160,9 @@ def _composed(
             base, values = name[5:], choices.defaults(group, name[5:])
         else:
             base, values, comments = _composed(group, name, more)
-    own = data.get(group, {}) if "@package _global_" in text else data
+    above = data.get(group, {}) if "@package _global_" in text else data
     beside = re.findall(r"^ *(\w+):[^#\n]*# *(.+)$", text, re.M)
-    return base, _merged(values, own), {**comments, **dict(beside)}
+    return base, _merged(values, above), {**comments, **dict(beside)}
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
@@ -186,13 +186,13 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _entries(
-    known: Mapping[str, Parameter],
+    declared: Mapping[str, Parameter],
     about: Mapping[str, str],
     prefix: str = "",
     values: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Setting]:
     """The settings, and below each those within it. `values`: in place of the defaults."""
-    for key, parameter in known.items():
+    for key, parameter in declared.items():
         name, value = prefix + key, values[key] if key in values else choices.plain(parameter)
         named = checked.choices(parameter.hint)
         if named and isinstance(value, Mapping):
@@ -200,10 +200,10 @@ def _entries(
             if isinstance(named, Offered):  # a table of its own
                 continue
             for cls in dict.fromkeys(named.values()):
-                own = {n: p for n, p in parameters(cls).items() if n != "name"}
+                more = {n: p for n, p in parameters(cls).items() if n != "name"}
                 when = " or ".join(n for n, c in named.items() if c is cls)
                 said = {n: f"{when}: {text}" for n, text in documented(cls).items()}
-                yield from _entries(own, said, f"{name}.")
+                yield from _entries(more, said, f"{name}.")
         elif dataclasses.is_dataclass(parameter.hint) and isinstance(value, Mapping):
             yield Setting(name, "", about.get(key, ""))
             within = parameters(parameter.hint)  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ def _overview(groups: Mapping[str, Sequence[str]], run: Iterable[Setting]) -> st
     lines += ["", "Settings of the run:"]
     for entry in run:
         if "." not in entry.name and entry.name not in groups:
-            lines += _item(entry.shown, _first(entry.about))
+            lines += _item(entry.text, _first(entry.about))
     return "\n".join([*lines, "", *textwrap.wrap(MORE, WIDTH)])
 
 
@@ -230,24 +230,9 @@ def _choices(group: str, more: Path | None) -> list[str]:
 
 
 def _group(group: str, names: Sequence[str], more: Path | None) -> str:
-    """Every choice with its settings; what an earlier choice has, too, is described there."""
-    lines = [f"{group}=..."]
-    shown: dict[tuple[str, str], Any] = {}
-    for choice in names:
-        lines += ["", *_item(choice, _first(_about(group, choice, more)))]
-        again = []
-        for entry in settings_of(group, choice, more):
-            if (key := (entry.name, entry.about)) in shown:
-                short = entry.shown.partition(".")[2]
-                again.append(short if entry.value != shown[key] else short.partition("=")[0])
-            else:
-                lines += _item(f"  {entry.shown}", entry.about)
-                shown[key] = entry.value
-        lines += textwrap.wrap(
-            f"as above: {', '.join(again)}", WIDTH, initial_indent=" " * 4,
-            subsequent_indent=" " * 6, break_on_hyphens=False, break_long_words=False,
-        ) if again else []  # fmt: skip
-    return "\n".join([*lines, "", f"--help {group}=CHOICE shows one, with its file if it has one."])
+    listed = [line for name in names for line in _item(name, _first(_about(group, name, more)))]
+    end = f"--help {group}=CHOICE shows the settings of one, with its file if it has one."
+    return "\n".join([f"{group}=...", "", *listed, "", end])
 
 
 def _within(setting: str) -> str:
@@ -260,9 +245,9 @@ def _within(setting: str) -> str:
     first, *_ = classes.values()
     shared = {n: p for n, p in parameters(first).items() if n != "name"}
     for name, cls in classes.items():
-        own = {n: p for n, p in parameters(cls).items() if n not in shared and n != "name"}
+        more = {n: p for n, p in parameters(cls).items() if n not in shared and n != "name"}
         lines += ["", *_item(name, (inspect.getdoc(cls) or "").partition("\n\n")[0])]
-        lines += _items(_entries(own, documented(cls), f"{setting}."))
+        lines += _items(_entries(more, documented(cls), f"{setting}."))
     lines += ["", "all of them"]
     lines += [*_items(_entries(shared, documented(first), f"{setting}.")), ""]
     return "\n".join([*lines, f"One of your own: {setting}=module:attribute ({GUIDES[setting]})."])
@@ -270,14 +255,14 @@ def _within(setting: str) -> str:
 
 def _items(entries: Iterable[Setting], indent: str = "  ") -> Iterator[str]:
     for entry in entries:
-        yield from _item(indent + entry.shown, entry.about)
+        yield from _item(indent + entry.text, entry.about)
 
 
 def _choice(group: str, choice: str, more: Path | None) -> str:
     """One choice: its file as it is, or what its docstring says, and its settings."""
     path = choices.files(group, more).get(choice)
-    own = _about(group, choice, more) if path is None else _text(path)
-    lines = [f"{group}={choice}", "", *(textwrap.wrap(own, WIDTH) if path is None else [own]), ""]
+    said = _about(group, choice, more) if path is None else _text(path)
+    lines = [f"{group}={choice}", "", *(textwrap.wrap(said, WIDTH) if path is None else [said]), ""]
     lines += _items(settings_of(group, choice, more), "")
     return "\n".join(lines).rstrip()
 
@@ -289,8 +274,8 @@ def _about(group: str, choice: str, more: Path | None) -> str:
         first = [i for i, line in enumerate(lines) if not line.startswith("#")]
         return " ".join(line.lstrip("# ").rstrip() for line in lines[: first[0] if first else None])
     if choice == CUSTOM:
-        given = f"{group}={CUSTOM} {group}.factory=module:attribute {group}.options.size=40"
-        return f"One of your own: {given} ({GUIDES[group]})."
+        example = f"{group}={CUSTOM} {group}.factory=module:attribute {group}.options.size=40"
+        return f"One of your own: {example} ({GUIDES[group]})."
     if group == "sandbox":
         return dict(_said(inspect.getdoc(GROUPS[group]) or ""))[choice]
     parts = choices.parts(group, choice)

@@ -112,7 +112,7 @@ def weights_count(path: str) -> int | None:
 def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
     data = identifying(chosen, without=NOT_NAMED)
     options = part.factory.identity(part.options)
-    for key, parameter in part.factory.known().items():
+    for key, parameter in part.factory.parameters().items():
         offered = choices(parameter.hint)
         if key in options and isinstance(offered, Offered):
             options[key] = {**options[key], **offered.origin(options[key]["name"])}

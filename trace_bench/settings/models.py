@@ -37,12 +37,12 @@ def trusted(path: str) -> bool:
 def at(settings: AtSettings) -> str:
     """`model=hf`: any causal language model with a chat template. With a revision, the folder of
     that revision in the hub's cache. Raises UserError if it is not there."""
-    found = _at(settings)
+    path = _at(settings)
     if settings.trust_remote_code:
-        os.environ[TRUSTED] = found
-    elif trusted(found):
+        os.environ[TRUSTED] = path
+    elif trusted(path):
         del os.environ[TRUSTED]
-    return found
+    return path
 
 
 def _at(settings: AtSettings) -> str:
@@ -56,8 +56,9 @@ def _at(settings: AtSettings) -> str:
     from huggingface_hub import snapshot_download
 
     try:
-        found = snapshot_download(settings.path, revision=settings.revision, local_files_only=True)
-        return str(found)
+        return str(
+            snapshot_download(settings.path, revision=settings.revision, local_files_only=True)
+        )
     except (OSError, ValueError) as error:
         raise UserError(
             f"model.path={settings.path} is not in the hub's cache at model.revision="

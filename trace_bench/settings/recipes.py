@@ -68,11 +68,11 @@ def settled(data: Mapping[str, Any]) -> Settings:
         for group, key in RECIPES[0].settings
         if isinstance(data.get(group), Mapping) and data[group].get(key, 0) is None
     ]
-    given = {
+    rest = {
         group: {k: v for k, v in data[group].items() if (group, k) not in left}
         for group in dict.fromkeys(group for group, _ in left)
     }
-    settings = _for_policy(parse({**data, **given}))
+    settings = _for_policy(parse({**data, **rest}))
     parts = parts_of(settings)
     try:  # as a dry run asks: what is composed makes no model
         recipe = recipe_of(replace(settings, dry_run=True), parts) if left else None
@@ -81,10 +81,10 @@ def settled(data: Mapping[str, Any]) -> Settings:
     usual = recipe.settings if recipe else {}
     chosen: dict[str, dict[str, Any]] = {"policy": {}, "trainer": {}}
     for group, key in left:
-        own = vars(settings.policy) if group == "policy" else parts[group].options
-        if key in own:
+        declared = vars(settings.policy) if group == "policy" else parts[group].options
+        if key in declared:
             value = usual.get((group, key))
-            chosen[group][key] = own[key] if value is None else value
+            chosen[group][key] = declared[key] if value is None else value
     settings = replace(
         settings,
         policy=replace(settings.policy, **chosen["policy"]),
@@ -101,7 +101,7 @@ def _for_policy(settings: Settings) -> Settings:
     at servers, or the setting's own default."""
     method = settings.method
     left = {key: value for key, value in method.options.items() if value is not None}
-    takes = find("method", replace(method, options=left)).factory.known()
+    takes = find("method", replace(method, options=left)).factory.parameters()
     nulls = method.options.keys() - left.keys()
     at_servers = {
         key: takes[key].metadata["at_servers"]
@@ -138,8 +138,8 @@ def billions_of(settings: Settings, parts: Mapping[str, Part]) -> float | None:
     if (count := weights_count(place)) is not None:
         return count / 1e9
     for name in (served_name(settings.model), place):
-        if found := _SIZE.search(name.rpartition("/")[2]):
-            return int(found[1] or 1) * float(found[2])
+        if size := _SIZE.search(name.rpartition("/")[2]):
+            return int(size[1] or 1) * float(size[2])
     return None
 
 
@@ -148,13 +148,13 @@ def whose(settings: Settings, parts: Mapping[str, Part], trains: bool) -> list[s
     if (recipe := recipe_of(settings, parts)) is None:
         return []
     compared = _compared(settings, parts, recipe, trains)
-    own = [f"{name}={_text(value)}" for name, value, usual in compared if value == usual]
+    usual_ones = [f"{name}={_text(value)}" for name, value, usual in compared if value == usual]
     others = [
         f"{name}={_text(value)} (the model's: {_text(usual)})"
         for name, value, usual in compared
         if value != usual
     ]
-    lines = [f"settings of the model: {', '.join(own) or 'none'} (from {recipe.source})"]
+    lines = [f"settings of the model: {', '.join(usual_ones) or 'none'} (from {recipe.source})"]
     return [*lines, *([f"settings that are given: {', '.join(others)}"] if others else [])]
 
 
@@ -176,13 +176,15 @@ def _compared(
     settings: Settings, parts: Mapping[str, Part], recipe: ModelRecipe, trains: bool
 ) -> list[tuple[str, Any, Any]]:
     """(setting, its value, the recipe's) of those that this run has."""
-    known = {"policy": parameters(PolicySettings), "trainer": parts["trainer"].factory.known()}
-    held = {"policy": vars(settings.policy), "trainer": parts["trainer"].options if trains else {}}
-    return [
-        (f"{group}.{key}", held[group][key], known[group][key].default if usual is None else usual)
-        for (group, key), usual in recipe.settings.items()
-        if key in held[group]
-    ]
+    trainer = parts["trainer"]
+    declared = {"policy": parameters(PolicySettings), "trainer": trainer.factory.parameters()}
+    held = {"policy": vars(settings.policy), "trainer": trainer.options if trains else {}}
+    rows = []
+    for (group, key), usual in recipe.settings.items():
+        if key in held[group]:
+            usual = declared[group][key].default if usual is None else usual
+            rows.append((f"{group}.{key}", held[group][key], usual))
+    return rows
 
 
 def _text(value: Any) -> str:

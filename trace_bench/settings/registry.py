@@ -148,21 +148,21 @@ class Part:
     @property
     def declared(self) -> Any:
         """Its class, or for a function that does not name one, that of its kind."""
-        found, kind = self.factory.declared, KINDS[self.group]
-        return found if isinstance(found, type) and issubclass(found, kind) else kind
+        cls, kind = self.factory.declared, KINDS[self.group]
+        return cls if isinstance(cls, type) and issubclass(cls, kind) else kind
 
     def make(self, run: RunContext) -> Any:
         """Builds the part. Raises UserError, also if it lacks members of the group's protocol."""
         kind = KINDS[self.group]
-        made = self.factory.make(self.options, run, self.group, object if kind is str else kind)
+        part = self.factory.make(self.options, run, self.group, object if kind is str else kind)
         if kind is not str:
-            return made
-        if not isinstance(made, str | Path) or not str(made):
+            return part
+        if not isinstance(part, str | Path) or not str(part):
             raise UserError(
-                f"{self.factory.where}={self.factory.text} gives {made!r}; needed: the folder of "
+                f"{self.factory.where}={self.factory.text} gives {part!r}; needed: the folder of "
                 f"the model's weights, or a hub name. Change `{self.factory.where}`."
             )
-        return str(made)
+        return str(part)
 
 
 def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
@@ -176,12 +176,11 @@ def _part(
 ) -> Part:
     if factory.finished and KINDS[group] is not str:
         factory.check(factory.target, KINDS[group])
-    known = factory.known()  # a null for a setting that this part lacks counts as not given
-    given = {k: v for k, v in chosen.options.items() if v is not None or k in known}
-    given = _preset(group, chosen, given)
-    options = factory.settings(given, group)
-    own = factory.text in OWN[group].values() and (factory.importable or not factory.finished)
-    origin = None if own else origin_of(factory, distribution)
+    there = factory.parameters()  # a null for a setting that this part lacks counts as not given
+    options = {k: v for k, v in chosen.options.items() if v is not None or k in there}
+    options = factory.settings(_preset(group, chosen, options), group)
+    ours = factory.text in OWN[group].values() and (factory.importable or not factory.finished)
+    origin = None if ours else origin_of(factory, distribution)
     return Part(group, chosen.name, factory, MappingProxyType(options), origin)
 
 
@@ -215,28 +214,28 @@ class Offered(Mapping[str, type]):
 
     def __getitem__(self, name: str) -> type:
         """Raises UserError for what is no class of that kind."""
-        found = self._found(name)[0].target
-        if not (isinstance(found, type) and issubclass(found, self.kind)):
+        cls = self._factory(name)[0].target
+        if not (isinstance(cls, type) and issubclass(cls, self.kind)):
             raise UserError(
-                f"{self.setting}={name} gives {found!r}; needed: a class that inherits "
+                f"{self.setting}={name} gives {cls!r}; needed: a class that inherits "
                 f"{self.kind.__name__}. Change `{self.setting}`."
             )
-        return found
+        return cls
 
     def origin(self, name: str) -> dict[str, Any]:
         """Where the code of a choice comes from, for a run's identity; empty for the package's."""
         if name in OWN[self.setting]:
             return {}
-        return {"origin": to_json(origin_of(*self._found(name)))}
+        return {"origin": to_json(origin_of(*self._factory(name)))}
 
-    def _found(self, name: str) -> tuple[Factory, metadata.Distribution | None]:
+    def _factory(self, name: str) -> tuple[Factory, metadata.Distribution | None]:
         return _factory(self.setting, PartSettings(name, name if ":" in name else None), None)
 
 
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
     """The entry points of installed packages for a group, by name."""
-    found = _installed(tuple(sys.path)).select(group=ENTRY_POINTS[group])
-    return {e.name: e for e in found}
+    points = _installed(tuple(sys.path)).select(group=ENTRY_POINTS[group])
+    return {e.name: e for e in points}
 
 
 @functools.lru_cache(maxsize=4)
@@ -247,8 +246,8 @@ def _installed(path: tuple[str, ...]) -> Any:
 
 def names(group: str) -> list[str]:
     """All names in a group, the package's own first."""
-    own = dict.fromkeys(name.partition("/")[0] for name in OWN[group])
-    return [*own, *sorted(entry_points(group).keys() - own.keys())]
+    ours = dict.fromkeys(name.partition("/")[0] for name in OWN[group])
+    return [*ours, *sorted(entry_points(group).keys() - ours.keys())]
 
 
 def _factory(
@@ -262,8 +261,8 @@ def _factory(
     name = chosen.name if variant is None else f"{chosen.name}/{variant}"
     if name in OWN[group]:
         return load(OWN[group][name], group), None
-    if (found := entry_points(group).get(chosen.name)) is not None:
-        return load(found.value.partition("[")[0].replace(" ", ""), group), found.dist
+    if (point := entry_points(group).get(chosen.name)) is not None:
+        return load(point.value.partition("[")[0].replace(" ", ""), group), point.dist
     if chosen.name == CUSTOM:
         raise UserError(
             f"{group}=custom needs {where}: module:attribute of your own {KINDS[group].__name__}, "
