@@ -102,7 +102,12 @@ def test_the_routed_agent_scores_the_same_behind_vllm(
     here, server = outcomes(trained, "final"), outcomes(tmp_path / "r", "final")
     names = {a.name: f"{a.name.partition('@')[0]}-{adapter_hash(a)[:8]}@{a.name.partition('@')[2]}"
              for a in agent.adapters}  # fmt: skip
-    named = {t: {**e, "adapter": names.get(e["adapter"])} for t, e in here.items()}
+    named = {
+        task: {**e, "adapter": e["adapter"] and " > ".join(
+            names.get(name, name) for name in e["adapter"].split(" > ")
+        )}
+        for task, e in here.items()
+    }  # fmt: skip
     assert agreement(named, server) >= EQUAL
     used = {e["adapter"] for e in outcomes(tmp_path / "r", "final").values()}
     assert len(used) >= 2, "all tasks of one adapter"
