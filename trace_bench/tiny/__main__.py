@@ -1,14 +1,14 @@
 """Making a tiny agent for any world, and that of the phone world.
 
     python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk [size=0.3] [success=0.3]
-    python -m trace_bench.tiny demonstrate env=babyai count=400 varied=true out=shown/babyai.jsonl
+    python -m trace_bench.tiny demonstrate env=babyai count=400 out=shown/babyai.jsonl
     python -m trace_bench.tiny build [out=FOLDER] [size=0.3] [rare=0.05]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
 `split`, `size`, `success`, `minutes`, `synthetic`, `without`, `rare`, `renamed`, `demonstrations`,
 `passes`, `seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file,
-to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `synthetic`, `varied`,
-`seed`.
+to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `synthetic`, `seed`;
+`method=sft method.tools=own` reads them.
 
 `build` is `make` for the agent of the phone world, from demonstrations of no task, as many as the
 shipped one's. Without `out` it means the folder from which the package loads its model, which is
@@ -23,13 +23,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
 from trace_bench.core.checked import build as build_settings
-from trace_bench.core.command import command, told
+from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import write_text
 from trace_bench.settings.compose import compose_words, take
 from trace_bench.settings.identity import parts_of
 from trace_bench.tiny import MODEL_FOLDER, MadeSettings
@@ -58,15 +60,28 @@ def make(words: list[str], source: type[Source] | None = None, **options: str) -
 
 
 def demonstrate(words: list[str]) -> None:
-    """Writes demonstrations of the world that the settings name."""
-    from trace_bench.tiny.tasks import world_of
-    from trace_bench.tiny.written import WrittenSettings, write
+    """Writes demonstrations of the world that the settings name to a file, replacing one that is
+    there. A line is a conversation in OpenAI's format for fine-tuning: `messages`, of which an
+    assistant's with `weight` 0 is not learned (a mistake), and `tools`."""
+    from trace_bench.tiny.tasks import Tasks, world_of
 
-    texts = {field.name: take(words, field.name) for field in fields(WrittenSettings)}
-    options = {name: yaml.safe_load(value) for name, value in texts.items() if value is not None}
-    settings = build_settings(WrittenSettings, options, "")
+    if (out := take(words, "out")) is None:
+        raise UserError("`out` is missing: the file to write, such as out=shown/desk.jsonl.")
+    count = whole_number("count", take(words, "count") or 400)
+    texts = {name: take(words, name) for name in ("split", "synthetic", "seed")}
+    options = {name: yaml.safe_load(text) for name, text in texts.items() if text is not None}
+    settings = build_settings(MadeSettings, {**options, "demonstrations": count}, "")
     with world_of(compose_words(words, "method=base")) as world:
-        write(world, settings, SAY)
+        lines = []
+        for demonstration, _ in Tasks(world, settings).in_turn("written"):
+            messages = demonstration.weighted()
+            line = {"messages": messages, "tools": demonstration.tools}
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    write_text(Path(out), "".join(lines))
+    SAY(
+        f"{len(lines)} demonstrations in {out}; {count - len(lines)} episodes did not end in "
+        "success and are left out"
+    )
 
 
 def build(words: list[str]) -> None:

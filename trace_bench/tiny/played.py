@@ -45,6 +45,14 @@ class Demonstration:
     tools: tuple[Tool, ...]
     learned: tuple[bool, ...]
 
+    def weighted(self) -> list[Message]:
+        """The messages with a `weight` for each of the agent's: 0 is not learned."""
+        learned = iter(self.learned)
+        return [
+            {**m, "weight": int(next(learned))} if m["role"] == "assistant" else m
+            for m in self.messages
+        ]
+
     def parts(self) -> list[tuple[str, bool]]:
         """The conversation as pieces: (text, whether it is learned)."""
         learned = iter(self.learned)
