@@ -192,28 +192,3 @@ def test_a_task_that_cannot_be_played_says_why(task: Task, reason: str) -> None:
     with pytest.raises(EpisodeError, match=reason) as caught:
         ToolSandboxEnv().reset(task)
     assert "test/wifi" in str(caught.value) and caught.value.boundary == "environment"
-
-
-def test_hundreds_of_live_episodes_do_not_touch_each_other() -> None:
-    """300 at once, stepped in turn, give what each gives alone."""
-    task = wifi_task()
-    scripts = [
-        [
-            call(("set_wifi_status", OFF)),
-            call(("get_wifi_status", "{}")),
-            say("Wifi is turned off"),
-        ],
-        [call(("get_wifi_status", "{}")), say("Which?"), say("Wifi is turned off")],
-        [
-            call(("remove_contact", '{"person_id": "anna"}')),
-            call(("set_wifi_status", OFF)),
-            say(""),
-        ],
-    ]
-    alone = [to_json(play(task, *script)[1]) for script in scripts]
-    envs = [ToolSandboxEnv() for _ in range(300)]
-    steps: list[list[Step]] = [[env.reset(task)] for env in envs]
-    for turn in range(3):
-        for i, env in enumerate(envs):
-            steps[i].append(env.step(scripts[i % 3][turn]))
-    assert [to_json(s) for s in steps] == alone * 100

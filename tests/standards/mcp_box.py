@@ -1,7 +1,6 @@
 """A server of the real MCP SDK with a box in it: `python mcp_box.py KIND [PORT]`. Without a port it
 talks over standard input and output. KIND: `own`, each session has its box; `shared`, all have one,
-which counts the looks; `twins`, a tool has no usable name. Some things are bad to put into a
-box."""
+which counts the looks. Some things are bad to put into a box."""
 
 from __future__ import annotations
 
@@ -52,8 +51,6 @@ def drop(thing: str, context: Context) -> str:
     return "Done."
 
 
-if kind == "twins":
-    server.tool(name="a name with spaces")(drop)
 if port:
     server.run("streamable-http", port=int(port[0]))
 else:

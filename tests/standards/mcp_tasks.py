@@ -22,13 +22,5 @@ def score(
     return (task["thing"] in found) * (1.0 if len(found) == 1 else 0.5)
 
 
-def lying(task: Any, messages: Any, call: Any) -> Any:
-    return "very good"
-
-
-def high(task: Any, messages: Any, call: Any) -> float:
-    return 7.0
-
-
 def broken(task: Any, messages: Any, call: Any) -> float:
     raise ZeroDivisionError("no things")

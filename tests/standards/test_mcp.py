@@ -87,19 +87,9 @@ def test_a_fault_in_a_call_is_the_environments(make: Make) -> None:
             assert caught.value.boundary == "environment"
 
 
-@pytest.mark.parametrize(
-    ("scorer", "says"),
-    [
-        ("lying", "the world's reward is 'very good'"),
-        ("high", "more than env.full=1"),
-        ("broken", "the scorer failed: ZeroDivisionError"),
-    ],
-)
-def test_a_scorer_that_lies_is_no_failure_of_the_agent(
-    make: Make, url: str, scorer: str, says: str
-) -> None:
-    suite = make("mcp", url=url, **{**GOOD, "scorer": f"mcp_tasks:{scorer}"})
-    with pytest.raises(EpisodeError, match=says):
+def test_a_scorer_that_fails_is_no_failure_of_the_agent(make: Make, url: str) -> None:
+    suite = make("mcp", url=url, **{**GOOD, "scorer": "mcp_tasks:broken"})
+    with pytest.raises(EpisodeError, match="the scorer failed: ZeroDivisionError"):
         perform(suite.make(), suite.tasks("dev")[0], [DONE])
 
 
@@ -115,8 +105,3 @@ def test_a_scorer_that_lies_is_no_failure_of_the_agent(
 def test_a_server_that_is_not_there_is_said(make: Make, options: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
         make("mcp", **{**GOOD, **options})
-
-
-def test_a_tool_without_a_usable_name_is_refused(make: Make) -> None:
-    with pytest.raises(UserError, match="a tool is called 'a name with spaces'"):
-        make("mcp", command=[python_of("mcp"), "mcp_box.py", "twins"], **GOOD)

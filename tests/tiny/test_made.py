@@ -18,11 +18,9 @@ from trace_bench.core.chat import call_message, make_tool, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Message, Task
-from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.tiny import MadeSettings, World, make
+from trace_bench.tiny import make
 from trace_bench.tiny.__main__ import main
 from trace_bench.tiny.played import Demonstration, demonstrations, renamed
-from trace_bench.tiny.tasks import Tasks
 
 PLACES = {"train": 0, "demo": 100, "dev": 200, "test": 300}
 QUICK: dict[str, Any] = {"demonstrations": 60, "passes": 35, "size": 0.3}
@@ -237,19 +235,6 @@ def test_what_cannot_be_is_refused_in_one_line(
         make(suite, tmp_path / "agent", log=lambda line: None, **options)
     assert "\n" not in str(refused.value) and not (tmp_path / "agent").exists()
     assert {"max_turns", "synthetic"} & set(options) or not list(tmp_path.iterdir())
-
-
-def test_names_stay_as_they_are_on_request() -> None:
-    suite = EmbeddedSuite()
-
-    def shown(renamed: bool) -> list[Demonstration]:
-        asked = MadeSettings(split="train", demonstrations=12, renamed=renamed)
-        return [found for found, _ in Tasks(World(suite), asked).in_turn("names")]
-
-    own = list(demonstrations(suite, suite.tasks("train"), 12, seed=0, max_turns=20))
-    assert shown(False) == own
-    changed = sum(a != b for a, b in zip(shown(True), own, strict=True))
-    assert 2 <= changed <= 10
 
 
 def test_the_command_and_a_run_that_makes_its_agent(
