@@ -1,8 +1,8 @@
 """The tools of an MCP server, with tasks and a score of one's own (`env=mcp`).
 
 The Model Context Protocol has tools and no episodes: no tasks, no reset, no reward. So an episode
-is a session of its own (with `env.command` a process of its own), the tasks and the score are a
-person's functions, and whether a server begins each session alike is measured, not assumed.
+is a session of its own (with `env.command` a process of its own), and the tasks and the score are a
+person's functions. Whether a server begins each session alike, `trace_bench.check` measures.
 """
 
 from __future__ import annotations
