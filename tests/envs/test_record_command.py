@@ -98,10 +98,12 @@ def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None
     for arguments, said in (
         (["suit", "out=x"], "unknown command 'suit'; allowed: suite, annotate"),
         (["suite", "env=toolsandbox"], "`out` is missing"),
-        ([*COMMAND, f"out={tmp_path}/a", "count=0"], "count=0 is not allowed"),
         ([*COMMAND[:2], "split=dev", f"out={tmp_path}/a"], "split=dev is held out"),
         ([*COMMAND[:2], "split=trian", f"out={tmp_path}/a"], "unknown split 'trian'"),
-        ([*COMMAND, f"out={whole}", "count=3"], "holds recordings of another command"),
+        (
+            [*COMMAND, f"out={whole}", "env.augmentation=all_tools"],
+            "holds recordings of another command",
+        ),
         (["annotate", f"{whole}", f"out={whole}"], "is the folder that is annotated"),
         (["annotate", f"{whole}", f"out={tmp_path}/a"], "Set llm.annotator.by=endpoint"),
     ):

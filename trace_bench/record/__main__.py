@@ -5,24 +5,22 @@
         llm.annotator.by=endpoint llm.shared.base_url=http://127.0.0.1:8000/v1 llm.shared.model=NAME
 
 `suite` replays the references of a split (default: the training split). Own settings: `out`, the
-folder; `count`, the most dialogues (default: all); `turns`, the fewest turns of the user (default
-2); `split`; `variants` of annotated checklists (default 1). All others are those of a run. A
-scenario of the development or the held-out split is never recorded. The same command goes on where
-it was stopped.
+folder; `turns`, the fewest turns of the user (default 2); `split`; `variants` of annotated
+checklists (default 1). All others are those of a run. A scenario of the development or the held-out
+split is never recorded. The same command goes on where it was stopped.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.envs.recorded.data import Record
 from trace_bench.llm.roles import cost_per_item
 from trace_bench.play.suites import chosen_of, splits_of, tasks_of
 from trace_bench.record.annotate import annotate
@@ -52,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _of_suite(arguments: list[str], out: Path) -> dict[str, Any]:
     split = take(arguments, "split")
-    count, least = _number(arguments, "count"), _number(arguments, "turns") or 2
+    least = whole_number("turns", take(arguments, "turns") or 2)
     settings = compose(["method=base", *arguments])
     parts = parts_of(settings)
     with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:
@@ -67,14 +65,26 @@ def _of_suite(arguments: list[str], out: Path) -> dict[str, Any]:
             )
         made_by = {
             "command": "suite", "suite": f"{suite.name}/{suite.variant}", "split": chosen,
-            "options": dict(settings.env.options), "count": count, "turns": least,
+            "options": dict(settings.env.options), "turns": least,
         }  # fmt: skip
         folder = Folder(out, made_by, held_out(suite, against))
-        return _write(folder, of_suite(suite, tasks_of(suite, chosen)), count, least)
+        for identity, record in of_suite(suite, tasks_of(suite, chosen)):
+            if folder.has(identity):
+                continue
+            if record is None:
+                folder.counts["without success"] += 1
+            else:
+                folder.add(record, least)
+        facts = folder.finish()
+    if not sum(facts["dialogues"].values()):
+        raise UserError(
+            f"no dialogue could be recorded: {facts['left out']}. Lower `turns`, or change `split`."
+        )
+    return facts
 
 
 def _annotated(arguments: list[str], out: Path) -> dict[str, Any]:
-    variants = _number(arguments, "variants") or 1
+    variants = whole_number("variants", take(arguments, "variants") or 1)
     if not arguments or "=" in arguments[0]:
         raise UserError("`annotate` needs a folder of recordings as its first argument.")
     source = Path(arguments.pop(0))
@@ -85,31 +95,6 @@ def _annotated(arguments: list[str], out: Path) -> dict[str, Any]:
         counts = annotate(source, out, roles, variants, log_line)
         usage = roles.usage()
         return {**counts, "usage": usage, "per item": cost_per_item(usage, counts["items"])}
-
-
-def _write(
-    folder: Folder, dialogues: Iterable[tuple[str, Record | None]], count: int | None, least: int
-) -> dict[str, Any]:
-    """Appends dialogues until there are `count`."""
-    full = count is not None and sum(folder.sizes.values()) >= count
-    for identity, record in () if full else dialogues:
-        if folder.has(identity):
-            continue
-        if record is None:
-            folder.counts["without success"] += 1
-        elif folder.add(record, least) and sum(folder.sizes.values()) == count:
-            break
-    facts = folder.finish()
-    if not sum(facts["dialogues"].values()):
-        raise UserError(
-            f"no dialogue could be recorded: {facts['left out']}. Lower `turns`, or change `split`."
-        )
-    return facts
-
-
-def _number(arguments: list[str], key: str) -> int | None:
-    text = take(arguments, key)
-    return None if text is None else whole_number(key, text)
 
 
 if __name__ == "__main__":
