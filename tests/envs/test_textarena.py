@@ -41,10 +41,9 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ok         6  the splits share no task" in printed
 
 
-@pytest.mark.parametrize(("size", "holes"), [(5, 6), (7, 14)])
-def test_floors_and_ceiling(size: int, holes: int) -> None:
-    suite = TextArenaSuite(size, holes)
-    tasks = suite.tasks("dev")
+def test_floors_and_ceiling() -> None:
+    suite = TextArenaSuite(7, 14)
+    tasks = suite.tasks("dev")[::2]
     for policy, least, most in (
         (ReferencePolicy(suite), 1.0, 1.0),
         (RandomPolicy(calls=20), 0.0, 0.02),
