@@ -15,7 +15,7 @@ from pages import EXAMPLES
 
 pytest.importorskip("fastapi", reason="the format's programs need fastapi and sqlalchemy")
 
-from trace_bench.core.chat import call_json, call_message, text_message
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
 
 SEND = call_message(
@@ -55,28 +55,6 @@ def test_tasks_are_played_and_verified(awm: Any, tmp_path: Path) -> None:
     end = one.step(text_message("Sent."))
     assert end.done and end.score.success
     one.close(), two.close()
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "answer"),
-    [
-        ("win", "{}", "win"),
-        ("get_message", '{"message": 1}', "get_message has no message"),
-        ("get_message", '{"message_id": 9}', "HTTP 404"),
-        ("send_message_with_phone_number", '{"phone_number": 5}', "HTTP 422"),
-    ],
-)
-def test_bad_calls_are_errors_for_the_agent(
-    awm: Any, tmp_path: Path, name: str, arguments: str, answer: str
-) -> None:
-    suite = awm.Suite(str(write(tmp_path)), scenarios=1)
-    env = suite.make()
-    env.reset(suite.tasks("dev")[0])
-    call = call_json("c", name, arguments)
-    (message,) = env.step({"role": "assistant", "content": "", "tool_calls": [call]}).messages
-    assert message["tool_call_id"] == "c" and message["content"].startswith("Error: ")
-    assert answer in message["content"]
-    env.close()
 
 
 def test_folders_that_cannot_be_used_are_refused(awm: Any, tmp_path: Path) -> None:

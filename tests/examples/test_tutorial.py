@@ -45,21 +45,6 @@ def test_the_tutorial_leads_from_an_empty_folder_to_a_report(tmp_path: Path) -> 
     assert "desk/own" in report and "desk/test/11" in report
 
 
-@pytest.mark.slow
-def test_a_world_of_ones_own_gets_its_own_agent_and_a_report(tmp_path: Path) -> None:
-    """The first commands of the page, with an agent of seconds and a small budget."""
-    page = next(b for b in blocks(ROOT / "docs" / "own_world.md") if b.language == "bash")
-    for line in page.text.splitlines():
-        words = shlex.split(line.replace("budget=1280", "budget=64 evaluation.limit=8"))[2:]
-        words += ["minutes=0.2"] if "make" in words else []
-        code, said = forked_in(tmp_path, *words)
-        assert code == 0, f"{line}\n{said}"
-    card = (tmp_path / "models" / "own" / "README.md").read_text()
-    assert "# A tiny agent for desk/own" in card and "`minutes` were over" in card
-    assert (tmp_path / "runs" / "grpo" / "summary.json").is_file()
-    assert (tmp_path / "report.html").is_file()
-
-
 @pytest.mark.parametrize("kind", ["env", "method", "algorithm"])
 def test_a_file_under_another_name_says_that_name(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
