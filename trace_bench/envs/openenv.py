@@ -96,27 +96,38 @@ class Server:
         return [self.ask(path, {"split": s, "start": 0, "stop": n}) for s, n in sizes.items()]
 
 
-class Session:
-    """A WebSocket, and with it an environment of one's own."""
+class OpenEnvEnv(outside.Episode):
+    """An episode in a session: a WebSocket, and with it an environment of one's own. `action`: the
+    schema of an environment's own action."""
 
-    def __init__(self, server: Server) -> None:
+    _socket: Any = None  # from `begin` to `close`
+
+    def __init__(self, settings: OpenEnvSettings, server: Server, action: Any) -> None:
+        super().__init__(settings)
+        self._server, self._action = server, action
+
+    def begin(self, task: Task) -> tuple[outside.Answer, Sequence[Tool]]:
         from websockets.sync.client import connect
 
-        self._deadline = server.deadline
         options: dict[str, Any] = {"max_size": LONGEST.size, "proxy": None, "compression": None}
+        address, deadline = f"ws{self._server.url[4:]}/ws", self._settings.deadline
         try:
-            self._socket = connect(f"ws{server.url[4:]}/ws", open_timeout=self._deadline, **options)
+            self._socket = connect(address, open_timeout=deadline, **options)
         except Exception as error:
             outside.refuse(f"no session: {described(error)}")
+        start = self._read(self._send("reset", task.data))
+        text = "\n".join(filter(None, (self._settings.ask, start.text))) or "Begin."
+        return outside.Answer(text, start.reward, start.over), self._list_tools()
 
-    def send(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    def _send(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """What the server answers: its data, or {"error": code, "message": text}. Raises
         EpisodeError."""
+        deadline = self._settings.deadline
         try:
             self._socket.send(json.dumps({"type": kind, "data": data}))
-            answer = read(self._socket.recv(timeout=self._deadline), LONGEST)
+            answer = read(self._socket.recv(timeout=deadline), LONGEST)
         except TimeoutError:
-            outside.refuse(f"no answer within {self._deadline:g} s (env.deadline)")
+            outside.refuse(f"no answer within {deadline:g} s (env.deadline)")
         except Unreadable as error:
             outside.refuse(f"the server's answer cannot be used: {error}")
         except Exception as error:
@@ -128,28 +139,9 @@ class Session:
             return {"error": content.get("code"), "message": str(content.get("message"))[:2000]}
         return content
 
-    def close(self) -> None:
-        self._socket.close()
-
-
-class OpenEnvEnv(outside.Episode):
-    """A session for each episode. `action`: the schema of an environment's own action."""
-
-    _session: Session | None = None  # from `begin` to `close`
-
-    def __init__(self, settings: OpenEnvSettings, server: Server, action: Any) -> None:
-        super().__init__(settings)
-        self._server, self._action = server, action
-
-    def begin(self, task: Task) -> tuple[outside.Answer, Sequence[Tool]]:
-        self._session = Session(self._server)
-        start = self._read(self._session.send("reset", task.data))
-        text = "\n".join(filter(None, (self._settings.ask, start.text))) or "Begin."
-        return outside.Answer(text, start.reward, start.over), self._list_tools()
-
     def _list_tools(self) -> list[Tool]:
         """MCP tools; without them one for the action of the environment's own."""
-        listed = self._send({"type": "list_tools"})
+        listed = self._send("step", {"type": "list_tools"})
         observation = listed.get("observation")
         tools = observation.get("tools") if isinstance(observation, dict) else None
         self._mcp = isinstance(tools, list) and "error" not in listed
@@ -176,11 +168,7 @@ class OpenEnvEnv(outside.Episode):
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> outside.Answer:
         mcp = {"type": "call_tool", "tool_name": name, "arguments": arguments}
-        return self._read(self._send(mcp if self._mcp else arguments))
-
-    def _send(self, action: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._session is not None
-        return self._session.send("step", action)
+        return self._read(self._send("step", mcp if self._mcp else arguments))
 
     def _read(self, answer: dict[str, Any]) -> outside.Answer:
         if answer.get("error") == "VALIDATION_ERROR":  # of the action, as the agent made it
@@ -193,9 +181,9 @@ class OpenEnvEnv(outside.Episode):
         return outside.answer_of(_shown(observation), answer.get("reward"), answer.get("done"))
 
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 def _shown(observation: dict[str, Any]) -> Any:
