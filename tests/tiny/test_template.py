@@ -1,4 +1,5 @@
-"""The tiny agent's template and tokenizer: one text by two ways, and nothing lost in tokens."""
+"""The tiny agent's template and tokenizer: the text as transformers has it, and nothing lost in
+tokens."""
 
 import json
 from typing import Any
@@ -31,8 +32,8 @@ def conversation(task):
     return messages, tools
 
 
-def test_fast_rendering_equals_the_jinja_template(tokenizer) -> None:
-    for task in EmbeddedSuite().tasks("dev"):
+def test_what_is_learned_is_what_transformers_renders(tokenizer) -> None:
+    for task in EmbeddedSuite().tasks("dev")[:40]:
         messages, tools = conversation(task)
         text = "".join(piece for piece, _ in render(messages, tools))
         assert text == tokenizer.apply_chat_template(messages, tools=list(tools), tokenize=False)

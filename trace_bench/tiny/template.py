@@ -3,8 +3,7 @@
 The template is ChatML with tool calls as Qwen3 writes them, and tool schemas as one-line
 signatures, because a schema in full would be longer than the whole episode. They stand in the first
 system message, or in one of their own where the conversation does not begin with one. What a
-signature leaves out (descriptions), the agent does not see, in training or in use. `render` gives
-the same text as the Jinja template, in pieces and much faster.
+signature leaves out (descriptions), the agent does not see, in training or in use.
 
 To the tokenizer whole tool signatures, tool names and the punctuation of JSON between two values
 are single tokens; numbers are read in pieces of two digits; a capitalised word has no leading
@@ -15,6 +14,7 @@ vocabulary.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
@@ -87,50 +87,24 @@ def signature(tool: Tool) -> str:
     return f"{function['name']}({', '.join(fields)})\n"
 
 
-def reply_text(message: Message) -> str:
-    """The text that the agent itself writes for a message, without the end-of-turn token."""
-    text = message.get("content") or ""
-    for index, call in enumerate(message.get("tool_calls") or ()):
-        function = call["function"]
-        arguments = function["arguments"]
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments)
-        text += "\n" if text or index else ""
-        text += (
-            f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {arguments}}}\n</tool_call>'
-        )
-    return text
+_REPLY = re.compile(rf"(?<={re.escape(START)}assistant\n)(.*?{re.escape(END)})", re.DOTALL)
+
+
+@functools.cache
+def _compiled() -> Any:
+    import jinja2
+
+    compiler = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # as transformers has it
+    compiler.filters["tojson"] = json.dumps
+    return compiler.from_string(CHAT_TEMPLATE.strip())
 
 
 def render(messages: Sequence[Message], tools: Sequence[Tool]) -> list[tuple[str, bool]]:
     """The conversation as pieces: (text, whether the agent writes it). An agent's piece ends with
     the end-of-turn token; the piece before it ends with the generation prompt."""
-    pieces: list[tuple[str, bool]] = []
-    text, previous = "", ""
-    lines = "".join(signature(tool) for tool in tools)
-    offered = f"\n<tools>\n{lines}</tools>" if tools else ""
-    if tools and messages and messages[0]["role"] != "system":
-        text, previous = f"{START}system{offered}{END}", "system"
-    for message in messages:
-        role = message["role"]
-        lead = "\n" if previous else ""
-        if previous == "tool" and role != "tool":
-            text += END
-        if role == "system":
-            text += f"{START}system\n{message['content']}{'' if previous else offered}{END}"
-        elif role == "user":
-            text += f"{lead}{START}user\n{message['content']}{END}"
-        elif role == "tool":
-            text += "" if previous == "tool" else f"\n{START}user"
-            text += f"\n<tool_response>\n{message['content']}\n</tool_response>"
-        else:
-            pieces.append((f"{text}{lead}{START}assistant\n", False))
-            pieces.append((reply_text(message) + END, True))
-            text = ""
-        previous = role
-    if previous == "tool":
-        text += END
-    return [*pieces, (text, False)] if text else pieces
+    text = _compiled().render(messages=messages, tools=tools)
+    pieces = [(piece, number % 2 == 1) for number, piece in enumerate(_REPLY.split(text))]
+    return pieces if pieces[-1][0] else pieces[:-1]
 
 
 WORDS = r"\d{1,2}| ?[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*|[^A-Za-z0-9]"
