@@ -1,11 +1,8 @@
-"""Rewards and advantages: each by an example worked by hand, and all against a slow implementation
-that goes through states step by step."""
+"""Rewards and advantages, each by an example worked by hand."""
 
 from __future__ import annotations
 
 import math
-import random
-from typing import Any
 
 import pytest
 
@@ -78,6 +75,16 @@ def test_advantages_of_steps_by_hand() -> None:
     # HALF, step 0: A 0, B (0 - 2/3); step 1: only B is left that is eligible.
     assert found[1] == pytest.approx([0.25 * (-2 / 3) / 0.75, -2 / 3])
     assert found[2] == pytest.approx([0.25 * (1 / 3) / 0.75, 0.0])
+    # Without dependencies C counts from the first step on, and SAME has an event of it: 2/3.
+    free = advantages([FULL, HALF, SAME], Assignment("step", holders=2, dependencies=False))
+    assert free[0] == pytest.approx([0.5 * (1 / 3), 1 / 3, 0.0, 0.0])
+    assert free[1] == pytest.approx([0.5 * (-2 / 3), -2 / 3])
+    # All items alike, divided by the deviation of B's events (1, 0, 1) and of C's (1, 0, 0).
+    how = Assignment("step", holders=2, weights=False, deviation=True)
+    deviation = math.sqrt(1 / 3)
+    assert advantages([FULL, HALF, SAME], how)[0] == pytest.approx(
+        [0.5 * (1 / 3) / deviation, 2 / 3 / deviation, 0.0, 0.0], rel=1e-5
+    )
 
 
 def test_the_deviation_is_an_option() -> None:
@@ -115,128 +122,3 @@ def test_unreadable_calls_are_steps_that_no_environment_heard() -> None:
     assert [c.step for c in found.checks] == [1, 2]
     lost = Trajectory("t", 0, "base", (), turns, (), StopReason.ERROR, None, Failure(At.JUDGE, "x"))
     assert rollout_of(lost) is None
-
-
-# -- the slow implementation ----------------------------------------------------------------------
-
-
-def slow(group: list[Rollout], how: Assignment) -> list[list[float]]:
-    """The same from the definitions: walks through every state of every rollout."""
-    walked = [walk(rollout, how) for rollout in group]
-    if how.level == "trajectory":
-        totals = [sum(sum(e.values()) for e in w["events"]) / w["length"] for w in walked]
-        return [[v] * len(r.turns) for v, r in zip(centre(totals, how), group, strict=True)]
-    out = [[0.0] * len(r.turns) for r in group]
-    if how.level == "turn":
-        for turn in range(10):
-            who = [n for n, r in enumerate(group) if turn in r.turns]
-            if len(who) < how.holders:
-                continue
-            gains = [
-                sum(v for e in walked[n]["events"] for (t, _), v in e.items() if t == turn)
-                for n in who
-            ]
-            for n, value in zip(who, centre(gains, how), strict=True):
-                out[n] = [value if t == turn else old
-                          for t, old in zip(group[n].turns, out[n], strict=True)]  # fmt: skip
-        return out
-    for n, r in enumerate(group):
-        for step, turn in enumerate(r.turns):
-            top = bottom = 0.0
-            for check in r.checks:
-                key = (check.turn, check.item)
-                who = [m for m, other in enumerate(group) if check.turn in other.turns]
-                if check.turn != turn or len(who) < how.holders:
-                    continue
-                before = walked[n]["states"][step]
-                ready = all((turn, name) in before for name in check.after)
-                if key in before or (how.dependencies and not ready):
-                    continue
-                ever = [float(any(key in e for e in walked[m]["events"])) for m in who]
-                later = [s for s in range(step, len(r.turns)) if key in walked[n]["events"][s]]
-                got = float(bool(later))
-                scale = deviation(ever) if how.deviation else 1.0
-                weight = walked[n]["weights"][key]
-                top += weight * (got - sum(ever) / len(ever)) / scale
-                bottom += weight
-            out[n][step] = top / bottom if bottom else 0.0
-    return out
-
-
-def walk(r: Rollout, how: Assignment) -> dict[str, Any]:
-    """States before each step, the events of each step with their weights, and the weights."""
-    weights: dict[tuple[int, str], float] = {}
-    for turn in {c.turn for c in r.checks}:
-        items = [c for c in r.checks if c.turn == turn]
-        total = sum(c.weight if how.weights else 1 for c in items)
-        weights |= {(turn, c.item): (c.weight if how.weights else 1) / total for c in items}
-    state: set[tuple[int, str]] = set()
-    states, events = [], []
-    for step in range(len(r.turns)):
-        states.append(set(state))
-        flips = [c for c in r.checks if c.step == step]
-        counted = [
-            c for c in flips
-            if not how.dependencies or all((c.turn, name) in states[-1] for name in c.after)
-        ]  # fmt: skip
-        events.append({(c.turn, c.item): weights[c.turn, c.item] for c in counted})
-        state |= {(c.turn, c.item) for c in flips}
-    return {
-        "states": states, "events": events, "weights": weights,
-        "length": len({c.turn for c in r.checks}),
-    }  # fmt: skip
-
-
-def centre(values: list[float], how: Assignment) -> list[float]:
-    mean = sum(values) / len(values)
-    scale = deviation(values) if how.deviation else 1.0
-    return [(v - mean) / scale if len(values) > 1 else 0.0 for v in values]
-
-
-def deviation(values: list[float]) -> float:
-    mean = sum(values) / len(values)
-    found = (sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1)) ** 0.5
-    return found + 1e-6 if found > 1e-8 else 1.0
-
-
-def drawn(rng: random.Random) -> list[Rollout]:
-    """A group of rollouts of one checklist, which may end early and satisfy anything anywhere."""
-    wanted: list[Check] = []
-    for turn in range(rng.randint(1, 3)):
-        names = "ABCD"[: rng.randint(1, 4)]
-        weights = [rng.random() + 0.1 for _ in names]
-        for n, name in enumerate(names):
-            after = tuple(other for other in names[:n] if rng.random() < 0.4)
-            wanted.append(Check(turn, name, weights[n] / sum(weights), after))
-    group = []
-    for _ in range(rng.randint(2, 7)):
-        turns: list[int] = []
-        for turn in range(rng.randint(1, wanted[-1].turn + 1)):
-            turns += [turn] * rng.randint(1, 4)
-        checks = []
-        for c in wanted:
-            steps = [n for n, turn in enumerate(turns) if turn == c.turn]
-            met = rng.choice(steps) if steps and rng.random() < 0.6 else None
-            checks.append(Check(c.turn, c.item, c.weight, c.after, met))
-        group.append(Rollout(tuple(turns), tuple(checks)))
-    return group
-
-
-@pytest.mark.parametrize("level", ["trajectory", "turn", "step"])
-def test_the_formulas_agree_with_a_slow_implementation(level: Level) -> None:
-    rng = random.Random(f"rewards/{level}")
-    learned = 0
-    for _ in range(300):
-        how = Assignment(
-            level,
-            weights=rng.random() < 0.7,
-            dependencies=rng.random() < 0.7,
-            holders=rng.choice([2, 3, 5]),
-            deviation=rng.random() < 0.5,
-        )
-        group = drawn(rng)
-        found, expected = advantages([*group], how), slow(group, how)
-        for ours, theirs in zip(found, expected, strict=True):
-            assert ours == pytest.approx(theirs, abs=1e-7)
-        learned += any(value for values in found for value in values)
-    assert learned > 150

@@ -125,6 +125,7 @@ def composed() -> dict[str, Any]:
         ("sandbox.name=none", ["unknown value 'none'", "inline"]),
         ("tracker.name=mlflow", ["unknown tracker 'mlflow'", "jsonl, wandb, custom"]),
         ("method.name=mine", ["unknown method 'mine'", "custom (with method.factory=module:attr"]),
+        ("trainer.name=custom", ["trainer=custom needs trainer.factory"]),
         ("env.suite=oficial", ["unknown suite of toolsandbox 'oficial'", "embedded", "env.suite"]),
         ("env.train_split=test", ["protocol=held_out", "env.train_split=test", "protocol=paper"]),
     ],

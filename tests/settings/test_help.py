@@ -49,7 +49,7 @@ def test_every_choice_and_its_every_setting_is_described(group: str) -> None:
     listed = described(said)
     assert choices(group) <= listed.keys() and max(map(len, said.splitlines())) <= 100
     assert all(len(about) > 15 for about in listed.values())
-    for choice in choices(group):
+    for choice in offered(group) if group in GROUPS else ():  # those of a file take Hydra's time
         assert all(len(entry.about) > 4 for entry in settings_of(group, choice)), choice
 
 

@@ -78,21 +78,6 @@ def record_of(folder: Path, limit: float = 60.0) -> bytes:
     return content
 
 
-@pytest.mark.slow
-def test_a_whole_trace_is_one_run_to_its_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The yardstick is trained beside it, and neither mixes into its curves nor ends it."""
-    run = ["experiment=smoke", "policy.threads=1", "tracker=wandb", f"run_dir={tmp_path / 'r'}"]
-    assert main(run) == 0
-    assert "the tracker failed" not in capsys.readouterr().err
-    content = record_of(tmp_path / "r")
-    assert b"score.success" in content and b"agent-" in content and b"curve" in content
-    assert b"joint@" not in content
-    assert "joint@" in (tmp_path / "r" / "joint" / "metrics.jsonl").read_text()
-    assert not (tmp_path / "r" / "joint" / "wandb").exists()
-
-
 def test_an_agent_of_a_sweep_hears_of_a_run_that_was_finished_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

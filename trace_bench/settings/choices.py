@@ -5,7 +5,7 @@ or holds what differs from those defaults."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -53,13 +53,17 @@ def offered(group: str) -> list[str]:
     """The choices of a group that need no file."""
     if group in PARTS:
         return [*names(group), CUSTOM]
-    return list(get_args(parameters_of(group)["name"].hint)) if group == "sandbox" else ["programs"]
+    return (
+        list(get_args(parameters(GROUPS[group])["name"].hint))
+        if group == "sandbox"
+        else ["programs"]
+    )
 
 
-def parameters_of(group: str, name: str = "") -> dict[str, Parameter]:
-    """The settings of a choice: those of the part (of all its suites), then those of its group."""
+def parameters_of(group: str, factories: Sequence[Factory]) -> dict[str, Parameter]:
+    """The settings of a part (of all its suites), then those of its group."""
     out: dict[str, Parameter] = {}
-    for part in reversed(parts(group, name)):
+    for part in reversed(factories):
         out |= part.parameters()
     return {**out, **parameters(GROUPS[group])}
 
@@ -76,7 +80,8 @@ def defaults(group: str, name: str, named: bool = True) -> dict[str, Any]:
     suites = [n.partition("/")[2] or None for n in OWN.get(group, {}) if n.startswith(f"{name}/")]
     first = {"suite": suites[0]} if suites else {}
     apart = () if group in PARTS and name == CUSTOM else ("factory", "options")
-    data = {key: plain(p) for key, p in parameters_of(group, name).items() if key not in apart}
+    declared = parameters_of(group, parts(group, name))
+    data = {key: plain(p) for key, p in declared.items() if key not in apart}
     data |= PRESETS.get(group, {}).get(name, {})
     return data | first | ({"name": name} if named and "name" in data else {})
 

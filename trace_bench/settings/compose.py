@@ -84,11 +84,11 @@ def compose_all(
 
 
 def compose_plain(
-    overrides: Sequence[Sequence[str]], config_dir: Path | None = None
+    overrides: Sequence[Sequence[str]], config_dir: Path | None = None, finished: bool = True
 ) -> list[dict[str, Any]]:
-    """The composed settings as plain data, not yet checked. Values are set as Hydra does on a
-    command line, which offers it only as an inner function: composing everything again takes half a
-    second for each run of a sweep."""
+    """The composed settings as plain data, not yet checked; with `finished` nothing that must be
+    given may be missing. Values are set as Hydra does on a command line, which offers it only as an
+    inner function: composing everything again takes half a second for each run of a sweep."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -112,7 +112,7 @@ def compose_plain(
                 cfg = pickle.loads(chosen[files])
                 parsed = OverridesParser.create().parse_overrides(values)
                 ConfigLoaderImpl._apply_overrides_to_config(parsed, cfg)
-                out.append(_plain(cfg))
+                out.append(_plain(cfg, finished))
     finally:
         GlobalHydra.instance().hydra = others  # Hydra has replaced the instance meanwhile
     return out
@@ -329,10 +329,10 @@ def _chain(error: BaseException | None) -> Iterator[Any]:
         error = error.__cause__
 
 
-def _plain(cfg: Any) -> dict[str, Any]:
+def _plain(cfg: Any, finished: bool = True) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     with _readable_errors():
-        data = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        data = OmegaConf.to_container(cfg, resolve=finished, throw_on_missing=finished)
     assert isinstance(data, dict)
     return {str(key): value for key, value in data.items() if key != "hydra"}

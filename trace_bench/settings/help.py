@@ -28,8 +28,10 @@ from typing import Any
 from trace_bench.core import checked
 from trace_bench.core.checked import Chosen, Parameter, parameters
 from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.factory import load
 from trace_bench.settings import choices
 from trace_bench.settings.choices import GROUPS
+from trace_bench.settings.compose import compose_plain
 from trace_bench.settings.registry import CUSTOM, OWN, Offered, entry_points
 from trace_bench.settings.schema import Settings
 
@@ -133,56 +135,34 @@ def settings_of(group: str, choice: str, more: Path | None = None) -> list[Setti
     """Every setting of a choice, with its value there."""
     if group not in GROUPS:
         return []
-    base, values, comments = _composed(group, choice, more)
-    declared = choices.parameters_of(group, base)
-    about = documented(GROUPS[group])
-    for part in choices.parts(group, base):
-        about |= documented(part.declares)
-    about |= {key: text for key, text in comments.items() if key not in declared}
-    ours = {**declared, **{key: Parameter(Any) for key in values.keys() - declared.keys()}}
-    there = {key: parameter for key, parameter in ours.items() if key in values and key != "name"}
+    if (path := choices.files(group, more).get(choice)) is None:
+        values, about = choices.defaults(group, choice), {}
+    else:
+        (settings,) = compose_plain([[f"{group}={choice}"]], more, finished=False)
+        values = settings.get(group) or {}
+        about = dict(re.findall(r"^ *(\w+):[^#\n]*# *(.+)$", _read(path), re.M))
+    name, factory = str(values.get("name", "")), values.get("factory")
+    parts = [load(factory, group)] if factory else choices.parts(group, name)
+    declared = choices.parameters_of(group, parts)
+    for target in (GROUPS[group], *(part.declares for part in parts)):
+        about |= documented(target)
+    declared |= {key: Parameter(Any) for key in values if key not in declared}
+    there = {key: p for key, p in declared.items() if key in values and key != "name"}
     return [*_entries(there, about, f"{group}.", values)]
 
 
-def _composed(
-    group: str, choice: str, more: Path | None
-) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """The part that a choice is in the end, its settings, and the comments of its file."""
-    path = choices.files(group, more).get(choice)
-    if path is None:
-        return choice, choices.defaults(group, choice), {}
-    text, data = _read(path)
-    listed = data.pop("defaults", ())  # a mapping chooses a file of another group
-    below = [d for d in listed if isinstance(d, str) and d != "_self_"]
-    base, values, comments = "", dict[str, Any](), dict[str, str]()
-    for name in below:
-        if name.startswith("part/"):
-            base, values = name[5:], choices.defaults(group, name[5:])
-        else:
-            base, values, comments = _composed(group, name, more)
-    above = data.get(group, {}) if "@package _global_" in text else data
-    beside = re.findall(r"^ *(\w+):[^#\n]*# *(.+)$", text, re.M)
-    return base, _merged(values, above), {**comments, **dict(beside)}
-
-
-def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    """A settings file as text and data. UserError for one that holds no settings."""
+def _read(path: Path) -> str:
+    """The text of a settings file. UserError for one that holds no settings."""
     import yaml
 
     why = "it holds no mapping"
     try:
         text = path.read_text(encoding="utf-8")
-        if isinstance(data := yaml.safe_load(text) or {}, dict):  # it may hold comments alone
-            return text, data
+        if isinstance(yaml.safe_load(text) or {}, dict):  # it may hold comments alone
+            return text
     except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())
     raise UserError(f"the settings file {path} cannot be read ({why}). Change that file.")
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    both = {k: _merged(v, above[k]) for k, v in below.items()
-            if isinstance(v, Mapping) and isinstance(above.get(k), Mapping)}  # fmt: skip
-    return {**below, **above, **both}
 
 
 def _entries(
@@ -288,7 +268,7 @@ def _about(group: str, choice: str, more: Path | None) -> str:
 
 
 def _text(path: Path) -> str:
-    return _read(path)[0].replace("# @package _global_\n", "").rstrip()
+    return _read(path).replace("# @package _global_\n", "").rstrip()
 
 
 def _first(comment: str) -> str:
