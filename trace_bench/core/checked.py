@@ -18,9 +18,9 @@ from trace_bench.core.decode import (
     Unreadable,
     Unsuitable,
     alternatives,
+    brief,
     convert,
     fits,
-    shown,
 )
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.types import to_json
@@ -267,4 +267,4 @@ def _chosen(classes: Mapping[str, type], setting: Any, default: Any, path: str) 
 
 
 def _wrong(path: str, value: object, allowed: str) -> UserError:
-    return UserError(f"{path}={shown(value)} is not allowed; allowed: {allowed}. Change `{path}`.")
+    return UserError(f"{path}={brief(value)} is not allowed; allowed: {allowed}. Change `{path}`.")

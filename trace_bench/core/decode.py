@@ -52,7 +52,7 @@ class Unsuitable(Unreadable):
     `names`: all that are allowed, where it must be one of several."""
 
     def __init__(self, place: str, value: Any, allowed: str, names: tuple[str, ...] = ()) -> None:
-        super().__init__(f"`{place or 'it'}` is {shown(value)}; allowed: {allowed}")
+        super().__init__(f"`{place or 'it'}` is {brief(value)}; allowed: {allowed}")
         self.place, self.value, self.allowed, self.names = place, value, allowed, names
 
 
@@ -375,7 +375,7 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if union else (kind,)
 
 
-def shown(value: Any) -> str:
+def brief(value: Any) -> str:
     """The value in a message, shortened; its type if it cannot be shown."""
     try:
         return f"{value!r:.120}"

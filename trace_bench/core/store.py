@@ -69,7 +69,7 @@ def reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def shown(path: Path) -> str:
+def brief(path: Path) -> str:
     """A path in a message, which a name of any length and any characters shall not spoil."""
     text = str(path) if str(path).isprintable() else ascii(str(path))[1:-1]
     return text if len(text) <= 200 else f"{text[:60]}..."
@@ -156,7 +156,7 @@ def whole(out: Path) -> Iterator[Path]:
     UserError for a place that is taken or cannot be written."""
     with disk_errors(out):
         if out.exists():
-            raise UserError(f"{shown(out)} exists already. Name another place in --out.")
+            raise UserError(f"{brief(out)} exists already. Name another place in --out.")
         # An absolute path: Inspect's viewer takes some relative ones for a place on the network.
         with _beside(out.resolve()) as building:
             building.parent.mkdir(parents=True, exist_ok=True)

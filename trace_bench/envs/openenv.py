@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from trace_bench.core.decode import Limits, Unreadable, read, shown
+from trace_bench.core.decode import Limits, Unreadable, brief, read
 from trace_bench.core.errors import UserError
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool
@@ -79,13 +79,13 @@ class Server:
             split = one.get("name") if isinstance(one, dict) else one
             if not isinstance(split, str) or outside.plain_name(split, "") != split:
                 outside.refuse(
-                    f"a split is called {shown(split)}; allowed: letters, digits, _, . and -"
+                    f"a split is called {brief(split)}; allowed: letters, digits, _, . and -"
                 )
             counted = self.ask(f"/{quote(self.name)}/num_tasks", {"split": split})
             size = counted.get("num_tasks") if isinstance(counted, dict) else None
             if type(size) is not int or not 0 <= size <= MOST_TASKS:
                 outside.refuse(
-                    f"the split {split} has {shown(size)} tasks; allowed: 0 to {MOST_TASKS}"
+                    f"the split {split} has {brief(size)} tasks; allowed: 0 to {MOST_TASKS}"
                 )
             sizes[split] = size
         return sizes

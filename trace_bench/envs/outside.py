@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from trace_bench.core.chat import answer_call, read_call, tool_json
 from trace_bench.core.checked import PLACE
-from trace_bench.core.decode import MESSAGES, fault_of, fits, shown
+from trace_bench.core.decode import MESSAGES, brief, fault_of, fits
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Env
 from trace_bench.core.text import described
@@ -219,7 +219,7 @@ def answer_of(value: Any, reward: Any = None, over: Any = False) -> Answer:
     if fault := fault_of([value], MESSAGES):
         refuse(f"the world's answer cannot be used: {fault}")
     if not isinstance(over, bool):
-        refuse(f"the world says {shown(over)} where true or false is due (is the episode over?)")
+        refuse(f"the world says {brief(over)} where true or false is due (is the episode over?)")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return Answer(text, reward_of(reward), over)
 
@@ -229,7 +229,7 @@ def reward_of(reward: Any) -> float | None:
     if reward is None:
         return None
     if not isinstance(reward, bool | int | float) or not fits(reward):
-        refuse(f"the world's reward is {shown(reward)}; allowed: a finite number")
+        refuse(f"the world's reward is {brief(reward)}; allowed: a finite number")
     return float(reward)
 
 
@@ -240,7 +240,7 @@ def result_of(answered: Any) -> Any:
     result = answered if isinstance(answered, dict) else answered.model_dump(mode="json")
     parts, texts = result.get("content") or [], []
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        refuse(f"a tool's answer is {shown(parts)}; allowed: a list of objects")
+        refuse(f"a tool's answer is {brief(parts)}; allowed: a list of objects")
     for part in parts:
         holder = part["resource"] if isinstance(part.get("resource"), dict) else part
         text = holder.get("text")
@@ -255,17 +255,17 @@ def result_of(answered: Any) -> Any:
 def tool_of(name: Any, description: Any, schema: Any) -> Tool:
     """A tool from outside, checked. Raises EpisodeError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        refuse(f"a tool is called {shown(name)}; allowed: up to 64 letters, digits, _, . and -")
+        refuse(f"a tool is called {brief(name)}; allowed: up to 64 letters, digits, _, . and -")
     if fault := fault_of([description, schema], MESSAGES):
         refuse(f"the tool {name} cannot be used: {fault}")
-    arguments = dict(schema) if isinstance(schema, dict) else {"type": shown(schema)}
+    arguments = dict(schema) if isinstance(schema, dict) else {"type": brief(schema)}
     kind = arguments.setdefault("type", "object")
     properties = arguments.setdefault("properties", {})
     if kind != "object" or not isinstance(properties, dict):
         refuse(f"the arguments of the tool {name} are of type {kind}; allowed: an object")
     needed = arguments.setdefault("required", [])
     if not isinstance(needed, list) or any(one not in properties for one in needed):
-        refuse(f"the tool {name} requires {shown(needed)}, which it does not describe")
+        refuse(f"the tool {name} requires {brief(needed)}, which it does not describe")
     return tool_json(name, description if isinstance(description, str) else "", arguments)
 
 

@@ -23,11 +23,11 @@ from trace_bench.core.command import whole_number
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import (
+    brief,
     file_hash,
     fingerprint,
     read_if_there,
     read_lines,
-    shown,
     whole,
     write_text,
 )
@@ -75,7 +75,7 @@ def _check_files(folder: Path) -> None:
     for name, digest in finished(folder).hashes.items():
         if (file_hash(folder / name) if name in there else None) != digest:
             raise UserError(
-                f"{folder}: {shown(Path(name))} is not the file that the summary was made from"
+                f"{folder}: {brief(Path(name))} is not the file that the summary was made from"
             )
 
 

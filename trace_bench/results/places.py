@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import reason, shown
+from trace_bench.core.store import brief, reason
 from trace_bench.core.text import visible
 from trace_bench.results.folder import read_run
 from trace_bench.results.records import DAMAGE, read_records
@@ -48,7 +48,7 @@ def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[Run]:
     try:
         there, file = place.exists(), place.is_file()
     except OSError as error:
-        raise UserError(f"{shown(place)} cannot be read: {reason(error)}.") from error
+        raise UserError(f"{brief(place)} cannot be read: {reason(error)}.") from error
     if not there:
         raise UserError(f"{place} does not exist; name run folders or record files.")
     if file:
@@ -75,10 +75,10 @@ def damage(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{shown(folder)} cannot be read: {reason(error)}.") from error
+        raise UserError(f"{brief(folder)} cannot be read: {reason(error)}.") from error
     except DAMAGE as error:
         why = f"{type(error).__name__}: {str(error)[:200]}"
-        raise UserError(f"{shown(folder)}: damaged ({why})") from error
+        raise UserError(f"{brief(folder)}: damaged ({why})") from error
 
 
 def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
@@ -100,7 +100,7 @@ def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
                 continue
             left += [child for child in reversed(inside) if child.is_dir()]
         except (OSError, RuntimeError) as error:  # of `resolve`, for links that end nowhere
-            skipped.append(f"{shown(folder)}: cannot be read ({type(error).__name__})")
+            skipped.append(f"{brief(folder)}: cannot be read ({type(error).__name__})")
 
 
 def check_coverage(runs: Sequence[Run], least: float) -> None:

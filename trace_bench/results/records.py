@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.decode import Unreadable, convert, shaped, shown
+from trace_bench.core.decode import Unreadable, brief, convert, shaped
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import read_lines
@@ -84,7 +84,7 @@ def _check_names(run: Run, data: Mapping[str, Any]) -> None:
     names += [run.source.get("training.suite")] if run.source else []
     for name in names:
         if not (isinstance(name, str) and name.isprintable() and len(name) <= 200):
-            raise Unreadable(f"{shown(name)} is no short printable text")
+            raise Unreadable(f"{brief(name)} is no short printable text")
 
 
 def _check_agreement(run: Run) -> None:

@@ -101,7 +101,7 @@ def _make(folder: Path) -> list[Path]:
     except (OSError, ValueError) as error:  # a ValueError: the name has a zero byte
         _remove_empty(new_folders)
         raise UserError(
-            f"the run folder {store.shown(folder)} cannot be made: {store.reason(error)}. Change "
+            f"the run folder {store.brief(folder)} cannot be made: {store.reason(error)}. Change "
             "`run_dir` or `runs_root`."
         ) from error
     return new_folders
