@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ class Misshapen(ToySuite):
 
 
 def test_the_check_refuses_misspelt_and_misshapen_members() -> None:
-    def faults(suite: Suite) -> list[str]:
+    def faults(suite: Suite) -> Sequence[str]:
         return check(suite, [toy_task(0)]).lines[0].faults
 
     assert faults(ToySuite()) == []

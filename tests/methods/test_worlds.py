@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("minigrid", reason="the extra babyai is not installed")
 
 from trace_bench.__main__ import main
-from trace_bench.settings.choices import known
+from trace_bench.settings.choices import parts
 from trace_bench.settings.registry import OWN
 
 METHODS = sorted(OWN["method"].keys() - {"base", "rl"})  # those two are in grpo's run
@@ -33,7 +33,8 @@ def test_every_method_runs_in_babyai(tmp_path: Path, capsys: pytest.CaptureFixtu
     """In short episodes of two levels: one iteration of each, and what it trained or wrote."""
     trained, advised = set(), set()
     for name in METHODS:
-        own = {f"method.{key}": value for key, value in FEW.items() if key in known("method", name)}
+        (part,) = parts("method", name)
+        own = {f"method.{key}": v for key, v in FEW.items() if key in part.parameters()}
         given = {"method": name, **SHORT, **own, "run_dir": tmp_path / name}
         done = main([f"{key}={value}" for key, value in given.items()])
         if name == "cm2":  # it needs checklists, which no score of this world has
