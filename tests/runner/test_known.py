@@ -12,7 +12,7 @@ from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.runner.evaluate import choices
-from trace_bench.runner.ledger import KnownCalls, play_missing
+from trace_bench.runner.ledger import KnownCalls
 
 AGENT = AgentSpec("none")
 
@@ -64,10 +64,10 @@ def batch(count: int = 6, agent: AgentSpec = AGENT) -> EpisodeBatch:
 def test_only_what_is_missing_is_reported(policy, suite, played) -> None:
     world, reported = suite(), {}
     player = Player(policy(ToySuite()), Suites(world))
-    play_missing(player, batch(), {1, 4}, lambda i, t: reported.update({i: t}))
+    player.complete(batch(), {1, 4}, lambda i, t: reported.update({i: t}))
     assert sorted(reported) == [0, 2, 3, 5] and len(world.made) == played
     assert all(t.task == toy_task(i).id and t.seed == i for i, t in reported.items())
-    play_missing(player, batch(), range(6), lambda i, t: pytest.fail("nothing was missing"))
+    player.complete(batch(), range(6), lambda i, t: pytest.fail("nothing was missing"))
     assert len(world.made) == played  # nothing was missing
 
 

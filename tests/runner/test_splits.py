@@ -104,16 +104,3 @@ def test_a_suite_without_some_splits_is_forecast_and_rehearsed(
     assert not missing, text
     if suite == "OnlyHeldOut":
         assert Cut(settings).affordable(tmp_path) == 48
-
-
-@pytest.mark.parametrize(
-    ("suite", "said"),
-    [
-        ("OnlyHeldOut", "hours here: an episode took"),
-        ("Closed", "all episodes were lost (environment: RuntimeError: broken at reset)"),
-    ],
-)
-def test_what_is_timed_without_training_tasks(suite: str, said: str) -> None:
-    words = ["env=custom", f"env.factory=test_splits:{suite}", "sandbox=inline", "method=base"]
-    settings = compose([*words, "dry_run=timed", "policy.batch=2"])
-    assert said in describe(settings, parts_of(settings))[0]

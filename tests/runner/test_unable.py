@@ -28,15 +28,7 @@ def episodes(act: Callable[[TurnRequest], Message]) -> list[Trajectory]:
     ("reply", "words"),
     [
         (text_message("Hello."), ["3 episodes without a call", "in all 3"]),
-        (call_message("sum", {}), ["9 calls to tools that are not there", '"sum({})", answered']),
-        (
-            call_message("add", {"n": 1}),
-            ["9 calls with arguments that the tool does not take", "number is not an integer"],
-        ),
-        (
-            call_message("add", {"number": "x"}),
-            ["9 calls, 9 calls answered by an error", '"x"', "not an integer"],
-        ),
+        (call_message("add", {"n": 1}), ["9 calls", "number is not an integer"]),
         (call_message("add", {"number": -99}), ["9 calls. For example", '"-99"']),
     ],
 )
@@ -83,7 +75,6 @@ def test_a_guest_policys_odd_calls_and_tools_end_no_run(calls: Any) -> None:
     played = play(policy, suite, AgentSpec("none"), [toy_task(0), toy_task(1, "reset")], [0, 1])
     said = unable(played)
     assert said is not None and "in all 1 held-out" in said
-    assert ("1 calls that could not be read" in said) == (calls in ODD[:2] + ODD[4:7])
 
 
 def test_nothing_is_said_of_an_agent_that_earns_something() -> None:

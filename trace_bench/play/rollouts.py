@@ -7,7 +7,7 @@ turns are handled in the policy's order: a deterministic policy gives the same r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -108,6 +108,21 @@ class Player:
         `more`: episodes that join those that run."""
         self.policy.load(batch.agent)
         return _Playing(self, batch, on_episode, more).play()
+
+    def complete(self, batch: EpisodeBatch, there: Collection[int], on_episode: OnEpisode) -> None:
+        """Runs what is missing of a batch of which `there` has been run before. The rounding of an
+        episode may depend on the others in its batch, so all of it is run again, and what was
+        missing is reported; where nothing repeats itself, this alone is run."""
+        missing = [i for i in range(len(batch)) if i not in there]
+        if not missing:
+            return
+        which = range(len(batch)) if self.repeats else missing
+
+        def ended(place: int, trajectory: Trajectory) -> None:
+            if which[place] not in there:
+                on_episode(which[place], trajectory)
+
+        self.play(batch.only(which), ended)
 
 
 Choice = str | Mixture | None  # an adapter's name, a weighted sum, or the base model

@@ -8,7 +8,7 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from trace_bench.play.steps import opened, with_guidance
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
-from trace_bench.runner.ledger import EpisodeFile, Spot, check, play_missing
+from trace_bench.runner.ledger import EpisodeFile, Spot, check
 from trace_bench.runner.progress import Progress
 
 
@@ -106,16 +106,12 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         self._lines = Lines(self.path, Outcome)
-        self._found: dict[str, dict[tuple[str, int], Outcome]] = {}
+        self._outcomes: dict[str, dict[tuple[str, int], Outcome]] = {}
         for outcome in self._lines.existing:
             self._remember(outcome)
+        # Lost by an earlier start: this one makes one more attempt at each.
+        self._lost = {(o.agent, o.task, o.trial) for o in self.everything() if o.lost}
         self._lines.existing.clear()
-        self._lost = {  # by an earlier start: the attempt that this one makes
-            (label, *key): outcome.attempt + 1
-            for label, lines in self._found.items()
-            for key, outcome in lines.items()
-            if outcome.lost
-        }
         self._kept = EpisodeFile(self.path.with_stem(f"{self.path.stem}_trajectories"), held=False)
 
     def evaluate(
@@ -133,19 +129,16 @@ class Evaluator:
         job = _OneAgent(label, agent, plan, self.player, keep)
         if policy is not None:
             job = replace(job, player=replace(self.player, policy=policy))
-        lines = self._found.setdefault(label, {})
-        everything = range(len(plan.episodes))
-        if any(key not in lines for key in plan.keys) or self._untold(job):
+        lines = self._outcomes.setdefault(label, {})
+        if any(key not in lines for key in plan.keys):
             chosen = choices(job.player, agent, plan.tasks) if self._reuses(job) else None
             shared = {} if chosen is None else self._shared(job, chosen)
             self._copy(job, shared)
-            self._play(job, [i for i in everything if i not in shared], 0, chosen)
-        again = [self._lost.pop((label, *key), 0) for key in plan.keys]
-        for attempt in range(1, max(self.terms.retries, *again) + 1):
-            lost = [i for i in everything if lines[plan.keys[i]].lost]
-            lost = [i for i in lost if attempt <= max(self.terms.retries, again[i])]
-            if lost := [i for i in lost if lines[plan.keys[i]].attempt < attempt]:
-                self._play(job, lost, attempt)
+            which = [i for i in range(len(plan.keys)) if i not in shared]
+            there = {i for i in which if plan.keys[i] in lines}
+            self._play(job, which, there, chosen)
+        while again := [i for i, key in enumerate(plan.keys) if self._plays_again(lines[key])]:
+            self._play(job, again)
         outcomes = [lines[key] for key in plan.keys]
         if policy is None:
             causes = [f"{o.error} ({o.task})" for o in outcomes if o.lost]
@@ -158,9 +151,13 @@ class Evaluator:
                     self.played.setdefault(act, (outcome, (job.call(outcome.attempt), i)))
         return outcomes
 
+    def _plays_again(self, outcome: Outcome) -> bool:
+        earlier = (outcome.agent, outcome.task, outcome.trial) in self._lost
+        return outcome.lost and (earlier or outcome.attempt < self.terms.retries)
+
     def copy(self, label: str, source: Sequence[Outcome]) -> list[Outcome]:
         """Copies outcomes to another label, for an identical agent."""
-        lines = self._found.setdefault(label, {})
+        lines = self._outcomes.setdefault(label, {})
         for outcome in source:
             there = lines.get((outcome.task, outcome.trial))
             if there is None or (there.lost and there.attempt < outcome.attempt):
@@ -173,12 +170,12 @@ class Evaluator:
         return list(self._kept.read(spots).values())
 
     def everything(self) -> list[Outcome]:
-        return [outcome for lines in self._found.values() for outcome in lines.values()]
+        return [outcome for lines in self._outcomes.values() for outcome in lines.values()]
 
     @property
     def count(self) -> int:
         """Number of episodes in the file, of all agents; a repeated episode counts once."""
-        return sum(map(len, self._found.values()))
+        return sum(map(len, self._outcomes.values()))
 
     def close(self) -> None:
         self._lines.close()
@@ -210,63 +207,42 @@ class Evaluator:
         for i, (outcome, place) in shared.items():
             if place in trajectories:
                 self._kept.add(job.call(), i, replace(trajectories[place], agent=version))
-            if job.plan.keys[i] not in self._found[job.label]:
+            if job.plan.keys[i] not in self._outcomes[job.label]:
                 self._write(replace(outcome, agent=job.label, version=version, attempt=0))
-
-    def _untold(self, job: _OneAgent) -> set[int]:
-        """The plan's episodes that have a score and whose trajectory, which should be kept, is
-        gone. Only where the same episode can be run again."""
-        if not (job.keep and job.player.repeats):
-            return set()
-        lines = self._found[job.label]
-        return {
-            i
-            for i, key in enumerate(job.plan.keys)
-            if key in lines
-            and not lines[key].lost
-            and lines[key].attempt == 0
-            and (job.call(), i) not in self._kept
-        }
 
     def _play(
         self,
         job: _OneAgent,
         which: Sequence[int],
-        attempt: int,
+        there: Collection[int] = (),
         chosen: Sequence[Choice | BaseException] | None = None,
     ) -> None:
-        """Runs those of the episodes `which` that are missing. `chosen`: by the router, by task."""
-        episodes = [job.plan.episodes[i] for i in which]
-        lines, call = self._found[job.label], job.call(attempt)
-        there, untold = set(), self._untold(job) if attempt == 0 else set()
-        for place, (task, trial) in enumerate(episodes):
-            old = lines.get((task.id, trial))
-            if old is not None and old.attempt >= attempt and which[place] not in untold:
-                there.add(place)
-        if len(there) == len(episodes):
+        """Runs those of the episodes `which` that are not `there`. `chosen`: by the router, by
+        task."""
+        if len(there) == len(which):
             return
-        self.progress.phase(f"evaluation of {job.label}", total=len(episodes) - len(there))
+        episodes = [job.plan.episodes[i] for i in which]
+        self.progress.phase(f"evaluation of {job.label}", total=len(which) - len(there))
 
-        def ended(index: int, trajectory: Trajectory) -> None:
+        def ended(place: int, trajectory: Trajectory) -> None:
+            (task, trial), before = episodes[place], self._outcomes[job.label]
+            attempt = before[task.id, trial].attempt + 1 if (task.id, trial) in before else 0
             if job.keep:
-                self._kept.add(call, which[index], trajectory)
-            if which[index] in untold:
-                return
-            trial = episodes[index][1]
+                self._kept.add(job.call(attempt), which[place], trajectory)
+            self._lost.discard((job.label, task.id, trial))
             self._write(outcome_of(job.label, trial, trajectory, attempt))
             score = trajectory.score
             self.progress.episode(None if score is None else score.similarity, charged=False)
 
         seeds = [stable_seed(self.terms.seed, "evaluation", t.id, trial) for t, trial in episodes]
-        tasks = tuple(task for task, _ in episodes)
         route = None
         if chosen is not None:
             choices = [chosen[i % len(job.plan.tasks)] for i in which]
             names = tuple(c for c in choices if c is None or isinstance(c, str))
             route = names if len(names) == len(choices) else None  # one is no adapter's name
-        temperature = self.terms.temperature
-        batch = EpisodeBatch(job.agent, tasks, tuple(seeds), temperature, route)
-        play_missing(job.player, batch, there, ended)
+        tasks = tuple(task for task, _ in episodes)
+        batch = EpisodeBatch(job.agent, tasks, tuple(seeds), self.terms.temperature, route)
+        job.player.complete(batch, [n for n, i in enumerate(which) if i in there], ended)
 
     def _write(self, outcome: Outcome) -> None:
         self._lines.append(outcome)
@@ -274,7 +250,7 @@ class Evaluator:
 
     def _remember(self, outcome: Outcome) -> None:
         """The last attempt counts."""
-        self._found.setdefault(outcome.agent, {})[outcome.task, outcome.trial] = outcome
+        self._outcomes.setdefault(outcome.agent, {})[outcome.task, outcome.trial] = outcome
 
 
 @dataclass(frozen=True)

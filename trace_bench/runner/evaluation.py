@@ -4,14 +4,10 @@ that are made of their outcomes."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from trace_bench.core.chat import read_call
 from trace_bench.core.protocols import Policy
 from trace_bench.core.run_files import FLOORS
 from trace_bench.core.summary import (
@@ -23,7 +19,7 @@ from trace_bench.core.summary import (
     Routing,
 )
 from trace_bench.core.text import visible
-from trace_bench.core.types import AgentSpec, Outcome, Task, Tool, Trajectory, grouped
+from trace_bench.core.types import AgentSpec, Outcome, Task, Trajectory, grouped
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import splits_of, tasks_of
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
@@ -277,9 +273,7 @@ def equal_trials(outcomes: Sequence[Outcome]) -> int | None:
 
 # -- what a base agent did that earned nothing, before rollouts are spent on rewards of 0 ----------
 
-UNREAD = "calls that could not be read"
 LONGEST = 160  # characters of the example's call, and of its answer
-_ERROR = re.compile(r"\W*(error\b|\w*(Error|Exception)\b|traceback\b|invalid\b)", re.IGNORECASE)
 REMEDY = (
     "Methods learn from differences between rewards and may find none. Change `model` to one that "
     "can act in this environment (model=made makes one from its references: docs/own_world.md), or "
@@ -292,61 +286,35 @@ def unable(episodes: Sequence[Trajectory]) -> str | None:
     scores = [t.score for t in episodes if t.score is not None]
     if not scores or any(s.similarity > 0 or s.success for s in scores):
         return None
-    counts: Counter[str] = Counter()
-    examples: list[str] = []
-    any_call: list[str] = []  # an example where no fault is known
-    for episode in episodes:
-        calls = list(_calls(episode))
-        counts["calls"] += len(calls)
-        counts["episodes without a call"] += not calls
-        unread = [str(turn.reply.get("content")) for turn in episode.turns if turn.malformed]
-        counts[UNREAD] += len(unread)
-        examples += map(_shown, unread)
-        for call, answer in calls:
-            example = f"{_shown(call)}, answered by {_shown(answer)}"
-            any_call.append(example)
-            if (fault := _fault(episode.tools, call, answer)) is not None:
-                counts[fault] += 1
-                examples.append(example)
-    did = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-    example = "".join(f". For example: {one}" for one in [*examples, *any_call][:1])
+    calls = [list(_calls(episode)) for episode in episodes]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    unread = [_quoted(turn.reply.get("content")) for turn in turns if turn.malformed]
+    did = {
+        "calls": sum(map(len, calls)),
+        "episodes without a call": calls.count([]),
+        "calls that could not be read": len(unread),
+    }
+    examples = [*unread, *(each for some in calls for each in some)]
+    example = "".join(f". For example: {one}" for one in examples[:1])
+    said = ", ".join(f"{number} {what}" for what, number in did.items() if number)
     head = f"the base agent earned 0 in all {len(scores)} held-out episodes"
-    return f"{head}: {did}{example}. {REMEDY}"
+    return f"{head}: {said}{example}. {REMEDY}"
 
 
-def _shown(said: Any) -> str:
-    """A call, or a text, in quotes."""
-    function = said.get("function") if isinstance(said, Mapping) else None
-    if isinstance(function, Mapping):
-        said = f"{function.get('name')}({function.get('arguments')})"
-    return f'"{visible(" ".join(str(said).split())[:LONGEST])}"'
-
-
-def _calls(episode: Trajectory) -> Iterator[tuple[Any, str]]:
-    """Every call, of which a guest's policy may have made anything, and its answer."""
+def _calls(episode: Trajectory) -> Iterator[str]:
+    """Every call, of which a guest's policy may have made anything, with its answer."""
     after = [*(turn.messages for turn in episode.turns[1:]), episode.closing]
     for turn, messages in zip(episode.turns, after, strict=False):  # the end, where it has no turn
-        answers = {m.get("tool_call_id"): str(m.get("content")) for m in messages}
+        answers = {str(m.get("tool_call_id")): m.get("content") for m in messages}
         calls = turn.reply.get("tool_calls")
         for call in calls if isinstance(calls, list | tuple) else ():
-            identity = call.get("id") if isinstance(call, Mapping) else None
-            yield call, answers.get(str(identity), "")
+            facts = call if isinstance(call, Mapping) else {}
+            function = facts.get("function")
+            if isinstance(function, Mapping):
+                call = f"{function.get('name')}({function.get('arguments')})"
+            answer = answers.get(str(facts.get("id")), "")
+            yield f"{_quoted(call)}, answered by {_quoted(answer)}"
 
 
-def _fault(tools: Sequence[Tool], call: Any, answer: str) -> str | None:
-    """What is wrong with a call by the tools' own schemas, as far as names go, or by its answer."""
-    try:
-        name, arguments = read_call(call)
-    except ValueError:
-        return UNREAD
-    offered: Mapping[str, Any] = {t["function"]["name"]: t["function"] for t in tools}
-    if name not in offered:
-        return "calls to tools that are not there"
-    schema = offered[name].get("parameters")
-    schema = schema if isinstance(schema, Mapping) else {}
-    takes, needs = schema.get("properties"), schema.get("required")
-    unknown = isinstance(takes, Mapping) and arguments.keys() - takes.keys()
-    missing = isinstance(needs, list) and any(str(name) not in arguments for name in needs)
-    if unknown or missing:
-        return "calls with arguments that the tool does not take"
-    return "calls answered by an error" if _ERROR.match(answer) else None
+def _quoted(said: object) -> str:
+    return f'"{visible(" ".join(str(said).split())[:LONGEST])}"'

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +21,9 @@ from trace_bench.core.protocols import (
     Trainer,
     Workload,
 )
-from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Task
+from trace_bench.core.types import Task
 from trace_bench.llm.roles import IN_EPISODES
-from trace_bench.play.rollouts import EpisodeBatch, Player
-from trace_bench.play.suites import Suites, tasks_of
+from trace_bench.play.suites import tasks_of
 from trace_bench.policies.devices import check_device
 from trace_bench.results.statistics import can_show
 from trace_bench.runner.build import (
@@ -49,11 +46,10 @@ from trace_bench.runner.plan import (
 from trace_bench.runner.progress import BASE, stages_of
 from trace_bench.settings.identity import model_path, served_name
 from trace_bench.settings.recipes import billions_of, far_off, whose
-from trace_bench.settings.schema import TIMED, SandboxSettings, Settings
+from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.memory import GPU, shape_of
 
 T = TypeVar("T")
-EPISODES = 16  # of `dry_run=timed`
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -259,49 +255,15 @@ def _roles_elsewhere(f: Forecast) -> list[str]:
 
 
 def _hours(f: Forecast) -> list[str]:
-    """How long it takes: on GPUs by the trainer's estimate; in this process if it is timed."""
-    if f.plan is None or f.trainer is None or f.suite is None:
+    """How long it takes on GPUs, by the trainer's estimate."""
+    if f.plan is None or f.trainer is None:
         return []
-    acting, suite, plan = f.parts["policy"].declared, f.suite, f.plan
-    if f.settings.dry_run == TIMED and not acting.scripted and not acting.at_servers:
-        held_out = f.settings.evaluation.split  # of a suite that has no others
-        tasks = _found(f, lambda: training_tasks(f.settings, suite) or tasks_of(suite, held_out))
-        if not tasks:
-            return []
-        trainer = f.trainer if plan.trains else None
-        return _found(f, lambda: _measured(f, suite, trainer, tasks)) or []
     typical = f.parts["env"].declared.typical
     training = sum(p.rollouts for p in f.phases if p.trains)
-    if typical is None or not plan.trains:
+    if typical is None or not f.plan.trains:
         return []
     others = sum(p.rollouts for p in f.phases) - training
-    return f.trainer.hours(Workload(max(1, plan.adapters), training, others, typical))
-
-
-def _measured(
-    f: Forecast, suite: Suite, trainer: Trainer | None, tasks: Sequence[Task]
-) -> list[str]:
-    """How long it takes, from a few episodes and one update of the model in this process."""
-    how, trained = f.settings.policy, sum(p.rollouts for p in f.phases if p.trains)
-    total, run = sum(p.rollouts for p in f.phases), _context(f)
-    chosen = tuple(tasks[n % len(tasks)] for n in range(min(EPISODES, how.batch)))
-    seeds = tuple(stable_seed(f.settings.seed, "timed", n) for n in range(len(chosen)))
-    with closing(make_policy(f.parts, run)) as policy:
-        player = Player(policy, Suites(suite), how.max_turns, how.max_tokens)
-        agent = AgentSpec(run.model)
-        player.play(EpisodeBatch(agent, chosen[:2], seeds[:2]))  # what is made once is not timed
-        began = time.perf_counter()
-        played = player.play(EpisodeBatch(agent, chosen, seeds))
-        each = (time.perf_counter() - began) / len(chosen)
-    if all(trajectory.failure for trajectory in played):
-        return [f"how long it takes is not known: all episodes were lost ({played[0].failure})"]
-    update = None if trainer is None else trainer.timed(run.model, played)
-    hours = (total * each + trained * (update or 0.0)) / 3600
-    said = "" if update is None else f" and an update {update:.3g} s a rollout, of {trained}"
-    return [
-        f"about {hours:.2g} hours here: an episode took {each:.3g} s, of {total}{said} (measured "
-        f"now on {len(chosen)} episodes; those of a trained agent may be longer or shorter)"
-    ]
+    return f.trainer.hours(Workload(max(1, f.plan.adapters), training, others, typical))
 
 
 def _agent_here(f: Forecast) -> list[str]:

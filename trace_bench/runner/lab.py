@@ -44,7 +44,6 @@ from trace_bench.runner.ledger import (
     check,
     counts,
     entry,
-    play_missing,
 )
 from trace_bench.runner.progress import Aside, Progress
 
@@ -327,7 +326,7 @@ class RunLab:
             for index in [i for i in earlier if i not in call.there]:
                 ended(index, earlier[index])
         else:
-            play_missing(self.player, call.batch, frozenset(call.there), ended)
+            self.player.complete(call.batch, frozenset(call.there), ended)
 
     def _check_same(self, call: NamedCall, index: int, stored: Trajectory) -> None:
         """Raises UserError unless a stored (or received) episode is the one that this call runs."""

@@ -5,12 +5,9 @@ The ledger has one line per episode in which the agent acts, for any purpose. Wh
 exempts (`types.CHARGED`) is recorded but not charged. Lines on disk, by (call, index), count as
 spent and are never written twice, so that a resumed run has the same ledger.
 
-An episode is written once, as it ends; every later start is answered from the file. Its rounding
-may depend on the others in its batch, so a batch that is partly on disk is run again as a whole,
-and only the missing episodes are reported; or these alone are run, if the policy or the simulated
-user is not repeatable. An episode is lost when the infrastructure fails (environment, sandbox,
-policy, user). A call of which too many are lost teaches nothing: it stops the run, and the next
-start takes them back."""
+An episode is written once, as it ends; every later start is answered from the file. An episode is
+lost when the infrastructure fails (environment, sandbox, policy, user). A call of which too many
+are lost teaches nothing: it stops the run, and the next start takes them back."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import OnEpisode
 from trace_bench.core.store import Lines, damaged, read_lines
 from trace_bench.core.types import (
     CHARGED,
@@ -32,7 +28,7 @@ from trace_bench.core.types import (
     Task,
     Trajectory,
 )
-from trace_bench.play.rollouts import EpisodeBatch, Player
+from trace_bench.play.rollouts import EpisodeBatch
 from trace_bench.play.suites import GENERATED
 
 Spot = tuple[str, int]  # (call, index) of an episode
@@ -212,22 +208,6 @@ def check(
         f"The first: {lost[0]}.{where} {remedy} To accept such losses, change the setting "
         "`max_lost`."
     )
-
-
-def play_missing(
-    player: Player, batch: EpisodeBatch, there: Collection[int], on_episode: OnEpisode
-) -> None:
-    """Completes a batch of which `there` is on disk; `on_episode` is called for the rest."""
-    missing = [i for i in range(len(batch)) if i not in there]
-    if not missing:
-        return
-    which = range(len(batch)) if player.repeats else missing
-
-    def ended(place: int, trajectory: Trajectory) -> None:
-        if which[place] not in there:
-            on_episode(which[place], trajectory)
-
-    player.play(batch.only(which), ended)
 
 
 class KnownCalls:

@@ -285,9 +285,8 @@ class Settings:
     """The parent folder of runs without a run_dir, including those of sweeps."""
     experiment: str | None = None
     """Several of these settings under one name, from the file of that name in experiment/."""
-    dry_run: Literal["timed"] | bool = False
-    """Print what the run would do and need, and stop. timed: and how long it would take here. Of
-    servers and GPUs that is estimated in any case."""
+    dry_run: bool = False
+    """Print what the run would do and need, and stop."""
     rehearsal: bool = False
     """A run of python -m trace_bench.rehearse. Scores of the suite's own tasks are drawn by lot, so
     that groups differ whatever the model can, and no table takes the run."""
@@ -295,8 +294,6 @@ class Settings:
     """Models or programs in the other roles (user, analyst, generator, reflector, judge, annotator,
     simulator)."""
 
-
-TIMED = "timed"  # of dry_run
 
 PARTS: Mapping[str, type[PartSettings]] = {
     "env": EnvSettings,

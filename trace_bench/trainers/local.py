@@ -4,7 +4,6 @@ same number of threads)."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from trace_bench.trainers.course import (
     make_schedule,
     play_iteration,
 )
-from trace_bench.trainers.episodes import exact
 from trace_bench.trainers.loop import (
     Record,
     Training,
@@ -102,28 +100,6 @@ class LocalTrainer(ByRecipe):
 
         if new and self.context.model:
             targeted(without_weights(self.context.model), self.settings.target_modules)
-
-    def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
-        """Of every second one rewarded, so that there is something to learn."""
-        from trace_bench.trainers.credit import credit
-        from trace_bench.trainers.state import State, restore
-        from trace_bench.trainers.tree import stretches
-        from trace_bench.trainers.update import update
-
-        size = self.settings.group_size
-        usable = [t for t in played if exact(t)]
-        usable = usable[: len(usable) - len(usable) % size]
-        if not usable:
-            return None
-        job = TrainingJob("timed", AgentSpec(model), (), len(usable), 0)
-        learner = self.learner(model)
-        optimizer = restore(State("timed"), learner, self.settings, 0)
-        rewards = [float(n % 2) for n in range(len(usable))]
-        advantages = credit(usable, rewards, job, self.settings)
-        rows = [stretches(t) for t in usable]
-        began = time.perf_counter()
-        update(learner, optimizer, rows, advantages, self.settings, 0)
-        return (time.perf_counter() - began) / len(usable)
 
     def learner(self, model: str) -> Learner:
         """The base model with LoRA layers, which hold the weights of the last training."""

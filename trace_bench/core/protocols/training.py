@@ -85,11 +85,6 @@ class Trainer(Part):
         """How long so much work takes on its hardware, in lines, if that is known beforehand."""
         return []
 
-    def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
-        """Seconds that an update takes for each rollout here, measured on these; None where it is
-        not this process that computes it, or none of them can be trained on."""
-        return None
-
     def check_start(self, start: AdapterRef) -> None:
         """Overridden by a trainer that trains on from the only adapter of a job's agent: it acts in
         the first iteration, and the new adapter starts as a copy of it and replaces it. Raises
