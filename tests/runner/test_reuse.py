@@ -20,7 +20,7 @@ from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.scripted import IdlePolicy, ScriptedPolicy
-from trace_bench.runner.evaluate import Terms, act_of
+from trace_bench.runner.evaluate import EvaluationPlan, Terms, act_of
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.progress import Clock, Progress
 
@@ -94,9 +94,8 @@ def evaluation(folder: Path, policy: ScriptedPolicy, suite: ToySuite) -> Evaluat
         folder,
         Player(policy, Suites(suite)),
         Terms(seed=1, temperature=1.0),
-        suite.tasks("test"),
-        2,
-        ("dev", None),
+        EvaluationPlan(tuple(suite.tasks("test")), trials=2),
+        EvaluationPlan(tuple(suite.tasks("dev"))),
         True,
         (10, 20, 30),
         progress=Progress(0, stream=io.StringIO()),

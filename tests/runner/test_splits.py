@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,13 +43,6 @@ class OnlyHeldOut(Splits):
         return super().tasks(split)
 
 
-class Closed(OnlyHeldOut):
-    """None of its environments opens."""
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        return [replace(t, data={**t.data, "break": "reset"}) for t in super().tasks(split)]
-
-
 class NoDevelopment(Splits):
     def splits(self) -> Sequence[str]:
         return ("train", "test")
@@ -83,13 +75,10 @@ def test_a_missing_split_is_named_with_the_setting_and_what_is_allowed() -> None
         check_splits(compose(["evaluation.split=tset"]), Splits(), LEARNS)
 
 
-def test_development_tasks_are_asked_for_where_they_are_used() -> None:
-    """Also of a method that does not learn, for a curve that was asked for."""
-    without = compose(["checkpoints=[]"])
-    assert development_tasks(without, OnlyHeldOut(), LEARNS) == []
-    assert development_tasks(without, Splits(), LEARNS) == []
-    assert len(development_tasks(without, Splits(), MethodPlan(adapters=2))) == 4
-    assert len(development_tasks(compose([]), Splits(), LEARNS)) == 4
+def test_a_curve_that_was_asked_for_needs_development_tasks() -> None:
+    """Also of a method that does not learn."""
+    assert development_tasks(OnlyHeldOut(), "dev", some=True) == []
+    assert len(development_tasks(Splits(), "dev", some=True)) == 4
     with pytest.raises(UserError, match=r"dev.*allowed: test.*env\.dev_split"):
         check_splits(compose(["checkpoints=[0]"]), OnlyHeldOut(), MethodPlan(learns=False))
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 
+from trace_bench.core.beginning import Beginning, read_beginning
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Method,
@@ -29,15 +30,14 @@ from trace_bench.runner import build
 from trace_bench.runner.build import MAKER, Log
 from trace_bench.runner.folder import Place
 from trace_bench.runner.plan import (
-    beginning_of,
     check_beginning,
     check_needs,
     check_sandbox,
     check_shown,
     check_splits,
-    checkpoints,
     development_tasks,
     plan_of,
+    points_of,
     shown_to,
     training_tasks,
 )
@@ -61,6 +61,9 @@ class Bench:
     plan: MethodPlan
     train: Sequence[Task]
     held_out: Sequence[Task]
+    development: Sequence[Task]  # of the curve and of the router's figures
+    points: Sequence[int]  # the rollout counts of the curve
+    beginning: Beginning | None  # None: the bare model
     policy: Policy
     log: Log
 
@@ -77,9 +80,8 @@ class Bench:
 
     def stages(self) -> tuple[Stage, ...]:
         """What the run does one after the other, with its episodes."""
-        settings, plan = self.settings, self.plan
-        dev = len(development_tasks(settings, self.suite, plan))
-        return stages_of(settings, plan, len(self.held_out), dev, len(checkpoints(settings, plan)))
+        tasks = self.held_out, self.development, self.points
+        return stages_of(self.settings, self.plan, *map(len, tasks))
 
     def write_tags(self) -> None:
         """{task id: [words]} of every held-out task, if the suite's class says where they stand."""
@@ -136,21 +138,24 @@ def build_bench(
     about_of(suite)  # raises now rather than when the summary is written
     demonstrated = {} if parts["policy"].declared.scripted else shown_to(context.model, suite)
     train = training_tasks(settings, suite, demonstrated)
-    plan = plan_of(settings, method, trainer, len(train))
+    beginning = None if settings.agent is None else read_beginning(settings.agent)
+    plan = plan_of(settings, method, trainer, len(train), beginning)
     check_splits(settings, suite, plan)
-    check_shown(settings, suite, demonstrated)
-    check_sandbox(settings, plan)
+    check_shown(suite, settings.evaluation.split, demonstrated)
+    check_sandbox(settings.sandbox, plan)
     check_needs(plan, parts, suite, trainer)
     scripted, weights = parts["policy"].declared.scripted, place.identity["model"]["sha256"]
-    check_beginning(beginning_of(settings), plan, trainer, scripted=scripted, weights=weights)
-    checkpoints(settings, plan)
+    check_beginning(beginning, plan, trainer, scripted=scripted, weights=weights)
     context = replace(context, suite=suite)
     policy = stack.enter_context(closing(build.make_policy(parts, context)))
     check_needs(plan, parts, suite, trainer, policy)
-    held_out = tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
+    limit = settings.evaluation.limit
+    held_out = tasks_of(suite, settings.evaluation.split)[:limit]
+    points = points_of(settings.checkpoints, settings.budget, plan.learns)
+    development = development_tasks(suite, settings.env.dev_split, bool(points))
     bench = Bench(
         settings, parts, place, context, suite, roles, trainer, method, plan, train, held_out,
-        policy, log,
+        development[: limit if settings.rehearsal else None], points, beginning, policy, log,
     )  # fmt: skip
     if new:
         said = [check_prompts(policy, suite, held_out)]

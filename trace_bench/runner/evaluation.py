@@ -19,9 +19,8 @@ from trace_bench.core.summary import (
     Routing,
 )
 from trace_bench.core.text import visible
-from trace_bench.core.types import AgentSpec, Outcome, Task, Trajectory, grouped
+from trace_bench.core.types import AgentSpec, Outcome, Trajectory, grouped
 from trace_bench.play.rollouts import Player
-from trace_bench.play.suites import splits_of, tasks_of
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes, Terms
 from trace_bench.runner.progress import Clock, Progress
@@ -31,19 +30,17 @@ from trace_bench.runner.progress import Clock, Progress
 class Evaluation:
     """The evaluations of one run folder; finished ones are answered from disk.
 
-    tasks: the held-out ones, each `trials` times. development: the split of the curve and of the
-    router's figures, with how many of its tasks (None: all). choices: whether adapters and router
-    are measured, too. due: the rollout counts of the curve's points, ascending. outcomes: of
-    each agent on the held-out tasks, by label ("base", "final", a floor's or a yardstick's name).
-    points: the curve. routed, validated: the router's choices on the held-out and on the
-    development tasks, where there is a choice."""
+    held_out: its tasks. development: those of the curve and of the router's figures, if there are
+    any. choices: whether adapters and router are measured, too. due: the rollout counts of the
+    curve's points, ascending. outcomes: of each agent on the held-out tasks, by label ("base",
+    "final", a floor's or a yardstick's name). points: the curve. routed, validated: the router's
+    choices on the held-out and on the development tasks, where there is a choice."""
 
     folder: Path
     player: Player
     terms: Terms
-    tasks: Sequence[Task]
-    trials: int
-    development: tuple[str, int | None]
+    held_out: EvaluationPlan
+    development: EvaluationPlan
     choices: bool
     due: Sequence[int]
     progress: Progress
@@ -54,7 +51,6 @@ class Evaluation:
     validated: RouterFigures | None = None
 
     def __post_init__(self) -> None:
-        self._plan = EvaluationPlan(tuple(self.tasks), self.trials)
         shared = (self.player, self.terms, self.progress, KnownOutcomes())
         self._held_out, self._curve, self._routing = (
             Evaluator(self.folder / f"{name}.jsonl", *shared)
@@ -64,7 +60,7 @@ class Evaluation:
     def base(self, agent: AgentSpec) -> None:
         """Evaluates the base agent, and says what it did if it earned nothing."""
         with self.clock.phase("base evaluation"):
-            outcomes = self._held_out.evaluate("base", agent, self._plan, keep=True)
+            outcomes = self._held_out.evaluate("base", agent, self.held_out, keep=True)
         self.outcomes["base"] = outcomes
         if any(o.similarity for o in outcomes):
             return
@@ -77,7 +73,7 @@ class Evaluation:
             for name, policy in policies.items():
                 agent = AgentSpec(model=name, version=name)
                 self.outcomes[name] = self._held_out.evaluate(
-                    name, agent, self._plan, policy=policy
+                    name, agent, self.held_out, policy=policy
                 )
 
     def checkpoint(self, spent: int, agent: AgentSpec, until: int) -> None:
@@ -87,7 +83,7 @@ class Evaluation:
         due = [c for c in self.due if c not in reached and c < until]
         if not due:
             return
-        outcomes = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
+        outcomes = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self.development)
         self.progress.phase("method")
         figures = vars(score(outcomes))
         self.points += [CurvePoint(checkpoint=c, rollouts=spent, **figures) for c in due]
@@ -100,7 +96,7 @@ class Evaluation:
             if acts_alike(agent, base):
                 outcomes = self._held_out.copy(label, self.outcomes["base"])
             else:
-                outcomes = self._held_out.evaluate(label, agent, self._plan, keep=keep)
+                outcomes = self._held_out.evaluate(label, agent, self.held_out, keep=keep)
         self.outcomes[label] = outcomes
 
     def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
@@ -111,20 +107,19 @@ class Evaluation:
         if len(agent.adapters) == 1 and agent.router is None:
             return
         with self.clock.phase("evaluation of every adapter"):
-            alone = _each_alone(self._held_out, self._plan, base, agent, "adapter:")
+            alone = _each_alone(self._held_out, self.held_out, base, agent, "adapter:")
             self.routed = routing(alone, self.outcomes["final"])
 
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
         if agent.router is None or not self.choices:
             return
-        split, _ = self.development
-        if split not in splits_of(self.player.suites.target):
-            self.progress.log(f"there is no split {split}, so the router is not measured on it")
+        if not self.development.tasks:
+            self.progress.log("there are no development tasks, so the router is not measured")
             return
-        plan = self._dev_plan()
         with self.clock.phase("evaluation of routing"):
-            alone = _each_alone(self._routing, plan, base, agent)
-            self.validated = routing(alone, self._routing.evaluate("routed", agent, plan))
+            alone = _each_alone(self._routing, self.development, base, agent)
+            routed = self._routing.evaluate("routed", agent, self.development)
+            self.validated = routing(alone, routed)
 
     @property
     def count(self) -> int:
@@ -156,10 +151,6 @@ class Evaluation:
     def close(self) -> None:
         for evaluator in (self._held_out, self._curve, self._routing):
             evaluator.close()
-
-    def _dev_plan(self) -> EvaluationPlan:
-        split, count = self.development
-        return EvaluationPlan(tuple(tasks_of(self.player.suites.target, split)[:count]))
 
 
 def _each_alone(

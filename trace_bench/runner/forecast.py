@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from trace_bench.core.beginning import read_beginning
 from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import (
     MethodPlan,
@@ -38,9 +39,9 @@ from trace_bench.runner.plan import (
     check_needs,
     check_sandbox,
     check_splits,
-    checkpoints,
     development_tasks,
     plan_of,
+    points_of,
     training_tasks,
 )
 from trace_bench.runner.progress import BASE, stages_of
@@ -141,12 +142,14 @@ def _plan(f: Forecast) -> MethodPlan | None:
     if method is None or f.trainer is None:
         return None
     trainer, tasks = f.trainer, _count(f, lambda suite: training_tasks(f.settings, suite))
-    plan = _found(f, lambda: plan_of(f.settings, method, trainer, tasks))
+    agent = f.settings.agent
+    beginning = None if agent is None else _found(f, lambda: read_beginning(agent))
+    plan = _found(f, lambda: plan_of(f.settings, method, trainer, tasks, beginning))
     if plan is not None and f.suite is not None:
         suite = f.suite
         _found(f, lambda: check_needs(plan, f.parts, suite, trainer))
         _found(f, lambda: check_splits(f.settings, suite, plan))
-        _found(f, lambda: check_sandbox(f.settings, plan))
+        _found(f, lambda: check_sandbox(f.settings.sandbox, plan))
     return plan
 
 
@@ -159,8 +162,9 @@ def _phases(f: Forecast) -> tuple[Phase, ...]:
     if f.plan is None:
         return (Phase(BASE, _held_out(f) * f.settings.evaluation.trials),)
     plan = f.plan
-    dev = _count(f, lambda suite: development_tasks(f.settings, suite, plan))
-    points = _found(f, lambda: checkpoints(f.settings, plan)) or ()
+    due, budget, split = f.settings.checkpoints, f.settings.budget, f.settings.env.dev_split
+    points = _found(f, lambda: points_of(due, budget, plan.learns)) or ()
+    dev = _count(f, lambda suite: development_tasks(suite, split, bool(points)))
     stages = stages_of(f.settings, plan, _held_out(f), dev, len(points))
     return tuple(phase for stage in stages for phase in stage.phases)
 

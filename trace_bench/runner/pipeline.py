@@ -28,12 +28,11 @@ from trace_bench.play.suites import Suites
 from trace_bench.runner import build, report
 from trace_bench.runner.bench import Bench, build_bench
 from trace_bench.runner.build import Log, Parts
-from trace_bench.runner.evaluate import Terms
+from trace_bench.runner.evaluate import EvaluationPlan, Terms
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place, locate, only_writer
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import KnownCalls, Ledger
-from trace_bench.runner.plan import beginning_of, checkpoints
 from trace_bench.runner.progress import TIMING, Aside, Clock, Progress
 from trace_bench.runner.summary import summarize
 from trace_bench.settings.identity import parts_of
@@ -161,17 +160,15 @@ def _execute(
     faults = Faults(folder / FAULTS)
     limits = how.max_turns, how.max_tokens, how.max_seconds
     player = Player(bench.policy, suites, *limits, faults)
-    points = checkpoints(settings, bench.plan)
     scoring = settings.evaluation
     evaluation = Evaluation(
         folder,
         player,
         Terms(settings.seed, how.eval_temperature, scoring.retries, settings.max_lost),
-        bench.held_out,
-        scoring.trials,
-        (settings.env.dev_split, scoring.limit if settings.rehearsal else None),
+        EvaluationPlan(tuple(bench.held_out), scoring.trials),
+        EvaluationPlan(tuple(bench.development)),
         scoring.routing,
-        points,
+        bench.points,
         progress,
         clock,
     )
@@ -194,8 +191,7 @@ def _execute(
     if resumed:
         there = lab.ledger.spent
         progress.log(f"resuming {folder}: {there} of {settings.budget} rollouts are there")
-    beginning = beginning_of(settings)
-    base = base_agent(bench.acting_model, beginning, folder)
+    base = base_agent(bench.acting_model, bench.beginning, folder)
     run = _InProgress(bench, evaluation, progress, clock, lab)
     agent = _phases(run, base)
     if lab.ledger.spent > settings.budget:
@@ -210,7 +206,7 @@ def _execute(
             f"{folder} was removed while the run wrote to it, so it has no result. Run the same "
             "command again."
         )
-    summary = summarize(bench, evaluation, lab, agent, beginning, trained, clock.seconds)
+    summary = summarize(bench, evaluation, lab, agent, trained, clock.seconds)
     summary = _with_failure(summary, metrics)
     write_text(folder / UNTOLD, "")
     write_json(folder / SUMMARY, summary)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.core.beginning import Beginning, read_beginning
+from trace_bench.core.beginning import Beginning
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
     Method,
@@ -27,7 +27,7 @@ from trace_bench.core.types import CHARGED, Task
 from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
 from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.sandbox.choose import engine_of, walled
-from trace_bench.settings.schema import PARTS, Settings
+from trace_bench.settings.schema import PARTS, SandboxSettings, Settings
 from trace_bench.trainers.start import start_of
 
 STATES = Need(
@@ -39,13 +39,19 @@ STATES = Need(
 )
 
 
-def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
-    """The method's plan, with the agent that the run begins with. Raises UserError."""
+def plan_of(
+    settings: Settings,
+    method: Method,
+    trainer: Trainer,
+    tasks: int,
+    beginning: Beginning | None = None,
+) -> MethodPlan:
+    """The method's plan, with what the agent needs that the run begins with. Raises UserError."""
     run = PlannedRun(
         budget=settings.budget,
         tasks=tasks,
         trainer=trainer,
-        points=_points(settings),
+        points=points_of(settings.checkpoints, settings.budget),
         charged=CHARGED[settings.accounting],
         models=frozenset(models_in_roles(settings)),
     )
@@ -57,7 +63,7 @@ def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) ->
         )
     _check_plan(type(method).__name__, plan)
     check_budget(settings.method.name, run.budget, plan)
-    return with_beginning(plan, beginning_of(settings))
+    return with_beginning(plan, beginning)
 
 
 def _check_plan(method: str, plan: MethodPlan) -> None:
@@ -90,22 +96,17 @@ def check_budget(method: str, budget: int, plan: MethodPlan) -> None:
     )
 
 
-def checkpoints(settings: Settings, plan: MethodPlan) -> list[int]:
-    """The rollout counts of the curve's points, ascending; none if the method does not learn."""
-    if settings.checkpoints is None and not plan.learns:
-        return []
-    return _points(settings)
-
-
-def _points(settings: Settings) -> list[int]:
-    if settings.checkpoints is None:
-        return [settings.budget * n // 4 for n in (1, 2, 3, 4)]
-    if late := [c for c in settings.checkpoints if c > settings.budget]:
+def points_of(checkpoints: Sequence[int] | None, budget: int, learns: bool = True) -> list[int]:
+    """The rollout counts of the curve's points, ascending. `learns`: whether the method does; else
+    there are none but those that are asked for."""
+    if checkpoints is None:
+        return [budget * n // 4 for n in (1, 2, 3, 4)] if learns else []
+    if late := [c for c in checkpoints if c > budget]:
         raise UserError(
-            f"checkpoints={late} lie beyond budget={settings.budget}; allowed: 0 to "
-            f"{settings.budget}. Change `checkpoints`."
+            f"checkpoints={late} lie beyond budget={budget}; allowed: 0 to {budget}. Change "
+            "`checkpoints`."
         )
-    return sorted(set(settings.checkpoints))
+    return sorted(set(checkpoints))
 
 
 def check_needs(
@@ -146,9 +147,8 @@ def _lacking(
     )
 
 
-def check_sandbox(settings: Settings, plan: MethodPlan) -> None:
+def check_sandbox(how: SandboxSettings, plan: MethodPlan) -> None:
     """Raises UserError if generated programs would run outside a container."""
-    how = settings.sandbox
     contained = engine_of(how).contains or how.allow_untrusted
     if plan.questions.get("generator") and not contained:
         raise UserError(
@@ -158,9 +158,9 @@ def check_sandbox(settings: Settings, plan: MethodPlan) -> None:
         )
 
 
-def check_shown(settings: Settings, suite: Suite, demonstrated: Mapping[str, str]) -> None:
+def check_shown(suite: Suite, split: str, demonstrated: Mapping[str, str]) -> None:
     """Raises UserError for held-out tasks that the agent was shown."""
-    split, prints = settings.evaluation.split, frozenset(demonstrated.values())
+    prints = frozenset(demonstrated.values())
     for task in tasks_of(suite, split) if demonstrated else ():
         if task.id in demonstrated or mark(task) in prints:
             raise UserError(
@@ -169,12 +169,10 @@ def check_shown(settings: Settings, suite: Suite, demonstrated: Mapping[str, str
             )
 
 
-def development_tasks(settings: Settings, suite: Suite, plan: MethodPlan) -> list[Task]:
-    """The tasks of the curve and of the router's figures; none where a run has neither, or the
-    suite has no such split."""
-    used = checkpoints(settings, plan) or (plan.adapters > 1 and settings.evaluation.routing)
-    split = settings.env.dev_split
-    return tasks_of(suite, split) if used and split in splits_of(suite) else []
+def development_tasks(suite: Suite, split: str, some: bool) -> list[Task]:
+    """Those of the development split, if the suite has one. Raises UserError if `some` are needed
+    and it is empty."""
+    return tasks_of(suite, split, some) if split in splits_of(suite) else []
 
 
 def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
@@ -183,7 +181,7 @@ def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
     named = {"evaluation.split": settings.evaluation.split}
     if plan.learns:
         named |= {"env.train_split": settings.env.train_split}
-    if checkpoints(settings, plan):
+    if points_of(settings.checkpoints, settings.budget, plan.learns):
         named |= {"env.dev_split": settings.env.dev_split}
     for setting, split in named.items():
         if split not in (there := splits_of(suite)):
@@ -232,11 +230,6 @@ def training_tasks(
             f"allowed: 1 to {len(tasks)}, or null for all. Change `env.train_tasks`."
         )
     return tasks[:wanted]
-
-
-def beginning_of(settings: Settings) -> Beginning | None:
-    """What the run begins with; None for the bare model."""
-    return None if settings.agent is None else read_beginning(settings.agent)
 
 
 def check_beginning(

@@ -50,12 +50,10 @@ def summarize(
     evaluation: Evaluation,
     lab: RunLab,
     agent: AgentSpec,
-    began: Beginning | None,
     yardsticks: Mapping[str, TrainedApart],
     seconds: Mapping[str, float],
 ) -> Summary:
-    """The summary for the closing table and later comparisons. `began`: None for the bare model;
-    `seconds`: wall time by phase."""
+    """The summary for the closing table and later comparisons. `seconds`: wall time by phase."""
     settings, parts, place, plan = bench.settings, bench.parts, bench.place, bench.plan
     suite, about, borrowed = _facts_of(bench.suite, settings.evaluation.split)
     final, base = evaluation.outcomes["final"], evaluation.outcomes["base"]
@@ -95,9 +93,7 @@ def summarize(
         budget=settings.budget,
         rollouts={**lab.ledger.by_purpose(), "evaluation": evaluation.count},
         demonstrations=plan.demonstrations,
-        beginning=None
-        if began is None
-        else Began(began.sha256, began.runs, *totals(began.runs, settings.accounting)),
+        beginning=_beginning(bench.beginning, settings.accounting),
         yardsticks=yardsticks,
         **_scores(final, base),
         without_known_bad=_without_known_bad(bench, final, base),
@@ -208,6 +204,12 @@ def selected_capabilities(folder: Path) -> tuple[str, ...] | None:
     trained = report.get("outcome", {}).get("trained", ())
     selected = [c for c in report.get("candidates", ()) if c["selected"]]
     return tuple(c["name"] for c in selected if not c.get("control") or c["name"] in trained)
+
+
+def _beginning(agent: Beginning | None, accounting: str) -> Began | None:
+    if agent is None:
+        return None
+    return Began(agent.sha256, agent.runs, *totals(agent.runs, accounting))
 
 
 def versions() -> dict[str, str | None]:
