@@ -14,7 +14,7 @@ prompts = tb.run(method=BestOfPrompts(least=4), suite=desk, budget=96, seed=1)
 print(grpo.table, prompts.table, sep="\n\n")
 
 # %% One run: scores, the trained agent, what it cost.
-print(f"success {grpo.base_score['success']:.2f} -> {grpo.score['success']:.2f}")
+print(f"success {grpo.summary.base_score.success:.2f} -> {grpo.score.success:.2f}")
 print("kept prompt:", repr(prompts.agent.prompt))
 print("adapters:", [adapter.name for adapter in grpo.agent.adapters])
 print("rollouts by purpose:", dict(grpo.rollouts))

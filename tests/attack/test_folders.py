@@ -198,8 +198,6 @@ MADE_AGAIN: dict[str, tuple[str, Damage]] = {
     "the adapter is gone": ("trained", removed("adapters/grpo/0002")),
     "the adapter is not finite": ("trained", not_finite),
     "an evaluated episode is lost": ("trained", without("evaluation.jsonl", 1)),
-    "kept trajectories are gone": ("trained", removed(KEPT)),
-    "a kept trajectory is lost": ("scripted", without(KEPT, 0)),
 }
 
 

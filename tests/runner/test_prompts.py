@@ -30,12 +30,6 @@ def sizes(small_model: Path, tasks: Sequence[Task] = TASKS) -> list[int]:
     return [policy.first_prompt(step.messages, step.tools) for step in steps]
 
 
-def test_prompts_that_fit_need_no_word(small_model: Path) -> None:
-    suite = ToySuite()
-    assert check_prompts(LocalPolicy(small_model, batch=1), suite, TASKS) is None
-    assert len(suite.made) == LOOKED_AT and all(env.closed for env in suite.made)
-
-
 def test_a_context_that_holds_no_first_prompt_is_refused(small_model: Path) -> None:
     policy = LocalPolicy(small_model, batch=1, context=min(sizes(small_model)))
     with pytest.raises(UserError, match=r"prompts of 8 of 8 held-out .* `policy\.context`"):

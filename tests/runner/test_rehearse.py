@@ -19,7 +19,7 @@ from trace_bench.results.folder import read_run
 from trace_bench.runner.cut import small
 from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose
-from trace_bench.settings.identity import identity, parts_of, served_name
+from trace_bench.settings.identity import parts_of, served_name
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.memory import shape_of
 
@@ -49,13 +49,6 @@ def test_every_experiment_is_cut_down(name: str, tmp_path: Path) -> None:
         if name.startswith(begin):
             shape = shape_of(served_name(own.model))
             assert shape is not None and shape.hidden == hidden
-
-
-def test_a_rehearsal_says_so_in_its_identity() -> None:
-    settings = compose([])
-    assert identity(settings, parts_of(settings))["rehearsal"] is False
-    marked = compose(["rehearsal=true"])
-    assert identity(marked, parts_of(marked))["rehearsal"] is True
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 from toy import ToyEnv, ToySuite, toy_task
 
 import trace_bench
-from trace_bench import AgentSpec, Milestone, Result, Score, Step, StopReason, Task, UserError
+from trace_bench import AgentSpec, Result, Score, Step, StopReason, Task, UserError
 from trace_bench.__main__ import main
 from trace_bench.core.protocols import Method
+from trace_bench.core.summary import AgentScore
 
 
 class Whole(ToySuite):
@@ -38,10 +39,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_whole_suite_is_fine() -> None:
-    assert run(Whole()).score["success"] == 1.0
-
-
 # -- suites ---------------------------------------------------------------------------------------
 
 
@@ -60,11 +57,6 @@ class DictTasks(Whole):
         return [{"id": "toy/1"}]
 
 
-class NoneTasks(Whole):
-    def tasks(self, split: str) -> Any:
-        return None
-
-
 class OneId(Whole):
     def tasks(self, split: str) -> Sequence[Any]:
         return [replace(task, id="toy/1") for task in super().tasks(split)]
@@ -73,11 +65,6 @@ class OneId(Whole):
 class RaisingSplits(Whole):
     def splits(self) -> Sequence[str]:
         raise OSError("no disk")
-
-
-class NumberedSplits(Whole):
-    def splits(self) -> Any:
-        return (1, 2)
 
 
 class Nameless(Whole):
@@ -95,10 +82,8 @@ class OddAbout(Whole):
         (NoTasks, "tasks('test') returned no tasks"),
         (RaisingTasks, "tasks('train') raised KeyError: 'train'"),
         (DictTasks, "returned dict instead of trace_bench.Task"),
-        (NoneTasks, "tasks('train') raised TypeError"),
         (OneId, "returned 8 tasks with only 1 ids"),
         (RaisingSplits, "splits() raised OSError: no disk"),
-        (NumberedSplits, "splits() must return strings, got [1, 2]"),
         (Nameless, "name and variant must be strings"),
         (OddAbout, "about() raised or is not JSON-safe"),
     ],
@@ -120,7 +105,7 @@ def test_the_development_split_is_asked_for_where_it_is_used() -> None:
     learning = {"method": "grpo", "policy": "local", "budget": 16}
     with pytest.raises(UserError, match=r"unknown split of toy/tests 'dev'.*`env\.dev_split`"):
         run(NoDev(), **learning)
-    assert run(NoDev()).score["success"] == 1.0
+    assert run(NoDev()).score.success == 1.0
 
 
 # -- environments ---------------------------------------------------------------------------------
@@ -128,37 +113,22 @@ def test_the_development_split_is_asked_for_where_it_is_used() -> None:
 DONE = StopReason.DONE
 ODD: dict[str, tuple[Any, str]] = {
     "a dictionary": ({"done": True}, "expected a trace_bench.Step, got dict"),
-    "nothing": (None, "expected a trace_bench.Step, got NoneType"),
     "no score": (Step(done=True, stop=DONE), "ended without a score"),
     "a score that is none": (Step(done=True, score=1.0, stop=DONE), "trace_bench.Score, got float"),  # type: ignore[arg-type]
     "nan": (
         Step(done=True, score=Score(float("nan"), True), stop=DONE),
         "`similarity` is nan; allowed: a number from 0 to 1",
     ),
-    "seven": (Step(done=True, score=Score(7, True), stop=DONE), "is 7; allowed: a number from 0"),
-    "a text": (Step(done=True, score=Score("1", True), stop=DONE), "is '1'; allowed: a number"),  # type: ignore[arg-type]
-    "a number as success": (
-        Step(done=True, score=Score(1.0, 1), stop=DONE),  # type: ignore[arg-type]
-        "`success` is 1; allowed: true or false",
-    ),
-    "odd details": (Step(done=True, score=Score(1.0, True, {"x": object()}), stop=DONE), "JSON"),
-    "an odd milestone": (
-        Step(done=True, score=Score(1.0, True, {}, (Milestone("a", float("inf"), True),))),
-        "`milestones[0].similarity` is inf; allowed: a number from 0 to 1",
-    ),
-    "a message without a role": (Step(({"content": "x"},)), "`messages[0].role` is missing"),
     "a message without a text": (
         Step(({"role": "user", "content": 3},)),
         "`messages[0].content` is 3; allowed: a text",
     ),
-    "a message that is none": (Step(("hello",)), "`messages[0]` is 'hello'; allowed: an object"),  # type: ignore[arg-type]
-    "messages that are none": (Step("hello"), "`messages` is 'hello'; allowed: a list"),  # type: ignore[arg-type]
 }
 
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [*((name, "step") for name in ODD), ("a dictionary", "reset"), ("nan", "reset")],
+    [*((name, "step") for name in ODD), ("nan", "reset")],
 )
 def test_what_is_no_step_fails_the_episode_and_is_no_score(name: str, place: str) -> None:
     step, why = ODD[name]
@@ -175,9 +145,7 @@ def test_what_is_no_step_fails_the_episode_and_is_no_score(name: str, place: str
             return Odd()
 
     result = run(Suite())
-    assert result.score == {
-        "success": None, "similarity": None, "n": 0, "interval": None, "failures": 8
-    }  # fmt: skip
+    assert result.score == AgentScore(None, failures=8)
     for trajectory in result.trajectories(evaluation=True):
         assert trajectory.failure is not None and trajectory.score is None
         assert trajectory.failure.boundary == "environment" and why in trajectory.failure.error
@@ -211,7 +179,7 @@ def test_an_environment_that_cannot_be_made_fails_its_episode_alone() -> None:
                 raise OSError("no desk")
             return self.made[-1]
 
-    assert run(Suite()).score["failures"] == 4
+    assert run(Suite()).score.failures == 4
 
 
 def test_a_score_of_a_conversation_that_was_cut_off_is_looked_at_too() -> None:
@@ -226,7 +194,7 @@ def test_a_score_of_a_conversation_that_was_cut_off_is_looked_at_too() -> None:
         def make(self) -> ToyEnv:
             return Endless()
 
-    assert run(Suite(), policy__max_turns=3).score["failures"] == 8
+    assert run(Suite(), policy__max_turns=3).score.failures == 8
 
 
 def test_a_reference_that_raises_is_a_failure_of_the_policy_that_plays_it() -> None:

@@ -252,7 +252,7 @@ def test_the_command_and_a_run_that_makes_its_agent(
         assert run_main([*run, *more, "dry_run=true"]) == 1
         assert capsys.readouterr().out.count("the agent of model=made is not made yet") == 1
     result = trace_bench.run(*run, run_dir=str(tmp_path / "run"))
-    assert result.score["n"] == 12
+    assert result.score.n == 12
     (made,) = (tmp_path / "cache" / "trace_bench" / "made").glob("toy-*")
     assert (made / "model.safetensors").read_bytes() == (
         tmp_path / "agent" / "model.safetensors"

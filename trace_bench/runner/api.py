@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import read_agent
-from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
-from trace_bench.core.summary import Summary, read_summary, titled
+from trace_bench.core.summary import AgentScore, Summary, read_summary
 from trace_bench.core.types import AgentSpec, Outcome, Stored, Trajectory, to_json
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.folder import read_run
@@ -34,57 +33,35 @@ from trace_bench.settings.schema import PARTS, Settings
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. `summary` is the content of its summary.json."""
+    """A finished run. `summary`: what its summary.json holds, by the same names."""
 
     folder: Path
-    summary: Mapping[str, Any]
+    summary: Summary
 
     @property
-    def score(self) -> Mapping[str, Any]:
-        """The trained agent on the held-out tasks: `success` and `similarity` in [0, 1] (means over
-        tasks), `interval` (95 % over tasks, of the success), `n` tasks, `failures` (episodes that
-        the infrastructure lost; in no other number)."""
-        return dict(self.summary["score"])
-
-    @property
-    def base_score(self) -> Mapping[str, Any]:
-        """The same figures for the base agent."""
-        return dict(self.summary["base_score"])
+    def score(self) -> AgentScore:
+        """The trained agent on the held-out tasks."""
+        return self.summary.score
 
     @property
     def table(self) -> str:
         """The closing table as the command line prints it."""
-        return report.closing(convert(self.summary, Summary)).strip()
-
-    @property
-    def rows(self) -> list[Mapping[str, Any]]:
-        """The closing table's rows: name, success, low, high, similarity, n, failures, difference
-        (to the base agent, paired by task; None for the base agent itself)."""
-        return list(self.summary["table"])
+        return report.closing(self.summary).strip()
 
     def to_frame(self) -> Any:
-        """The rows as a pandas DataFrame indexed by agent; the difference's figures are columns of
-        their own, such as `difference.value`. Raises UserError without pandas."""
+        """The table's rows as a pandas DataFrame indexed by agent; the figures of the difference to
+        the base agent are columns such as `difference.value`. Raises UserError without pandas."""
         try:
             import pandas
         except ImportError as error:
             raise UserError("to_frame() needs the package pandas: pip install pandas.") from error
-        rows = [{**row, "difference": row["difference"] or {}} for row in self.rows]
+        rows = [to_json(row) for row in self.summary.table]
+        rows = [{**row, "difference": row["difference"] or {}} for row in rows]
         return pandas.json_normalize(rows).set_index("name")
 
     def _repr_html_(self) -> str:
         """The closing table in a notebook."""
         return f"<pre>{html.escape(self.table)}</pre>"
-
-    @property
-    def method(self) -> str:
-        """What tables call it: with an algorithm that is not its own."""
-        return titled(self.summary["method"], self.summary["algorithm"])
-
-    @property
-    def rollouts(self) -> Mapping[str, int]:
-        """Number of episodes by purpose. `evaluation` is never charged to the budget."""
-        return dict(self.summary["rollouts"])
 
     @cached_property
     def agent(self) -> AgentSpec:
@@ -98,9 +75,9 @@ class Result:
         return [line.trajectory for line in read_lines(self.folder / name, Stored)]
 
     def __repr__(self) -> str:
-        success = self.score["success"]
+        success = self.score.success
         figure = "no score" if success is None else f"success {success:.3f}"
-        return f"Result({self.method}, {figure}, {str(self.folder)!r})"
+        return f"Result({self.summary.titled}, {figure}, {str(self.folder)!r})"
 
 
 @dataclass(frozen=True)
@@ -119,8 +96,8 @@ class Comparison:
 
     def __str__(self) -> str:
         one, two = (
-            f"{r.method}, {r.summary['budget']} rollouts, seed {r.summary['seed']}"
-            for r in (self.a, self.b)
+            f"{run.titled}, {run.budget} rollouts, seed {run.seed}"
+            for run in (self.a.summary, self.b.summary)
         )
         return (
             f"{one} against {two}: {self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}] "
@@ -157,7 +134,7 @@ def run(
             "Leave `dry_run` out, or use the command line: python -m trace_bench ... dry_run=true."
         )
     done = carry_out(chosen, verbose=verbose)
-    return Result(done.folder, to_json(done.summary))
+    return Result(done.folder, done.summary)
 
 
 def load(folder: str | Path) -> Result:
@@ -170,7 +147,7 @@ def load(folder: str | Path) -> Result:
         raise UserError(
             f"{place} is not a finished run (no complete summary.json). Run it again to finish it."
         )
-    return Result(place, to_json(summary))
+    return Result(place, summary)
 
 
 def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:

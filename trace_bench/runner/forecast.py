@@ -7,10 +7,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trace_bench.core.beginning import read_beginning
 from trace_bench.core.errors import UserError, outlasting
@@ -44,7 +44,7 @@ from trace_bench.runner.plan import (
     points_of,
     training_tasks,
 )
-from trace_bench.runner.progress import BASE, stages_of
+from trace_bench.runner.progress import stages_of
 from trace_bench.settings.identity import model_path, served_name
 from trace_bench.settings.recipes import billions_of, far_off, whose
 from trace_bench.settings.schema import SandboxSettings, Settings
@@ -56,29 +56,54 @@ HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 @dataclass
 class Forecast:
-    """One dry run. `missing` collects what would keep the run from working here."""
+    """One dry run. `missing` collects what would keep the run from working here; what could not be
+    built is None, and without a method's plan there is that of a run that trains nothing."""
 
     settings: Settings
     parts: Parts
-    missing: list[str]
+    missing: list[str] = field(default_factory=list)
     suite: Suite | None = None
     trainer: Trainer | None = None
-    plan: MethodPlan | None = None
+    plan: MethodPlan = field(default_factory=partial(MethodPlan, learns=False))
+    held_out: int = 0
     phases: tuple[Phase, ...] = ()
+
+    def attempt(self, make: Callable[[], T]) -> T | None:
+        """The result of `make`; on a UserError, None, and the reason is added to `missing`."""
+        try:
+            return make()
+        except UserError as error:
+            if str(error) not in self.missing:
+                self.missing.append(str(error))
+            return None
+
+    def count(self, tasks: Callable[[Suite], Sequence[Task]]) -> int:
+        """How many there are; 0 if unknown."""
+        suite = self.suite
+        return 0 if suite is None else len(self.attempt(lambda: tasks(suite)) or ())
+
+    def make(self, group: str) -> Any:
+        """The part of this group, which asks no model."""
+        return self.attempt(lambda: self.parts[group].make(self.context))
+
+    @property
+    def context(self) -> RunContext:
+        facts: dict[str, Any] = {"fingerprint": "dry-run", "suite": self.suite}
+        return run_context(self.settings, self.parts, _no_answer, **facts)
 
 
 @outlasting()
 def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
     """The plan as text, and whether something is missing. Raises nothing for that: it is listed."""
-    f = Forecast(settings, parts, [])
-    f.suite = _tasks(f)
-    f.trainer = _found(f, lambda: parts["trainer"].make(_context(f)))
-    f.plan = _plan(f)
-    f.phases = _phases(f)
+    f = Forecast(settings, parts)
+    f.suite = _suite(f)
+    f.trainer = f.make("trainer")
+    _plan(f)
     _rest(f)
     env = "/".join(n for n in (parts["env"].label, settings.env.suite) if n)
-    total = sum(p.rollouts for p in f.phases) - _above_budget(f)
-    held_out = _held_out(f)
+    total = sum(p.rollouts for p in f.phases)
+    if settings.accounting == "strict":  # the budget ends the method
+        total -= max(0, sum(p.rollouts for p in f.plan.phases) - settings.budget)
     lines = [
         f"plan: method={parts['method'].label} on {env}, budget {settings.budget} "
         f"({settings.accounting}), protocol {settings.protocol}, seed {settings.seed}",
@@ -87,7 +112,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
         *(f"{p.name:<34}{('<= ' if p.most else '') + str(p.rollouts):>12}" for p in f.phases),
         *([] if f.suite is not None else ["(how many tasks there are is not known here)"]),
         f"{'in all, at most':<34}{total:>12}",
-        *([can_show(held_out, 1, settings.evaluation.trials)] if held_out else []),
+        *([can_show(f.held_out, 1, settings.evaluation.trials)] if f.held_out else []),
         "",
         *_requests(f, total),
         "",
@@ -96,89 +121,63 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
     ]
     f.missing += unanswered(settings, parts)
     head = "what keeps it from running here:" if f.missing else "nothing keeps it from running here"
-    lines += ["", head]
-    lines += [f"  - {what}" for what in f.missing]
+    lines += ["", head, *(f"  - {what}" for what in f.missing)]
     if f.suite is not None:
         f.suite.close()
     return "\n".join(lines), bool(f.missing)
-
-
-def _context(f: Forecast) -> RunContext:
-    return run_context(f.settings, f.parts, _no_answer, fingerprint="dry-run", suite=f.suite)
 
 
 def _no_answer(role: str, messages: object, schema: object = None) -> str:
     raise UserError("no model is asked in a dry run")
 
 
-def _tasks(f: Forecast) -> Suite | None:
+def _suite(f: Forecast) -> Suite | None:
     """The suite, for its tasks: in the sandbox if available, else in this process."""
-    suite = _found(f, lambda: make_suite(f.settings, f.parts, _context(f)))
+    suite = f.attempt(lambda: make_suite(f.settings, f.parts, f.context))
     if suite is None and f.settings.sandbox.name != "inline":
         here = replace(f.settings, sandbox=SandboxSettings("inline"))
         with suppress(UserError):
-            return make_suite(here, f.parts, _context(f))
+            return make_suite(here, f.parts, f.context)
     return suite
+
+
+def _plan(f: Forecast) -> None:
+    """Sets the plan, the number of held-out tasks and the phases."""
+    settings, suite, trainer, method = f.settings, f.suite, f.trainer, f.make("method")
+    if method is not None and trainer is not None:
+        tasks, agent = f.count(lambda suite: training_tasks(settings, suite)), settings.agent
+        beginning = None if agent is None else f.attempt(lambda: read_beginning(agent))
+        plan = f.attempt(lambda: plan_of(settings, method, trainer, tasks, beginning))
+        f.plan = plan or f.plan
+        if plan is not None and suite is not None:
+            f.attempt(lambda: check_needs(plan, f.parts, suite, trainer))
+            f.attempt(lambda: check_splits(settings, suite, plan))
+            f.attempt(lambda: check_sandbox(settings.sandbox, plan))
+    how, split, learns = settings.evaluation, settings.env.dev_split, f.plan.learns
+    f.held_out = f.count(lambda suite: tasks_of(suite, how.split)[: how.limit])
+    points = f.attempt(lambda: points_of(settings.checkpoints, settings.budget, learns)) or ()
+    dev = f.count(lambda suite: development_tasks(suite, split, bool(points)))
+    stages = stages_of(settings, f.plan, f.held_out, dev, len(points))
+    f.phases = tuple(phase for stage in stages for phase in stage.phases)
 
 
 def _rest(f: Forecast) -> None:
     """Builds the tracker, and a policy from outside the package; its own may load a large model."""
-    tracker = _found(f, lambda: f.parts["tracker"].make(_context(f)))
-    if tracker is not None:
+    if (tracker := f.make("tracker")) is not None:
         tracker.close()
     if f.parts["policy"].origin is None:
         return
-    policy = _found(f, lambda: make_policy(f.parts, _context(f)))
+    policy = f.attempt(lambda: make_policy(f.parts, f.context))
     if policy is None:
         return
-    if f.plan is not None and f.suite is not None and f.trainer is not None:
-        needs = partial(check_needs, f.plan, f.parts, f.suite, f.trainer, policy)
-        _found(f, needs)
+    if f.suite is not None and f.trainer is not None:
+        f.attempt(partial(check_needs, f.plan, f.parts, f.suite, f.trainer, policy))
     policy.close()
-
-
-def _plan(f: Forecast) -> MethodPlan | None:
-    method = _found(f, lambda: f.parts["method"].make(_context(f)))
-    if method is None or f.trainer is None:
-        return None
-    trainer, tasks = f.trainer, _count(f, lambda suite: training_tasks(f.settings, suite))
-    agent = f.settings.agent
-    beginning = None if agent is None else _found(f, lambda: read_beginning(agent))
-    plan = _found(f, lambda: plan_of(f.settings, method, trainer, tasks, beginning))
-    if plan is not None and f.suite is not None:
-        suite = f.suite
-        _found(f, lambda: check_needs(plan, f.parts, suite, trainer))
-        _found(f, lambda: check_splits(f.settings, suite, plan))
-        _found(f, lambda: check_sandbox(f.settings.sandbox, plan))
-    return plan
-
-
-def _held_out(f: Forecast) -> int:
-    how = f.settings.evaluation
-    return _count(f, lambda suite: tasks_of(suite, how.split)[: how.limit])
-
-
-def _phases(f: Forecast) -> tuple[Phase, ...]:
-    if f.plan is None:
-        return (Phase(BASE, _held_out(f) * f.settings.evaluation.trials),)
-    plan = f.plan
-    due, budget, split = f.settings.checkpoints, f.settings.budget, f.settings.env.dev_split
-    points = _found(f, lambda: points_of(due, budget, plan.learns)) or ()
-    dev = _count(f, lambda suite: development_tasks(suite, split, bool(points)))
-    stages = stages_of(f.settings, plan, _held_out(f), dev, len(points))
-    return tuple(phase for stage in stages for phase in stage.phases)
-
-
-def _above_budget(f: Forecast) -> int:
-    """By how much the phases' upper bounds exceed the budget, which ends the method."""
-    if f.plan is None or f.settings.accounting != "strict":
-        return 0
-    return max(0, sum(p.rollouts for p in f.plan.phases) - f.settings.budget)
 
 
 def _requests(f: Forecast, rollouts: int) -> list[str]:
     """Estimates of turns, tokens and questions, if the suite has typical episode lengths."""
-    questions = dict(f.plan.questions) if f.plan is not None else {}
+    questions = dict(f.plan.questions)
     typical, most = f.parts["env"].declared.typical, f.settings.policy.max_turns
     lines = [
         f"agent: at most {rollouts * most} turns (the suite does not say how long its episodes are)"
@@ -207,7 +206,7 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
                 f"{name}: up to {asked} requests to {role.model}, at most {_short(read)} prompt "
                 f"and {_short(asked * role.max_tokens)} completion tokens"
             )
-    if f.plan is not None and f.plan.routed:
+    if f.plan.routed:
         chosen = ("final evaluation", "points of the curve", "routing on the dev split")
         routed = sum(p.rollouts for p in f.phases if p.name in chosen)
         lines.append(f"router: up to {routed} requests to the agent's base model, a token each")
@@ -218,23 +217,22 @@ def _machines(f: Forecast) -> list[str]:
     """Estimates of GPUs from the model's size, and the settings that do not go with it."""
     served = f.parts["policy"].declared.at_servers
     name = served_name(f.settings.model) if served else f.settings.model.name
-    size = _found(f, lambda: billions_of(f.settings, f.parts))
-    trains = f.plan is not None and f.plan.trains
-    notes = _found(f, lambda: far_off(f.settings, f.parts, trains))
-    lines = _found(f, lambda: whose(f.settings, f.parts, trains)) or []
+    size = f.attempt(lambda: billions_of(f.settings, f.parts))
+    notes = f.attempt(lambda: far_off(f.settings, f.parts, f.plan.trains))
+    lines = f.attempt(lambda: whose(f.settings, f.parts, f.plan.trains)) or []
     lines += [f"note: {line}" for line in notes or ()]
     if served:
         gpus = "GPUs as its size wants" if size is None else _gpus(2 * size)
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")
     scripted = f.parts["policy"].declared.scripted
     if not served and not scripted:
-        lines += _found(f, lambda: _agent_here(f)) or []
-        _found(f, lambda: check_device(f.settings.policy.device))
+        lines += f.attempt(lambda: _agent_here(f)) or []
+        f.attempt(lambda: check_device(f.settings.policy.device))
     lines += _roles_elsewhere(f)
-    if f.plan is not None and f.plan.trains and not scripted and f.trainer is not None:
+    if f.plan.trains and not scripted and f.trainer is not None:
         needed, missing = f.trainer.machines(size)
         lines += needed
-        model = _found(f, lambda: model_path(f.settings, f.parts)) if served else None
+        model = f.attempt(lambda: model_path(f.settings, f.parts)) if served else None
         if model is not None and f.trainer.weights_here and not Path(model).is_dir():
             missing.insert(0, f"the weights of {model} in a folder here (model.path), for training")
         f.missing += [m for m in missing if m not in f.missing]
@@ -246,7 +244,7 @@ def _roles_elsewhere(f: Forecast) -> list[str]:
     agents = set(f.parts["policy"].options.get("base_url") or ())
     wanted: dict[tuple[str, str], list[str]] = {}
     for name, role in models_in_roles(f.settings).items():
-        if f.plan is not None and name not in (*f.plan.questions, *IN_EPISODES):
+        if name not in (*f.plan.questions, *IN_EPISODES):
             continue
         for url in set(role.base_url or ()) - agents:
             wanted.setdefault((str(role.model), url), []).append(name)
@@ -260,12 +258,10 @@ def _roles_elsewhere(f: Forecast) -> list[str]:
 
 def _hours(f: Forecast) -> list[str]:
     """How long it takes on GPUs, by the trainer's estimate."""
-    if f.plan is None or f.trainer is None:
-        return []
     typical = f.parts["env"].declared.typical
-    training = sum(p.rollouts for p in f.phases if p.trains)
-    if typical is None or not f.plan.trains:
+    if typical is None or f.trainer is None or not f.plan.trains:
         return []
+    training = sum(p.rollouts for p in f.phases if p.trains)
     others = sum(p.rollouts for p in f.phases) - training
     return f.trainer.hours(Workload(max(1, f.plan.adapters), training, others, typical))
 
@@ -281,22 +277,6 @@ def _agent_here(f: Forecast) -> list[str]:
             "the setting `model`."
         )
     return [f"model {place}: no folder here, so it is read from the hub or its cache"]
-
-
-def _count(f: Forecast, tasks: Callable[[Suite], Sequence[Task]]) -> int:
-    """How many there are; 0 if unknown."""
-    suite = f.suite
-    return 0 if suite is None else len(_found(f, lambda: tasks(suite)) or ())
-
-
-def _found(f: Forecast, make: Callable[[], T]) -> T | None:
-    """The result of `make`; on a UserError, None, and the reason is added to `missing`."""
-    try:
-        return make()
-    except UserError as error:
-        if str(error) not in f.missing:
-            f.missing.append(str(error))
-        return None
 
 
 def _gpus(gigabytes: float) -> str:

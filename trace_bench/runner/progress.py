@@ -1,14 +1,14 @@
 """Progress output: phase, rollouts spent of the budget, reward, time left.
 
-On a terminal, two lines at the bottom are updated, of the phase and of the whole run; elsewhere a
-line is printed from time to time. All goes to stderr: stdout carries only the results."""
+On a terminal the last line is updated; elsewhere a line is printed from time to time. All goes to
+stderr: stdout carries only the results."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -28,13 +28,11 @@ ENOUGH = 8  # episodes that have a pace
 @dataclass(frozen=True)
 class Stage:
     """What `Clock` measures as `name`, with its phases in a dry run. `episodes`: at most, without
-    what the budget does not pay for. `method`: a method acts, so that its pace is another than an
-    evaluation's."""
+    what the budget does not pay for."""
 
     name: str
     phases: tuple[Phase, ...]
     episodes: int
-    method: bool = False
 
 
 def stages_of(
@@ -47,11 +45,11 @@ def stages_of(
     rollouts = min(rollouts, budget) if settings.accounting == "strict" else rollouts
     phases = (*plan.phases, *([Phase("points of the curve", curve)] if points else ()))
 
-    def stage(name: str, count: int, title: str, *, most: bool = True, **kind: bool) -> Stage:
-        return Stage(name, (Phase(title, count, most),), count, **kind)
+    def stage(name: str, count: int, title: str, most: bool = True) -> Stage:
+        return Stage(name, (Phase(title, count, most),), count)
 
     out = [stage(BASE, each, BASE, most=False)]
-    out.append(Stage(METHOD, phases, rollouts + curve, method=True))
+    out.append(Stage(METHOD, phases, rollouts + curve))
     if plan.learns or plan.adapters:
         out.append(stage("final evaluation", each, "final evaluation", most=False))
     if plan.adapters > 1 and evaluation.routing:
@@ -60,49 +58,8 @@ def stages_of(
         out.append(stage("evaluation of routing", routing, "routing on the dev split"))
     for one in plan.yardsticks if evaluation.yardsticks else ():
         title, count = f"{one.title}, a yardstick", budget + each
-        out.append(stage(one.title, count, title, method=True))
+        out.append(stage(one.title, count, title))
     return tuple(out)
-
-
-class Ahead:
-    """The stage that goes on, what is left of it, and those after it."""
-
-    def __init__(self, stages: Sequence[Stage]) -> None:
-        self._stages, self._at = stages, -1
-        self.begin("", {}, 0.0)
-
-    def begin(self, name: str, seconds: Mapping[str, float], now: float) -> None:
-        """The stage `name` begins at the time `now`; `seconds`: what stages took so far. Its
-        `episodes` are counted from here."""
-        names = [stage.name for stage in self._stages]
-        self._at = names.index(name) if name in names else self._at
-        self.now, self._started, self._seconds = name, now, dict(seconds)
-        self.episodes = 0
-
-    def later(self) -> list[Stage]:
-        return [stage for stage in self._stages[self._at + 1 :] if stage.episodes]
-
-    def left(self, now: float, phase: float | None = None) -> float | None:
-        """Seconds, None without a pace so far; never less than what is known of the `phase`.
-        Optimizer steps are in it once a method has a pace."""
-        if not self._stages or self._pace(self._stages[0], now) is None:
-            return None
-        rest = sum(s.episodes * (self._pace(s, now) or 0.0) for s in self.later())
-        here = self._stages[max(self._at, 0)]
-        due = here.episodes - self.episodes if here.name == self.now else 0
-        return rest + max(due * (self._pace(here, now) or 0.0), phase or 0.0)
-
-    def _pace(self, stage: Stage, now: float) -> float | None:
-        """Seconds an episode: of what goes on if it is of the same kind, else of the first stage of
-        that kind. A method's is an evaluation's until there is one."""
-        here = self._stages[max(self._at, 0)]
-        if (here.name, here.method) == (self.now, stage.method) and self.episodes >= ENOUGH:
-            return (now - self._started) / self.episodes
-        for one in self._stages:
-            measured = one.name != self.now and one.name in self._seconds
-            if one.method == stage.method and measured and one.episodes:
-                return self._seconds[one.name] / one.episodes
-        return self._pace(self._stages[0], now) if stage.method else None
 
 
 @dataclass(eq=False)
@@ -117,7 +74,7 @@ class Progress:
     stages: Sequence[Stage] = ()
 
     def __post_init__(self) -> None:
-        self._ahead = Ahead(self.stages)
+        self._run = _Run(self.stages, self.clock())
         self._told = False
         self.spent = 0
         self._rewards: deque[float] = deque(maxlen=RECENT)
@@ -136,19 +93,19 @@ class Progress:
         self._step, self._steps = "", _Count()
         self._rewards.clear()
 
-    def stage(self, name: str, seconds: Mapping[str, float]) -> None:
-        """Starts a stage of the run, after those that took so many seconds."""
-        self._ahead.begin(name, seconds, self.clock())
+    def stage(self, name: str) -> None:
+        """Starts a stage of the run."""
+        self._run.begin(name, self.clock())
         self._tell()
 
     def _tell(self) -> None:
         """Says once what is to come, as soon as it is known how long that takes."""
-        left, later = self._ahead.left(self.clock()), self._ahead.later()
+        left, later = self._run.left(self.clock()), self._run.later()
         if self._told or left is None or not later:
             return
         self._told = True
         names = ", ".join(f"{s.name} (at most {s.episodes} episodes)" for s in later)
-        self.log(f"still to come after the {self._ahead.now}: {names}; {_how_long(left)}")
+        self.log(f"still to come: {names}; {_how_long(left)}")
 
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
         """Sets the current step of the phase; the time left is still that of the whole phase, or
@@ -160,7 +117,7 @@ class Progress:
 
     def episode(self, reward: float | None, *, charged: bool) -> None:
         """Counts a finished episode; `reward` is None if the infrastructure failed."""
-        self._ahead.episodes += 1
+        self._run.episodes += 1
         self.spent += charged
         if self._total or charged:
             self._episodes.done += 1
@@ -181,9 +138,10 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def line(self, columns: int = 1000) -> str:
-        """The current state as one line; in few `columns` the names are shortened."""
-        parts = []
+    def line(self) -> str:
+        """The current state as one line."""
+        name = f"{self._phase}: {self._step}" if self._step else self._phase
+        parts = [name]
         if self._steps.total:
             parts.append(f"{self._steps.done}/{self._steps.total} steps")
         elif self._total:
@@ -191,34 +149,18 @@ class Progress:
         parts.append(f"rollouts {self.spent}/{self.budget}")
         if self._rewards:
             parts.append(f"reward {sum(self._rewards) / len(self._rewards):.2f}")
-        if (left := self._counted.left(self.clock())) is not None:
+        counted, now = self._steps if self._steps.total else self._episodes, self.clock()
+        if (left := counted.left(now)) is not None:
             parts.append(f"{duration(left)} left")
-        name = f"{self._phase}: {self._step}" if self._step else self._phase
-        return _fitting(name, " | ".join(parts), columns)
-
-    def whole(self, columns: int = 1000) -> str:
-        """The run after this phase as one line; in few `columns` the names are shortened."""
-        now = self.clock()
-        left = self._ahead.left(now, self._counted.left(now))
-        then = ", ".join(stage.name for stage in self._ahead.later())
-        figures = "the time left is not known yet"
-        if left is not None:
-            figures = f"in all {_how_long(left)}"
-        return _fitting(f"then {then}" if then else "then the result", figures, columns)
-
-    @property
-    def _counted(self) -> _Count:
-        """The steps if they are counted, else the phase."""
-        return self._steps if self._steps.total else self._episodes
+        if (whole := self._run.left(now)) is not None and self._run.later():
+            parts.append(f"in all {_how_long(max(whole, left or 0.0))}")
+        return " | ".join(parts)
 
     def _show(self, force: bool = False) -> None:
         if self._live is not None:
             from rich.text import Text
 
-            columns = self._live.console.width
-            gauge = bar(self._counted.share)
-            lines = [f"{gauge} {self.line(columns - len(gauge) - 1)}", self.whole(columns)]
-            self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
+            self._live.update(Text(self.line()))
             return
         now = self.clock()
         if force or now - self._last >= self.every:
@@ -237,18 +179,46 @@ class _Count:
     done: int = 0
     enough: int = ENOUGH
 
-    @property
-    def share(self) -> float:
-        """Of what was due at the start."""
-        due = self.total - self.first
-        return (self.done - self.first) / due if due > 0 else 0.0
-
     def left(self, now: float) -> float | None:
         """Estimated seconds, from the pace so far; None without one, or if all is done."""
         done = self.done - self.first
         if done < self.enough or self.done >= self.total:
             return None
         return (now - self.start) / done * (self.total - self.done)
+
+
+@dataclass
+class _Run:
+    """The stage that goes on, at `at`, its `episodes` so far, and the pace of all stages. What is
+    not among the stages has no time and no episodes."""
+
+    stages: Sequence[Stage]
+    started: float
+    at: int = -1
+    listed: bool = False
+    episodes: int = 0
+    earlier: tuple[int, float] = (0, 0.0)  # episodes and seconds of the stages before
+
+    def begin(self, name: str, now: float) -> None:
+        if self.listed:
+            count, seconds = self.earlier
+            self.earlier = count + self.episodes, seconds + now - self.started
+        names = [stage.name for stage in self.stages]
+        self.listed = name in names
+        self.at = names.index(name) if self.listed else self.at
+        self.started, self.episodes = now, 0
+
+    def later(self) -> list[Stage]:
+        return [stage for stage in self.stages[self.at + 1 :] if stage.episodes]
+
+    def left(self, now: float) -> float | None:
+        """Seconds of all that is left; None without a pace."""
+        count, seconds = self.earlier
+        due = sum(stage.episodes for stage in self.later())
+        if self.listed:
+            count, seconds = count + self.episodes, seconds + now - self.started
+            due += max(0, self.stages[self.at].episodes - self.episodes)
+        return None if count < ENOUGH else seconds / count * due
 
 
 class Aside:
@@ -287,18 +257,6 @@ def _how_long(left: float) -> str:
     return f"about {duration(left)} left, until about {until(left)}"
 
 
-def bar(share: float) -> str:
-    full = round(min(max(share, 0.0), 1.0) * 8)
-    return "\u2588" * full + "\u2591" * (8 - full)
-
-
-def _fitting(name: str, figures: str, columns: int) -> str:
-    """Both in one line of so many columns; the name is what is shortened."""
-    most = max(columns - len(f" | {figures}"), 12)
-    name = name if len(name) <= most else f"{name[: most - 1]}\u2026"
-    return f"{name} | {figures}"
-
-
 def _live(stream: TextIO) -> Any:
     from rich.console import Console
     from rich.live import Live
@@ -314,10 +272,10 @@ TIMING = "timing.json"
 @dataclass
 class Clock:
     """Wall seconds by phase over all attempts at a run; kept in the run folder. `begun`: is told of
-    every phase that begins, and of the seconds so far."""
+    every phase that begins."""
 
     path: Path
-    begun: Callable[[str, Mapping[str, float]], None] = lambda name, seconds: None
+    begun: Callable[[str], None] = lambda name: None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -328,7 +286,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        self.begun(name, self.seconds)
+        self.begun(name)
         started = time.monotonic()
         try:
             yield
