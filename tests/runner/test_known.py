@@ -7,12 +7,11 @@ import re
 import pytest
 from toy import ToySuite, toy_task
 
-from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
+from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.runner.evaluate import choices
-from trace_bench.runner.ledger import KnownCalls
 
 AGENT = AgentSpec("none")
 
@@ -69,22 +68,6 @@ def test_only_what_is_missing_is_reported(policy, suite, played) -> None:
     assert all(t.task == toy_task(i).id and t.seed == i for i, t in reported.items())
     player.complete(batch(), range(6), lambda i, t: pytest.fail("nothing was missing"))
     assert len(world.made) == played  # nothing was missing
-
-
-def test_a_call_is_known_by_all_that_was_asked_for() -> None:
-    episodes = KnownCalls()
-    asked, played = batch(), {1: "b", 0: "a"}
-    episodes.keep("one", asked, played)  # type: ignore[arg-type]
-    assert list(episodes.find("one", batch()) or ()) == [1, 0]  # as they ended
-    assert episodes.find("two", asked) is None
-    assert episodes.find("one", batch(5)) is None
-    assert episodes.find("one", EpisodeBatch(asked.agent, asked.tasks, asked.seeds, 0.5)) is None
-    other = tuple(toy_task(i, patience=1) for i in range(6))  # the same ids
-    assert episodes.find("one", EpisodeBatch(asked.agent, other, asked.seeds)) is None
-    trained = AgentSpec("none", adapters=(AdapterRef("a@1", "a"),))
-    nothing: dict[int, Trajectory] = {}
-    episodes.keep("three", batch(agent=trained), nothing)
-    assert episodes.find("three", batch(agent=trained)) is None
 
 
 ADAPTERS = (AdapterRef("a@1", "a"), AdapterRef("b@1", "b"))

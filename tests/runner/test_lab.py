@@ -13,14 +13,14 @@ from toy import ToySuite
 
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import MethodPlan, Phase, Policy, TurnRequest, Yardstick
-from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.methods.grpo import Base
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
-from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
+from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import KnownCalls, Ledger
+from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress, stages_of
 from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
@@ -46,7 +46,6 @@ def make(
     budget: int = 40,
     policy: Policy | None = None,
     suite: ToySuite | None = None,
-    known: KnownCalls | None = None,
     faults: Faults | None = None,
     max_lost: float = 0.5,
 ) -> RunLab:
@@ -61,7 +60,6 @@ def make(
         trainer=None,  # type: ignore[arg-type]
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
         progress=progress,
-        earlier=known,
         max_lost=max_lost,
     )
 
@@ -236,90 +234,6 @@ def test_with_a_policy_that_would_not_repeat_itself_only_what_is_missing_is_play
     assert len(entries) == 10 and len({json.loads(line)["index"] for line in entries}) == 10
     third = make(tmp_path).rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
     assert third == second
-
-
-class CountingReference(ReferencePolicy):
-    """Its episodes do not end in the order in which they start."""
-
-    def __init__(self) -> None:
-        super().__init__(ToySuite())
-        self.asked = 0
-
-    def submit(self, requests) -> None:
-        self.asked += len(requests)
-        super().submit(requests)
-
-
-class AskingSuite(ToySuite):
-    """Its user is played by a model, as far as anybody can tell."""
-
-    def asks_user(self) -> bool:
-        return True
-
-
-def yardstick(folder: Path, policy: Policy, known: KnownCalls | None, **how) -> dict[str, bytes]:
-    """Two labs that begin alike: the same analysis, then trainings of their own."""
-    trained = AgentSpec("random", "v1", adapters=(AdapterRef("a@1", "a"),))
-    for name in ("run", "joint"):
-        lab = make(folder / name, policy=policy, known=known, **how)
-        tasks = lab.suite.tasks("train")
-        lab.rollouts("analysis", BASE, tasks[:10], purpose=Purpose.ANALYSIS)
-        other = tasks[10:14] if name == "run" else tasks[:4]
-        lab.rollouts("calibration", BASE, other, purpose=Purpose.CALIBRATION)
-        lab.rollouts("training", trained, tasks[:6], purpose=Purpose.TRAINING)
-        lab.close()
-    return contents(folder / "joint") | {"run": (folder / "run" / "ledger.jsonl").read_bytes()}
-
-
-def contents_of(lines: bytes) -> list[dict]:
-    return [json.loads(line) for line in lines.splitlines()]
-
-
-def test_a_yardstick_takes_the_same_calls_from_the_run(tmp_path: Path) -> None:
-    """Its files are the same to the byte as if it had played them. Not the same: a call of the same
-    name on other tasks, and what trained agents play."""
-    alone, shared = CountingReference(), CountingReference()
-    (tmp_path / "a" / "joint").mkdir(parents=True)
-    (tmp_path / "b" / "joint").mkdir(parents=True)
-    for name in ("a", "b"):
-        (tmp_path / name / "joint" / "metrics.jsonl").touch()
-    expected = yardstick(tmp_path / "a", alone, None)
-    assert yardstick(tmp_path / "b", shared, KnownCalls()) == expected
-    assert [e["index"] for e in contents_of(expected["ledger.jsonl"])[:10]] != list(range(10))
-    analysis = contents_of(expected["trajectories.jsonl"])[:10]
-    assert {line["call"] for line in analysis} == {"analysis"}
-    saved = sum(len(line["trajectory"]["turns"]) for line in analysis)
-    assert saved and shared.asked == alone.asked - saved
-
-
-@pytest.mark.parametrize("kept", [0, 3])
-def test_a_yardstick_that_was_killed_goes_on_with_the_runs_episodes(
-    tmp_path: Path, kept: int
-) -> None:
-    (tmp_path / "joint").mkdir()
-    (tmp_path / "joint" / "metrics.jsonl").touch()
-    expected = yardstick(tmp_path, CountingReference(), KnownCalls())
-    for name in ("ledger.jsonl", "trajectories.jsonl"):
-        lines = expected[name].splitlines(keepends=True)
-        (tmp_path / "joint" / name).write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
-    assert yardstick(tmp_path, CountingReference(), KnownCalls()) == expected
-
-
-@pytest.mark.parametrize("reason", ["policy", "user"])
-def test_what_would_not_come_out_again_is_not_taken_from_the_run(
-    tmp_path: Path, reason: str
-) -> None:
-    (tmp_path / "joint").mkdir()
-    (tmp_path / "joint" / "metrics.jsonl").touch()
-    policy = MoodyPolicy() if reason == "policy" else CountingPolicy()
-    suite = ToySuite() if reason == "policy" else AskingSuite()
-    yardstick(tmp_path, policy, KnownCalls(), suite=suite)
-    turns = [
-        len(line["trajectory"]["turns"])
-        for name in ("run", "joint")
-        for line in contents_of((tmp_path / name / "trajectories.jsonl").read_bytes())
-    ]
-    assert len(turns) == 40 and policy.asked == sum(turns)
 
 
 def test_who_listens_hears_every_call_also_a_resumed_one(tmp_path: Path) -> None:

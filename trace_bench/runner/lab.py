@@ -39,7 +39,6 @@ from trace_bench.runner.ledger import (
     AGAIN,
     NOT_AGAIN,
     EpisodeFile,
-    KnownCalls,
     Ledger,
     check,
     counts,
@@ -82,8 +81,7 @@ class NamedCall:
 
 @dataclass(eq=False)
 class RunLab:
-    """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `earlier`:
-    complete calls of other labs of this run, which this lab reuses for identical calls. `max_lost`:
+    """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `max_lost`:
     the share of a call's episodes that may be lost. `spent`: by the calls made so far; `seconds`:
     wall time in rollouts, by purpose."""
 
@@ -97,13 +95,11 @@ class RunLab:
     on_checkpoint: Checkpoint | None = None
     roles: Roles | None = None
     make_suite: MakeSuite | None = None
-    earlier: KnownCalls | None = None
     max_lost: float = 0.5
 
     def __post_init__(self) -> None:
         self.suite = self.player.suites.target
         self._sources: dict[str, Source] = {}
-        self._earlier = self.earlier if self.player.repeats else None
         self._episodes = EpisodeFile(self.folder / "trajectories.jsonl")
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls_made: set[str] = set()
@@ -271,8 +267,6 @@ class RunLab:
             self._check_lost(call)
         if call.missing():
             self._complete(call)
-        if self._earlier is not None and call.by is None:
-            self._earlier.keep(call.name, call.batch, call.there)
         return [call.there[i] for i in range(len(call.batch))]
 
     def _record(self, call: NamedCall, index: int, trajectory: Trajectory) -> None:
@@ -319,12 +313,8 @@ class RunLab:
             self._check_same(call, index, trajectory)
             ended(index, trajectory)
 
-        earlier = None if self._earlier is None else self._earlier.find(call.name, call.batch)
         if call.by is not None:
             call.by(call.missing(), arrived)
-        elif earlier is not None:
-            for index in [i for i in earlier if i not in call.there]:
-                ended(index, earlier[index])
         else:
             self.player.complete(call.batch, frozenset(call.there), ended)
 

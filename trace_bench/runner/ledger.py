@@ -12,7 +12,7 @@ are lost teaches nothing: it stops the run, and the next start takes them back."
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,6 @@ from trace_bench.core.types import (
     Task,
     Trajectory,
 )
-from trace_bench.play.rollouts import EpisodeBatch
 from trace_bench.play.suites import GENERATED
 
 Spot = tuple[str, int]  # (call, index) of an episode
@@ -208,20 +207,3 @@ def check(
         f"The first: {lost[0]}.{where} {remedy} To accept such losses, change the setting "
         "`max_lost`."
     )
-
-
-class KnownCalls:
-    """Complete calls that were run in this process, for another lab that makes the same calls, of
-    agents without adapters: what two trainings from the same agent have in common."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, tuple[EpisodeBatch, Mapping[int, Trajectory]]] = {}
-
-    def keep(self, call: str, batch: EpisodeBatch, played: Mapping[int, Trajectory]) -> None:
-        """`played`: in the order in which the episodes ended."""
-        if not batch.agent.adapters:
-            self._calls[call] = (batch, dict(played))
-
-    def find(self, call: str, batch: EpisodeBatch) -> Mapping[int, Trajectory] | None:
-        kept, played = self._calls.get(call, (None, None))
-        return played if kept == batch else None

@@ -32,7 +32,7 @@ from trace_bench.runner.evaluate import EvaluationPlan, Terms
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place, locate, only_writer
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import KnownCalls, Ledger
+from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import TIMING, Aside, Clock, Progress
 from trace_bench.runner.summary import summarize
 from trace_bench.settings.identity import parts_of
@@ -184,7 +184,6 @@ def _execute(
         evaluation.checkpoint,
         bench.roles,
         build.generated_suites(settings, bench.context, bench.log),
-        KnownCalls() if bench.yardsticks else None,
         settings.max_lost,
     )
     stack.enter_context(closing(lab))
