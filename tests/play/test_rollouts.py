@@ -29,7 +29,6 @@ from trace_bench.policies.scripted import (
     IdlePolicy,
     RandomPolicy,
     ReferencePolicy,
-    plausible,
 )
 
 AGENT = AgentSpec("none")
@@ -143,7 +142,6 @@ def _raise(found):
     [
         (_raise, "OSError: the rack is down"),
         (lambda found: found[:-1], r"act\(\) returned 2 results for 3 calls"),
-        (lambda found: None, "TypeError: 'NoneType' object is not iterable"),
     ],
 )
 def test_episodes_of_a_suite_that_acts_together_and_fails_are_lost_not_hung(fault, text):
@@ -164,8 +162,6 @@ def scored(**given: Any) -> dict[str, Any]:
         ({"done": "yes"}, "`done` is 'yes'; allowed: true or false"),
         ({"done": True, "stop": "finished"}, "`stop` is 'finished'; allowed: done, turn_limit"),
         (scored(milestones=({"hit": 1},)), "`milestones[0].hit` is 1; allowed: true or false"),
-        (scored(minefields=("fire",)), "`minefields[0]` is 'fire'; allowed: an object"),
-        (scored(milestones=None), "`milestones` is None; allowed: a list"),
     ],
 )
 def test_steps_of_the_wrong_type_are_named(given: dict[str, Any], text: str) -> None:
@@ -300,15 +296,3 @@ def test_random_policy_is_seeded_and_fits_the_schema():
     assert len(calls) == 24 and {c["name"] for c in calls} == {"add"}
     numbers = {json.loads(c["arguments"])["number"] for c in calls}
     assert len(numbers) > 10 and all(isinstance(n, int) for n in numbers)
-
-
-def test_plausible_arguments_cover_json_types():
-    from random import Random
-
-    kinds = ["string", "integer", "number", "boolean", "array", "object", "null"]
-    properties = {k: {"type": k} for k in kinds} | {"e": {"enum": ["x"]}, "u": {"type": ["null"]}}
-    schema = {"type": "object", "properties": properties, "required": list(properties)}
-    values = plausible(schema, Random(0))
-    types = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list}
-    assert all(type(values[k]) is t for k, t in types.items())
-    assert values["object"] == {} and values["null"] is None and values["e"] == "x"

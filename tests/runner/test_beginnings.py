@@ -101,39 +101,6 @@ def test_weights_are_trained_under_the_prompt_of_the_beginning(
     assert iteration_0(tmp_path / "grpo")["logprob_difference_max"] < 1e-4
 
 
-@pytest.mark.slow
-def test_every_capability_is_trained_on_from_the_one_adapter(place: Path, tmp_path: Path) -> None:
-    few = ["analysis_minimum=32", "minimum_training=8", "coverage=0.01", "gap=0", "runs=4",
-           "minimum_support=0", "keep_runs=1", "max_capabilities=2"]  # fmt: skip
-    summary = run(
-        tmp_path / "trace", "method=trace", "method.synthesis=select", "budget=64",
-        *(f"method.{setting}" for setting in few), "env.train_tasks=32", "policy.max_turns=6",
-        "evaluation.yardsticks=false", f"agent={place / 'sft'}",
-    )  # fmt: skip
-    made = agent_of(tmp_path / "trace")
-    start, *trained = [a["name"] for a in made["adapters"]]
-    assert start == read_beginning(str(place / "sft")).agent.adapters[0].name
-    assert len(trained) == 2 and made["router"]["otherwise"] == start
-    assert made["router"]["kind"] == "classifier"
-    assert set(made["router"]["labels"]) <= {None, *trained}
-    for name in trained:
-        call = f"train/{name.partition('@')[0]}/iter0000"
-        assert first_adapters(tmp_path / "trace", call) == {start}
-    lines = read_lines(tmp_path / "trace" / "metrics.jsonl")
-    first = [m for m in lines if m.get("phase") == "training" and m["iteration"] == 0]
-    assert len(first) == 2 and all(m["logprob_difference_max"] < 1e-4 for m in first)
-    played = read_lines(tmp_path / "trace" / "evaluation.jsonl")
-    assert None not in {e["adapter"] for e in played if e["agent"] in ("base", "final")}
-    assert summary["routing"]["agreement"] >= 0 and "adapter:none" not in {
-        e["agent"] for e in played
-    }
-    assert (
-        len(read_lines(tmp_path / "trace" / "ledger.jsonl"))
-        == 64
-        == sum(n for purpose, n in summary["rollouts"].items() if purpose != "evaluation")
-    )
-
-
 def test_a_changed_beginning_is_refused_and_a_lost_one_was_kept(
     place: Path, tmp_path: Path
 ) -> None:

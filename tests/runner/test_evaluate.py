@@ -49,27 +49,16 @@ def test_the_oracle_takes_the_best_choice_per_task() -> None:
     result = routing({None: BASE, "a-1": ONE, "b-1": TWO}, final)
     assert [o.similarity for o in result.oracle] == [1.0, 1.0, 0.3, 0.5]
     assert [o.adapter for o in result.oracle] == [None, "a-1", "b-1", None]
-    assert result.figures.single == "a-1"
     # On task 0 the router's adapter ties with the base model; only on task 1 it errs.
-    found = result.figures
-    assert found.agreement == 0.75
-    assert (found.decisive, found.agreement_decisive) == (4, 0.75)
-
-
-def test_a_sum_that_beats_every_adapter_is_as_good_as_the_oracle() -> None:
+    figures = result.figures
+    assert (figures.single, figures.agreement) == ("a-1", 0.75)
+    assert (figures.decisive, figures.agreement_decisive) == (4, 0.75)
     total = outcomes("final", "a-1*1+b-1*0.35", [1.0, 0.9, 0.5, 0.5])
-    result = routing({None: BASE, "a-1": ONE, "b-1": TWO}, total)
-    assert result.figures.agreement == 0.75, (
-        "on task 1 an adapter alone is better, on task 2 the sum"
-    )
-
-
-def test_a_choice_that_does_not_matter_is_no_merit() -> None:
+    summed = routing({None: BASE, "a-1": ONE, "b-1": TWO}, total).figures
+    assert summed.agreement == 0.75, "on task 1 an adapter is better, on task 2 the sum"
     same = outcomes("adapter:a-1", "a-1", [1.0, 0.2, 0.0, 0.5])
-    result = routing({None: BASE, "a-1": same}, same)
-    found = result.figures
-    assert (found.agreement, found.decisive, found.agreement_decisive) == (1.0, 0, None)
-    assert all(o.adapter is None for o in result.oracle)
+    figures = routing({None: BASE, "a-1": same}, same).figures
+    assert (figures.agreement, figures.decisive) == (1.0, 0), "a choice that does not matter"
 
 
 def test_only_keeps_one_adapter_and_no_router() -> None:
@@ -155,17 +144,6 @@ def test_kept_episodes_have_their_own_places_after_a_kill(tmp_path: Path) -> Non
         for name in ("evaluation_trajectories.jsonl", "evaluation.jsonl") if kept else ():
             whole = (tmp_path / name).read_bytes().splitlines(keepends=True)
             (tmp_path / name).write_bytes(b"".join(whole[:kept]))
-
-
-def test_agents_are_compared_on_the_same_draws(tmp_path: Path) -> None:
-    suite, plan = ToySuite(), EvaluationPlan(tuple(toy_task(i) for i in range(4)))
-    evaluator = make(tmp_path, RandomPolicy(), suite)
-    agent = AgentSpec("random")
-    one = evaluator.evaluate("one", agent, plan)
-    two = evaluator.evaluate("two", agent, plan, policy=RandomPolicy())
-    made = len(suite.made)
-    assert made == 8  # another policy than the run's is really played
-    assert [o.score for o in one] == [o.score for o in two]
 
 
 class Noting(ReferencePolicy):

@@ -20,7 +20,6 @@ from trace_bench.__main__ import main
 
 pytestmark = pytest.mark.slow
 
-SCRIPTED = ("method=base", "policy=reference", "evaluation.limit=4")
 TRAINED = (
     "method=grpo", "budget=16", "checkpoints=[]", "trainer.groups=2", "trainer.group_size=4",
     "evaluation.limit=2", "policy.max_turns=4", "policy.max_tokens=32", "env.train_tasks=4",
@@ -65,26 +64,6 @@ def files(place: Path) -> dict[str, bytes]:
 
 def hidden(place: Path) -> list[Path]:
     return [p for p in place.rglob(".*") if p.name != ".lock"]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    assert main([*SCRIPTED, f"run_dir={folder}"]) == 0
-    return folder
-
-
-@pytest.mark.parametrize(("part", "most"), [("idle", 1), ("out", 99)])
-def test_an_export_that_is_killed(part: str, most: int, run: Path, tmp_path: Path) -> None:
-    again("trace_bench.results", "export", str(run), "--out", str(tmp_path / "whole"))
-    out = tmp_path / "cut" / "out"
-    out.parent.mkdir()
-    command = ("trace_bench.results", "export", str(run), "--out", str(out))
-    if most < 99:
-        killed(part, most, *command)
-        assert not out.exists(), "an export is whole or not there"
-    again(*command)
-    assert files(out) == files(tmp_path / "whole") and hidden(out.parent) == []
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ from test_lab import BASE, CountingPolicy
 from test_lab import make as make_lab
 from toy import ToyEnv, ToySuite, toy_task
 
-from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import OnEpisode, PlayElsewhere
 from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import Boundary, Failure, Purpose, Step, Task
 from trace_bench.play.rollouts import EpisodeBatch
-from trace_bench.play.steps import MOST, Faults
+from trace_bench.play.steps import Faults
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import counts
 
@@ -195,23 +195,3 @@ def test_a_generated_environment_that_fails_is_a_finding(
     task = Task("x", env, "train", 0)
     assert counts(task, Failure(boundary, "gone")) is counted
     assert not counts(task, None)
-
-
-def test_tracebacks_are_few_and_of_one_start(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "failures.txt"
-    task = toy_task(0)
-    first = Faults(path)
-    first.note(task, Boundary.SANDBOX, EpisodeError("sandbox", "reported by a worker"))
-    assert not path.exists() and not first.where
-    for n in range(3 * MOST):
-        try:
-            exec(compile("\n" * n + "1 / 0", "odd.py", "exec"))
-        except ZeroDivisionError as error:
-            first.note(task, Boundary.ENVIRONMENT, error)
-            first.note(task, Boundary.ENVIRONMENT, error)
-    assert path.read_text().count("Traceback") == MOST
-    try:
-        raise KeyError("second start")
-    except KeyError as error:
-        Faults(path).note(task, Boundary.ENVIRONMENT, error)
-    assert path.read_text().count("Traceback") == 1

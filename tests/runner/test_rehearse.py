@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from trace_bench.core.types import Check, Score, Task, Turn
 from trace_bench.models.miniature import make
 from trace_bench.play.suites import Suites
 from trace_bench.rehearse.__main__ import main
-from trace_bench.rehearse.roles import answer
 from trace_bench.results.folder import read_run
 from trace_bench.runner.cut import small
 from trace_bench.settings.choices import conf_dir
@@ -90,24 +88,6 @@ def test_lots_fall_on_the_suites_own_tasks_and_follow_from_what_was_said() -> No
     made = Task("x/0", "generated/x", "train", 0, {})
     assert suites.scored(made, said, zero) == zero
     assert Suites(None).scored(own, said, zero) == zero  # type: ignore[arg-type]
-
-
-def test_a_script_answers_by_the_schema() -> None:
-    each = {"type": "object", "properties": {"a_b": {"enum": ["NA", "PRESENT", "LACKING"]}}}
-    labels = {"type": "object", "properties": {"T001": each, "T002": each}}
-    body = {
-        "messages": [{"role": "user", "content": "== T001: failed\n== T002: solved"}],
-        "response_format": {
-            "json_schema": {"schema": {"type": "object", "properties": {"labels": labels}}}
-        },
-    }
-    said = json.loads(answer("analyst", body))
-    assert said == {"labels": {"T001": {"a_b": "LACKING"}, "T002": {"a_b": "PRESENT"}}}
-    talk = [{"role": "system", "content": "You are a customer."}]
-    for _ in range(2):
-        talk += [{"role": "assistant", "content": answer("user", {"messages": talk})}]
-        assert "###STOP###" not in talk[-1]["content"]
-    assert "###STOP###" in answer("user", {"messages": talk})
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +20,13 @@ from trace_bench.core.protocols import (
     Trainer,
     overrides,
 )
-from trace_bench.core.run_files import DEMONSTRATED, FLOORS
+from trace_bench.core.run_files import DEMONSTRATED
 from trace_bench.core.store import read_if_there
 from trace_bench.core.types import CHARGED, Task
 from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
 from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.sandbox.choose import engine_of, walled
-from trace_bench.settings.schema import PARTS, SandboxSettings, Settings
+from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.start import start_of
 
 STATES = Need(
@@ -61,25 +60,8 @@ def plan_of(
             f"{type(method).__name__}.plan returned {type(plan).__name__} instead of a "
             "trace_bench.MethodPlan (docs/methods.md). Change `method`."
         )
-    _check_plan(type(method).__name__, plan)
     check_budget(settings.method.name, run.budget, plan)
     return with_beginning(plan, beginning)
-
-
-def _check_plan(method: str, plan: MethodPlan) -> None:
-    """Raises UserError for what a plan names and this program does not have."""
-    for need in plan.needs:
-        if need.group not in PARTS:
-            raise unknown("group", need.group, PARTS, f"Need.group in {method}.plan")
-    taken = {"base", "final", "adapters", "generated", *FLOORS}
-    for yardstick in plan.yardsticks:
-        if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", yardstick.name) or yardstick.name in taken:
-            raise UserError(
-                f"{method}.plan names a yardstick {yardstick.name!r}, which is a folder and a row; "
-                f"allowed: small letters, digits and _, other than {', '.join(sorted(taken))}, "
-                "each once. Change `method`."
-            )
-        taken.add(yardstick.name)
 
 
 def check_budget(method: str, budget: int, plan: MethodPlan) -> None:

@@ -124,7 +124,7 @@ class Need:
     ("env", "policy" or "trainer"); `page`: its documentation; `hint`: a sentence with an
     alternative, for the error message; `instead`: another ability that will do."""
 
-    group: str
+    group: Literal["env", "policy", "trainer"]
     ability: Callable[..., Any]
     page: str
     hint: str = ""
