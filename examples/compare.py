@@ -17,7 +17,7 @@ print(grpo.table, prompts.table, sep="\n\n")
 print(f"success {grpo.summary.base_score.success:.2f} -> {grpo.score.success:.2f}")
 print("kept prompt:", repr(prompts.agent.prompt))
 print("adapters:", [adapter.name for adapter in grpo.agent.adapters])
-print("rollouts by purpose:", dict(grpo.rollouts))
+print("rollouts by purpose:", dict(grpo.summary.rollouts))
 
 # %% Trajectories: how often the agent put the line right, early and late in training.
 episodes = grpo.trajectories()

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import ROOT
+from summaries import SUMMARY
 from test_readers import BYTES, DEEP, NUMBERS, VALUES
 from toy import ToySuite
 
@@ -94,7 +95,7 @@ def arrivals(folder: Path) -> None:
 
 
 def result(folder: Path) -> None:
-    Result(folder, {}).trajectories()
+    Result(folder, SUMMARY).trajectories()
 
 
 def listing(folder: Path) -> None:

@@ -22,7 +22,7 @@ def test_another_algorithm_is_named_in_every_table(
     assert f"\n{title} on toolsandbox/embedded" in closing and f"\n{title}  " in closing
 
     result = trace_bench.load(place)
-    assert [row["name"] for row in result.rows][:2] == ["base", title]
+    assert [row.name for row in result.summary.table][:2] == ["base", title]
     assert str(trace_bench.compare(result, result)).startswith(f"{title}, 32 rollouts, seed 0")
     assert [run.label for run in find([place])[0]] == [f"{title}, budget 32, seed 0"]
     assert results(["tables", str(place), "--out", str(tmp_path / "tables")]) == 0

@@ -76,7 +76,8 @@ def test_slow_episodes_are_lost_and_training_goes_on(
     assert len({(x["call"], x["index"]) for x in lines}) == len(lines) == 16
     lost = Counter(x["error"].partition(":")[0] for x in lines if x["error"])
     assert lost.keys() == {"deadline"}
-    assert result.summary.health.method.lost == dict(lost)
+    health = result.summary.health
+    assert health is not None and health.method.lost == dict(lost)
     assert result.summary.rollouts["training"] == 16
     trained = [m for m in read_lines(Path("run/metrics.jsonl")) if m.get("phase") == "training"]
     assert sum(m["failures"] for m in trained) == lost["deadline"]

@@ -115,7 +115,7 @@ def test_what_an_environment_writes_into_a_task_no_other_episode_sees(
     tmp_path: Path, suite: Diaries
 ) -> None:
     result = tb.run(method=Plays(), suite=suite, run_dir=str(tmp_path / "run"), **PLAIN)
-    assert result.base_score["success"] == result.score["success"] == 0.0
+    assert result.summary.base_score.success == result.score.success == 0.0
 
 
 @pytest.mark.parametrize(
