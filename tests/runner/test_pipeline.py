@@ -3,55 +3,59 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_lines
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
+from trace_bench.runner.folder import only_writer
 from trace_bench.runner.plan import training_tasks
 from trace_bench.settings.compose import compose
 
 LIMIT = 12
 LABELS = ("base", "idle", "random", "reference", "final")
+SCRIPTED = ("method=base", "policy=reference", f"evaluation.limit={LIMIT}", "checkpoints=[0,640]")
+Said = pytest.CaptureFixture[str]
 
 
 def start(folder: Path, *overrides: str) -> int:
-    scripted = ["method=base", "policy=reference", f"evaluation.limit={LIMIT}"]
-    return main([*scripted, f"run_dir={folder}", *overrides])
+    return main([*SCRIPTED, f"run_dir={folder}", *overrides])
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "run"
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert start(folder) == 0
+    return folder
 
 
-def evaluation(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+def times(folder: Path) -> dict[str, int]:
+    return {p.name: p.stat().st_mtime_ns for p in folder.iterdir() if p.name != ".lock"}
 
 
-def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert start(folder, "checkpoints=[0,640]") == 0
-    out = capsys.readouterr().out
-    assert out.endswith(f"\nrun: {folder}\n")
-    for words in ("idle floor", "random floor", "reference ceiling", "toolsandbox/embedded"):
-        assert words in out
-    lines = evaluation(folder)
+def refused(capsys: Said) -> str:
+    said = capsys.readouterr()
+    assert "run: " not in said.out
+    assert "Traceback" not in said.err
+    return said.err.rstrip().splitlines()[-1]
+
+
+def test_a_run_leaves_everything_behind(finished: Path) -> None:
+    lines = read_lines(finished / "evaluation.jsonl")
     assert [line["agent"] for line in lines] == [n for n in LABELS for _ in range(LIMIT)]
     assert all(line["score"] == {"success": True, "similarity": 1.0} for line in lines[:LIMIT])
-    assert {"task", "trial", "score", "stop", "error", "tokens"} <= lines[0].keys()
-
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["complete"] is True
-    assert (summary["method"], summary["env"], summary["suite"]) == (
-        "base",
-        "toolsandbox",
-        "embedded",
-    )
-    assert (summary["split"], summary["protocol"]) == ("test", "held_out")
-    assert (summary["seed"], summary["budget"]) == (0, 640)
-    assert summary["rollouts"] == {"evaluation": 5 * LIMIT + 128}
+    summary: dict[str, Any] = json.loads((finished / "summary.json").read_text())
+    expected = {
+        "complete": True, "method": "base", "env": "toolsandbox", "suite": "embedded",
+        "split": "test", "protocol": "held_out", "seed": 0, "budget": 640,
+        "rollouts": {"evaluation": 5 * LIMIT + 128},
+    }  # fmt: skip
+    assert {key: summary[key] for key in expected} == expected
     assert summary["score"]["success"] == 1.0 and summary["score"]["n"] == LIMIT
     assert summary["base_score"] == summary["score"]
     assert [p["checkpoint"] for p in summary["curve"]] == [0, 640]
@@ -62,118 +66,72 @@ def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixt
     assert idle["success"] < 1.0 and idle["difference"]["value"] == idle["success"] - 1.0
 
 
-def test_a_finished_run_answers_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start(folder)
-    first = capsys.readouterr().out
-    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir() if p.name != ".lock"}
-    assert start(folder) == 0
+def test_a_finished_run_answers_at_once(finished: Path, capsys: Said) -> None:
+    before = times(finished)
+    assert start(finished) == 0
     said = capsys.readouterr()
-    assert said.out == first
-    assert "this run is finished" in said.err
-    assert before == {p.name: p.stat().st_mtime_ns for p in folder.iterdir() if p.name != ".lock"}
+    for words in ("idle floor", "random floor", "reference ceiling", "toolsandbox/embedded"):
+        assert words in said.out
+    assert said.out.endswith(f"\nrun: {finished}\n") and "this run is finished" in said.err
+    assert times(finished) == before
 
 
 @pytest.mark.parametrize("kept", [0, 3 * LIMIT + 1])
 def test_an_interrupted_evaluation_is_taken_up(
-    folder: Path, kept: int, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, kept: int, capsys: Said
 ) -> None:
-    start(folder)
-    whole = (folder / "evaluation.jsonl").read_bytes()
-    trajectories = (folder / "evaluation_trajectories.jsonl").read_bytes()
-    lines = whole.splitlines(keepends=True)
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    lines = (finished / "evaluation.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "evaluation.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
     (folder / "summary.json").unlink()
-    capsys.readouterr()
     assert start(folder) == 0
     assert f"resuming {folder}: 0 of 640 rollouts are there" in capsys.readouterr().err
-    assert (folder / "evaluation.jsonl").read_bytes() == whole
-    assert (folder / "evaluation_trajectories.jsonl").read_bytes() == trajectories
+    for name in ("evaluation.jsonl", "evaluation_trajectories.jsonl"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
 
 
-def refused(capsys: pytest.CaptureFixture[str]) -> str:
-    said = capsys.readouterr()
-    assert "run: " not in said.out
-    assert "Traceback" not in said.err
-    return said.err.rstrip().splitlines()[-1]
-
-
-def test_a_folder_of_other_settings_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_folder_that_is_not_this_runs_is_refused(
+    finished: Path, tmp_path: Path, capsys: Said
 ) -> None:
-    start(folder)
-    capsys.readouterr()
-    assert start(folder, "seed=4", "env.augmentation=all_tools") == 2
+    assert start(finished, "seed=4", "env.augmentation=all_tools") == 2
     assert refused(capsys) == (
-        f"error: {folder} belongs to a run with other settings: env.augmentation: none -> "
+        f"error: {finished} belongs to a run with other settings: env.augmentation: none -> "
         "all_tools; seed: 0 -> 4. Change `run_dir`, or use the folder's settings."
     )
-
-
-def test_a_folder_of_someone_else_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    with only_writer(tmp_path / "run"):
+        assert start(tmp_path / "run") == 2
+    assert f"another process is writing {tmp_path / 'run'}" in refused(capsys)
     (tmp_path / "notes.txt").write_text("mine")
     assert start(tmp_path) == 2
     assert "is not empty and not a run folder" in refused(capsys)
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
+    ("wrong", "words"),
     [
-        ("ledger.jsonl", '{"call": broken}\n{"call": "b"}\n'),
-        ("evaluation.jsonl", '{"task": "x"}\n'),
+        ("env.suite=official", "env."),
+        ("evaluation.split=exam", "'exam'"),
+        ("policy.key_env=NONE policy=openai", "`policy.base_url` must be given"),
+        ("checkpoints=[64,1280]", "checkpoints=[1280] lie beyond budget=640"),
+        ("budget=10", "has 10 rollouts and needs at least 16"),
+        ("method=trace budget=100", "analysis 32 (method.analysis_minimum), calibration 32"),
     ],
 )
-def test_a_corrupt_line_is_named(
-    name: str, line: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_start_that_fails_says_why_and_leaves_no_folder(
+    tmp_path: Path, wrong: str, words: str, capsys: Said
 ) -> None:
-    start(folder)
-    (folder / "summary.json").unlink()
-    (folder / name).write_text(line)
-    capsys.readouterr()
-    assert start(folder) == 2
-    assert f"{folder}/{name}, line 1 is corrupt" in refused(capsys)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (["checkpoints=[64,1280]"], ["checkpoints=[1280] lie beyond budget=640"]),
-        (
-            ["method=trace", "budget=100", "policy=local"],
-            ["budget=100 is too small for method=trace, which needs at least 160 rollouts",
-             "analysis 32", "calibration 32", "training 96", "Raise `budget`"],
-        ),
-        (
-            ["method=grpo", "budget=10", "policy=local"],
-            ["has 10 rollouts and needs at least 16"],
-        ),
-    ],
-)  # fmt: skip
-def test_a_budget_that_does_not_do_says_what_is_needed(
-    settings: list[str], words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert start(folder, *settings) == 2
-    said = refused(capsys)
-    assert all(word in said for word in words)
-
-
-def test_two_processes_do_not_share_a_folder(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from trace_bench.runner.folder import only_writer
-
-    with only_writer(folder):
-        assert start(folder) == 2
-    assert f"another process is writing {folder}" in refused(capsys)
+    place = tmp_path / "runs" / "run"
+    assert main(["method=grpo", f"run_dir={place}", *wrong.split()]) == 2
+    assert words in refused(capsys)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_default_folder_is_named_by_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["method=base", "policy=idle", "evaluation.limit=2"]
-    assert main(arguments) == 0
+    assert main(["method=base", "policy=idle", "evaluation.limit=2"]) == 0
     place = capsys.readouterr().out.splitlines()[-1].removeprefix("run: ")
     summary = json.loads((tmp_path / place / "summary.json").read_text())
     assert place == f"runs/toolsandbox/base/{summary['fingerprint']}"
@@ -182,29 +140,10 @@ def test_the_default_folder_is_named_by_the_settings(
 
 def test_the_protocol_decides_what_is_trained_on() -> None:
     suite = EmbeddedSuite()
-    held_out = {task.split for task in training_tasks(compose([]), suite)}
-    assert held_out == {"train"}
+    assert {task.split for task in training_tasks(compose([]), suite)} == {"train"}
     few = training_tasks(compose(["env.train_split=train_large", "env.train_tasks=16"]), suite)
     assert [task.id for task in few] == [task.id for task in suite.tasks("train_large")[:16]]
     with pytest.raises(UserError, match=r"env.train_tasks=65 is more .* 1 to 64"):
         training_tasks(compose(["env.train_tasks=65"]), suite)
     paper = training_tasks(compose(["protocol=paper", "evaluation.limit=9"]), suite)
     assert [task.id for task in paper] == [task.id for task in suite.tasks("test")[:9]]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "env.suite=official",
-        "evaluation.split=exam",
-        "policy.key_env=NONE policy=openai",
-        "budget=3",
-    ],
-)
-def test_a_start_that_fails_leaves_no_folder(
-    tmp_path: Path, wrong: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = tmp_path / "runs" / "run"
-    assert main(["method=grpo", f"run_dir={place}", *wrong.split()]) == 2
-    refused(capsys)
-    assert list(tmp_path.iterdir()) == []
