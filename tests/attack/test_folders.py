@@ -119,40 +119,19 @@ REFUSED: dict[str, tuple[str, Damage, str]] = {
     "a ledger line is no JSON": (
         "trained", changed("ledger.jsonl", 3, '{"call": x}'), "ledger.jsonl, line 4",
     ),
-    "a ledger line is nested": (
-        "trained", changed("ledger.jsonl", 0, "[" * 100_000), "ledger.jsonl",
-    ),
     "a ledger line twice": ("trained", twice("ledger.jsonl"), "ledger.jsonl, line 17"),
     "a trajectory line is {}": (
         "trained", changed("trajectories.jsonl", 3, "{}"), "trajectories.jsonl, line 4",
     ),
-    "zeros in trajectories": (
-        "trained", changed("trajectories.jsonl", 2, "\0" * 50), "trajectories.jsonl, line 3",
-    ),
     "a trajectory is lost": ("trained", without("trajectories.jsonl", 12), "adapters/grpo"),
-    "trajectories cut": ("trained", cut("trajectories.jsonl", 0.8), "adapters/grpo"),
     "trajectories are a pipe": ("trained", pipe("trajectories.jsonl"), "trajectories.jsonl"),
-    "an evaluation line is {}": (
-        "scripted", changed("evaluation.jsonl", 1, "{}"), "evaluation.jsonl, line 2",
-    ),
     "a score is a number": (
         "scripted", field("evaluation.jsonl", 1, "score", 5), "evaluation.jsonl, line 2",
     ),
-    "a kept line is {}": (
-        "scripted", changed(KEPT, 1, "{}"), f"{KEPT}, line 2",
-    ),
-    "kept trajectories are endless": (
-        "scripted", endless("evaluation_trajectories.jsonl"), "evaluation_trajectories.jsonl",
-    ),
     "a metric is a list": ("trained", changed("metrics.jsonl", 0, "[]"), "metrics.jsonl, line 1"),
     "the times are words": ("scripted", content("timing.json", '{"total": "x"}'), "timing.json"),
-    "the times are cut": ("scripted", cut("timing.json"), "timing.json"),
-    "the times are a pipe": ("scripted", pipe("timing.json"), "timing.json"),
-    "the summary is nested": ("scripted", content("summary.json", "[" * 100_000), "summary.json"),
     "the summary is endless": ("scripted", endless("summary.json"), "summary.json"),
     "the settings are empty": ("scripted", content("config.yaml", ""), "config.yaml"),
-    "the settings are nested": ("scripted", content("config.yaml", "[" * 100_000), "config.yaml"),
-    "the settings are a pipe": ("scripted", pipe("config.yaml"), "config.yaml"),
     "the settings are endless": ("scripted", endless("config.yaml"), "config.yaml"),
 }  # fmt: skip
 
@@ -187,15 +166,11 @@ def removed(*names: str) -> Damage:
 MADE_AGAIN: dict[str, tuple[str, Damage]] = {
     "the ledger is gone": ("trained", removed("ledger.jsonl")),
     "a ledger line is lost": ("trained", without("ledger.jsonl", 5)),
-    "a trajectory twice": ("trained", twice("trajectories.jsonl")),
     "a trajectory and adapters are gone, as advised": (
         "trained",
         several(without("trajectories.jsonl", 12), removed("adapters")),
     ),
-    "the times and the agent are gone": ("trained", removed("timing.json", "agent.json")),
     "the state is cut": ("trained", cut(STATE)),
-    "the adapter is cut": ("trained", cut(WEIGHTS)),
-    "the adapter is gone": ("trained", removed("adapters/grpo/0002")),
     "the adapter is not finite": ("trained", not_finite),
     "an evaluated episode is lost": ("trained", without("evaluation.jsonl", 1)),
 }

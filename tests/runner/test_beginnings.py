@@ -92,7 +92,7 @@ def test_weights_are_trained_under_the_prompt_of_the_beginning(
     prompt = "Ask when something is not clear."
     write_json(begun / "agent.json", {**agent_of(begun), "prompt": prompt})
     summary = run(tmp_path / "grpo", "method=grpo", "budget=8", f"agent={begun}")
-    assert [r["method"] for r in summary["beginning"]["runs"]] == ["base"]
+    assert summary["beginning"]["rollouts"] == 0
     assert agent_of(tmp_path / "grpo")["prompt"] == prompt
     for line in read_lines(tmp_path / "grpo" / "trajectories.jsonl"):
         system = line["trajectory"]["turns"][0]["messages"][0]["content"]
