@@ -90,13 +90,6 @@ def test_resuming_counts_lines_once(tmp_path):
     assert sorted(e.index for e in read_lines(path, Entry)) == [0, 1, 2, 3]
 
 
-def test_a_call_keeps_its_purpose(tmp_path):
-    ledger = Ledger(tmp_path / "ledger.jsonl", 4)
-    fill(ledger, "a", [0])
-    with pytest.raises(ValueError, match="'a' is training"):
-        ledger.check("a", 2, Purpose.EVALUATION, ledger.left)
-
-
 @pytest.mark.parametrize(
     "line", ['{"call": "a"}', '{"purpose": "fun"}', '{"purpose": "training", "stop": "done"}']
 )

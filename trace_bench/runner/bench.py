@@ -197,7 +197,7 @@ def try_turn(
 ) -> str | None:
     """What a policy that can be asked beforehand says about one turn, given the shortest of the
     first prompts, or `NO_TASK` where none is known. Raises UserError."""
-    if type(policy).try_turn is Policy.try_turn:  # its default: no tasks are opened in vain
+    if not policy.has(Policy.try_turn):  # no tasks are opened in vain
         return None
     steps = [] if suite.asks_user() else list(_opened(suite, tasks))
     first = min(steps, key=_length, default=Step((NO_TASK,)))
