@@ -4,7 +4,6 @@ error says which part is wrong and how."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,57 +41,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- suites ---------------------------------------------------------------------------------------
 
 
-class NoTasks(Whole):
-    def tasks(self, split: str) -> Sequence[Any]:
-        return []
+def _no_disk(self: Any) -> Any:
+    raise OSError("no disk")
 
 
-class RaisingTasks(Whole):
-    def tasks(self, split: str) -> Sequence[Any]:
-        raise KeyError(split)
+WRONG: dict[str, dict[str, Any]] = {
+    "tasks('test') returned no tasks": {"tasks": lambda self, split: []},
+    "tasks('train') raised KeyError": {"tasks": lambda self, split: {}[split]},
+    "returned dict instead of trace_bench.Task": {"tasks": lambda self, split: [{"id": "toy/1"}]},
+    "returned 8 tasks with only 1 ids": {"tasks": lambda self, split: [toy_task(0)] * 8},
+    "splits() raised OSError: no disk": {"splits": _no_disk},
+    "name and variant must be strings": {"name": None},
+    "about() raised or is not JSON-safe": {"about": lambda self: {"data": object()}},
+}
 
 
-class DictTasks(Whole):
-    def tasks(self, split: str) -> Sequence[Any]:
-        return [{"id": "toy/1"}]
-
-
-class OneId(Whole):
-    def tasks(self, split: str) -> Sequence[Any]:
-        return [replace(task, id="toy/1") for task in super().tasks(split)]
-
-
-class RaisingSplits(Whole):
-    def splits(self) -> Sequence[str]:
-        raise OSError("no disk")
-
-
-class Nameless(Whole):
-    name = None  # type: ignore[assignment]
-
-
-class OddAbout(Whole):
-    def about(self) -> dict[str, Any]:
-        return {"data": object()}
-
-
-@pytest.mark.parametrize(
-    ("suite", "why"),
-    [
-        (NoTasks, "tasks('test') returned no tasks"),
-        (RaisingTasks, "tasks('train') raised KeyError: 'train'"),
-        (DictTasks, "returned dict instead of trace_bench.Task"),
-        (OneId, "returned 8 tasks with only 1 ids"),
-        (RaisingSplits, "splits() raised OSError: no disk"),
-        (Nameless, "name and variant must be strings"),
-        (OddAbout, "about() raised or is not JSON-safe"),
-    ],
-)
-def test_a_suite_that_cannot_be_used_is_refused_before_anything_is_run(
-    suite: Any, why: str
-) -> None:
+@pytest.mark.parametrize("why", WRONG)
+def test_a_suite_that_cannot_be_used_is_refused_before_anything_is_run(why: str) -> None:
     with pytest.raises(UserError) as caught:
-        run(suite())
+        run(type("Wrong", (Whole,), WRONG[why])())
     assert why in str(caught.value) and "docs/environments.md" in str(caught.value)
     assert not list(Path.cwd().iterdir())
 
