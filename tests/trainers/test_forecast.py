@@ -253,11 +253,3 @@ def test_the_papers_run_has_hours_with_what_they_assume() -> None:
     other = "http://10.0.0.9:8000/v1"
     user = ("llm.user.model=Qwen/Qwen3-32B", f"llm.user.base_url={other}")
     assert f"serving Qwen/Qwen3-32B for user at {other}: 65" in dry_run(TAU2, "dry_run=true", *user)
-
-
-def test_a_model_in_this_process_is_timed() -> None:
-    text = dry_run("method=grpo", "budget=64", "evaluation.limit=4", "dry_run=timed")
-    ((episode, count, update, trained),) = re.findall(
-        r"an episode took ([\d.]+) s, of (\d+) and an update ([\d.]+) s a rollout, of (\d+)", text
-    )
-    assert 0 < float(episode) < 20 and 0 < float(update) < 20 and int(trained) == 64 < int(count)
