@@ -8,7 +8,7 @@ import pytest
 
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
-from trace_bench.settings.recipes import far_off, whose
+from trace_bench.settings.recipes import far_off
 
 SERVED = ("policy=openai", "policy.base_url=http://127.0.0.1:9/v1", "trainer=verl", "model=hf")
 
@@ -21,25 +21,13 @@ def said(*words: str, trains: bool = True) -> list[str]:
     return far_off(settings, parts_of(settings), trains)
 
 
-def listed(*words: str) -> list[str]:
-    settings = compose([*words])
-    return whose(settings, parts_of(settings), True)
-
-
 def test_a_large_model_brings_its_own_settings_and_what_is_given_wins() -> None:
     settings = compose(LARGE)
     assert settings.trainer.options["learning_rate"] == 1e-5
     assert (settings.policy.max_tokens, settings.policy.context) == (2048, 32000)
     assert settings.policy.thinking is False
-    own, *rest = listed(*LARGE)
-    assert own.startswith("settings of the model: trainer.learning_rate=1e-05, policy.max_tokens")
-    assert rest == []
     chosen = (*LARGE, "trainer.learning_rate=3e-5", "policy.thinking=true")
     assert compose(chosen).policy.thinking is True
-    assert listed(*chosen)[1] == (
-        "settings that are given: trainer.learning_rate=3e-05 (the model's: 1e-05), "
-        "policy.thinking=true (the model's: false)"
-    )
 
 
 def test_a_family_without_a_switch_is_not_told_to_think_or_not() -> None:
@@ -52,7 +40,6 @@ def test_the_tiny_model_keeps_the_settings_own_defaults() -> None:
     settings = compose([])
     assert settings.trainer.options["learning_rate"] == 3e-3
     assert (settings.policy.max_tokens, settings.policy.context) == (96, None)
-    assert listed()[0].startswith("settings of the model: trainer.learning_rate=0.003")
 
 
 def test_the_context_is_no_longer_than_the_model_holds(tmp_path: Path) -> None:

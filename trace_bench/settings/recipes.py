@@ -3,7 +3,6 @@ recipe for its size and family, and what is far from the recipe is said before t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -143,49 +142,20 @@ def billions_of(settings: Settings, parts: Mapping[str, Part]) -> float | None:
     return None
 
 
-def whose(settings: Settings, parts: Mapping[str, Part], trains: bool) -> list[str]:
-    """Which settings are the model's own and which were given, as lines."""
-    if (recipe := recipe_of(settings, parts)) is None:
-        return []
-    compared = _compared(settings, parts, recipe, trains)
-    usual_ones = [f"{name}={_text(value)}" for name, value, usual in compared if value == usual]
-    others = [
-        f"{name}={_text(value)} (the model's: {_text(usual)})"
-        for name, value, usual in compared
-        if value != usual
-    ]
-    lines = [f"settings of the model: {', '.join(usual_ones) or 'none'} (from {recipe.source})"]
-    return [*lines, *([f"settings that are given: {', '.join(others)}"] if others else [])]
-
-
 def far_off(settings: Settings, parts: Mapping[str, Part], trains: bool) -> list[str]:
     """A line for each setting that is far from what suits a model of this size."""
     if (recipe := recipe_of(settings, parts)) is None:
         return []
+    policy, trainer = parameters(PolicySettings), parts["trainer"]
+    compared = []
+    if trains and (rate := trainer.options.get("learning_rate")) is not None:
+        usual = recipe.learning_rate or trainer.factory.parameters()["learning_rate"].default
+        compared.append(("trainer.learning_rate", rate, usual))
+    usual = recipe.max_tokens or policy["max_tokens"].default
+    compared.append(("policy.max_tokens", settings.policy.max_tokens, usual))
     return [
         f"{name}={value:g} is far from what suits a model of {billions_of(settings, parts):.3g}B "
         f"parameters, {usual:g} ({recipe.source})"
-        for name, value, usual in _compared(settings, parts, recipe, trains)
-        if name in ("policy.max_tokens", "trainer.learning_rate")
-        and value > 0
-        and not usual / FAR < value < usual * FAR
+        for name, value, usual in compared
+        if value > 0 and not usual / FAR < value < usual * FAR
     ]
-
-
-def _compared(
-    settings: Settings, parts: Mapping[str, Part], recipe: ModelRecipe, trains: bool
-) -> list[tuple[str, Any, Any]]:
-    """(setting, its value, the recipe's) of those that this run has."""
-    trainer = parts["trainer"]
-    declared = {"policy": parameters(PolicySettings), "trainer": trainer.factory.parameters()}
-    held = {"policy": vars(settings.policy), "trainer": trainer.options if trains else {}}
-    rows = []
-    for (group, key), usual in recipe.settings.items():
-        if key in held[group]:
-            usual = declared[group][key].default if usual is None else usual
-            rows.append((f"{group}.{key}", held[group][key], usual))
-    return rows
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value) if value is None or isinstance(value, bool) else f"{value:g}"
