@@ -1,7 +1,7 @@
 """How far the same runs differ under two choices of torch's kernels, as a table.
 
-    ATEN_CPU_CAPABILITY=avx2 python -m trace_bench.sweep tests/bench/kernels.yaml --fork  # ONE
-    ATEN_CPU_CAPABILITY=default python -m trace_bench.sweep tests/bench/kernels.yaml --fork  # TWO
+    ATEN_CPU_CAPABILITY=avx2 python -m trace_bench.sweep tests/bench/kernels.yaml  # ONE
+    ATEN_CPU_CAPABILITY=default python -m trace_bench.sweep tests/bench/kernels.yaml  # TWO
     python tests/bench/kernels.py ONE/runs TWO/runs
 
 For each run that is finished in both folders: training rollouts with another token, the largest

@@ -1,22 +1,16 @@
 """How fast episodes are played, side by side in one run: same model, tasks, seeds and threads.
 
-    python tests/bench/rollouts.py            the shipped tiny model on the embedded suite
-    python tests/bench/rollouts.py --random   random weights of the same size, fixed lengths
+    python tests/bench/rollouts.py [--model FOLDER] [--episodes 512] [--batch 128]
 
-Compared: the local policy; one `model.generate` call per turn and episode; TRL's GRPOTrainer where
-it is installed; and the floor of the arithmetic: the model's floating-point operations over the
-matrix product rate that this machine reaches on the same threads.
+Compared, on the embedded suite: the local policy; one `model.generate` call per turn and episode;
+and the floor of the arithmetic: the model's floating-point operations over the matrix product rate
+that this machine reaches on the same threads.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,50 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from trace_bench.core.protocols import Env, Policy, Suite
+from trace_bench.core.protocols import Policy
 
 SHIPPED = Path(__file__).parents[2] / "trace_bench" / "tiny" / "model"
-
-
-class FixedEnv(Env):
-    """An episode of a fixed shape: a prompt, then `turns` replies with a short result each."""
-
-    def __init__(self, turns: int = 4) -> None:
-        self.turns = turns
-
-    def reset(self, task: Any) -> Any:
-        from trace_bench.core.types import Step
-
-        self.left = self.turns
-        # A shared beginning of about 60 tokens and an own end of about 30, byte by byte.
-        system = {"role": "system", "content": "You have 33 tools. " + "t" * 20}
-        return Step((system, {"role": "user", "content": f"{task.seed:030d}"[:30]}))
-
-    def step(self, action: Any) -> Any:
-        from trace_bench.core.types import Score, Step, StopReason
-
-        self.left -= 1
-        if self.left == 0:
-            return Step(done=True, score=Score(0.0, False), stop=StopReason.DONE)
-        return Step(({"role": "user", "content": "ok"},))
-
-
-class FixedSuite(Suite):
-    name, variant = "fixed", "bench"
-
-    def splits(self) -> list[str]:
-        return ["train"]
-
-    def task(self, task_id: str) -> Any:
-        return self.tasks("train")[int(task_id.rpartition("/")[2])]
-
-    def make(self) -> FixedEnv:
-        return FixedEnv()
-
-    def tasks(self, split: str) -> list[Any]:
-        from trace_bench.core.types import Task
-
-        return [Task(f"fixed/{i}", "fixed", split, i) for i in range(4096)]
 
 
 class GeneratePolicy(Policy):
@@ -126,23 +79,6 @@ class GeneratePolicy(Policy):
     def close(self) -> None: ...
 
 
-def random_model(folder: Path) -> Path:
-    """Random weights in the shape of the tiny agent."""
-    from models import save_model
-
-    return save_model(
-        folder,
-        vocab_size=1500,
-        hidden_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=384,
-        initializer_range=0.02,
-    )
-
-
 def timed(policy: Any, suite: Any, tasks: Sequence[Any], first: int, **options: Any) -> Any:
     """Plays `tasks`; (seconds, trajectories)."""
     from playing import play
@@ -181,12 +117,6 @@ def sizes(path: Path) -> tuple[int, int]:
     head = model.get_output_embeddings().weight.numel()
     layers = sum(p.numel() for n, p in model.named_parameters() if ".layers." in n and p.ndim == 2)
     return layers, head
-
-
-def resident() -> float:
-    """This process's resident memory in MiB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def bench_local(args: argparse.Namespace, path: Path, suite: Any, tasks: list[Any]) -> float:
@@ -229,22 +159,7 @@ def bench_local(args: argparse.Namespace, path: Path, suite: Any, tasks: list[An
         f"2 x parameters x tokens takes {simple:.2f} s of {seconds:.2f} s, share "
         f"{simple / seconds:.0%}; only what was computed: share {strict / seconds:.0%}"
     )
-    if args.memory:
-        bench_memory(policy, suite, tasks, options)
     return n / seconds
-
-
-def bench_memory(policy: Any, suite: Any, tasks: list[Any], options: dict[str, Any]) -> None:
-    """Prints resident memory after 1,000 to 10,000 episodes in calls of 250."""
-    marks = {}
-    for call in range(40):
-        chosen = [tasks[(call * 250 + i) % len(tasks)] for i in range(250)]
-        timed(policy, suite, chosen, 10_000 + call * 250, **options)
-        if call in (3, 9, 19, 39):
-            marks[(call + 1) * 250] = resident()
-    print(
-        "memory: " + ", ".join(f"{v:.0f} MiB after {k:,}" for k, v in marks.items()) + " episodes"
-    )
 
 
 def bench_generate(args: argparse.Namespace, path: Path, suite: Any, tasks: list[Any]) -> float:
@@ -263,78 +178,29 @@ def bench_generate(args: argparse.Namespace, path: Path, suite: Any, tasks: list
     return len(played) / seconds
 
 
-def bench_trl(args: argparse.Namespace) -> None:
-    """Prints TRL's speed and the local policy's on the tasks that TRL can play."""
-    from sandboxes import in_process as find
-
-    from trace_bench.policies.local import LocalPolicy
-
-    if importlib.util.find_spec("trl") is None:
-        print("TRL's GRPOTrainer: not run, since trl is not installed here.")
-        return
-    script = Path(__file__).with_name("trl_rollouts.py")
-    numbers = ["--group", args.group, "--batch", args.batch, "--threads", args.threads]
-    command = [sys.executable, script, args.model, "--episodes", args.trl_episodes, *numbers]
-    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    if ran.returncode != 0:
-        print(f"TRL's GRPOTrainer: failed with {ran.stderr.strip().splitlines()[-1]}")
-        return
-    trl = json.loads(ran.stdout.splitlines()[-1])
-    theirs = trl["episodes"] / trl["seconds"]
-    suite = find("toolsandbox", "embedded")
-    tasks = [suite.task(name) for name in trl["tasks"] for _ in range(args.group)]
-    policy = LocalPolicy(args.model, batch=args.batch, dtype=args.dtype)
-    runs = [timed(policy, suite, tasks, 1000 * i, max_tokens=96) for i in range(args.repeat + 1)]
-    seconds, played = min(runs[1:], key=lambda run: run[0])
-    ours = len(played) / seconds
-    print(
-        f"TRL's GRPOTrainer, its generation and tool loop only: {theirs:.1f} episodes/s of "
-        f"{trl['tokens'] / trl['episodes']:.0f} tokens; the local policy on the same "
-        f"{len(trl['tasks'])} tasks (those whose user only opens): {ours:.1f} episodes/s of "
-        f"{sum(t.tokens for t in played) / len(played):.0f} tokens, {ours / theirs:.1f} x"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--random", action="store_true", help="random weights, fixed lengths")
     parser.add_argument("--model", type=Path, default=SHIPPED)
     parser.add_argument("--episodes", type=int, default=512)
     parser.add_argument("--group", type=int, default=8, help="episodes of the same task")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--max-tokens", type=int, default=None)
+    parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--slow", type=int, default=24, help="episodes for model.generate")
-    parser.add_argument("--trl-episodes", type=int, default=512)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--memory", action="store_true", help="also play 10,000 episodes")
-    parser.add_argument("--only-local", action="store_true")
     args = parser.parse_args()
     import torch
+    from sandboxes import in_process as find
 
     torch.set_num_threads(args.threads)
-    args.max_tokens = args.max_tokens or (16 if args.random else 96)
-    with tempfile.TemporaryDirectory() as folder:
-        suite: Any
-        if args.random:
-            path, suite = random_model(Path(folder)), FixedSuite()
-            tasks = suite.tasks("train")
-        else:
-            from sandboxes import in_process as find
-
-            path, suite = args.model, find("toolsandbox", "embedded")
-            tasks = list(suite.tasks("train_large"))
-        count = -(-args.episodes // args.group)
-        chosen = [t for t in tasks[:count] for _ in range(args.group)][: args.episodes]
-        print(f"{args.threads} thread(s), torch {torch.__version__}")
-        ours = bench_local(args, path, suite, chosen)
-        if args.only_local:
-            return
-        loop = bench_generate(args, path, suite, chosen)
-        print(f"local policy / model.generate: {ours / loop:.1f} x")
-        if not args.random:
-            bench_trl(args)
+    suite = find("toolsandbox", "embedded")
+    tasks = list(suite.tasks("train_large"))[: -(-args.episodes // args.group)]
+    chosen = [t for t in tasks for _ in range(args.group)][: args.episodes]
+    print(f"{args.threads} thread(s), torch {torch.__version__}")
+    ours = bench_local(args, args.model, suite, chosen)
+    loop = bench_generate(args, args.model, suite, chosen)
+    print(f"local policy / model.generate: {ours / loop:.1f} x")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Programs that are killed while they write: the same command again ends with the same bytes, and
-nothing half-made is left. `tests/bench/kills.py` kills whole runs at random moments."""
+nothing half-made is left."""
 
 from __future__ import annotations
 
