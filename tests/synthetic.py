@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from trace_bench.results.records import as_line, run_of
-from trace_bench.results.run import Run
+from trace_bench.results.run import Drops, Run
 
 SETTINGS = {
     "env.name": "toolsandbox",
@@ -31,7 +32,7 @@ def record(method: str, success: Sequence[float | None], seed: int = 0, budget: 
         base=tuple(success),
         similarity=0.5,
         tokens=1000,
-        drops={"episodes": len(success), "lost": {"environment": 2}, "excluded": 2},
+        drops=Drops(episodes=len(success), lost={"environment": 2}),
         floors={"idle": 0.25, "reference": 1.0},
         wall_s={"method": 2.0},
         fingerprint=f"{method}{seed}{budget}",
@@ -41,3 +42,9 @@ def record(method: str, success: Sequence[float | None], seed: int = 0, budget: 
 def again(run: Run) -> Run:
     """The run as it is read from a file of records."""
     return run_of(json.loads(as_line(run)))
+
+
+def filed(runs: Iterable[Run], path: Path) -> str:
+    """A file of records of these runs."""
+    path.write_text("".join(map(as_line, runs)))
+    return str(path)

@@ -10,8 +10,8 @@ runs() {
 }
 
 tables() {
-    table search tables methods.jsonl
-    table search tables_algorithms algorithms.jsonl --across trainer.name,trainer.algorithm.name
+    python search.py methods.jsonl --out tables
+    python search.py algorithms.jsonl --across trainer.name,trainer.algorithm.name --out tables_algorithms
 }
 
 all "$@"

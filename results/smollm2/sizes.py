@@ -16,11 +16,11 @@ from trace_bench.core.command import command
 from trace_bench.core.errors import UserError
 from trace_bench.results import figures
 from trace_bench.results.captions import began_alike, by_total, describe, readable
-from trace_bench.results.compare import Cell, cells, check_same_settings, difference
-from trace_bench.results.filters import select
-from trace_bench.results.groups import groups_of
+from trace_bench.results.cells import Cell, cells, difference
+from trace_bench.results.groups import check_same_settings, groups_of
+from trace_bench.results.places import select
 from trace_bench.results.run import Run
-from trace_bench.results.table import Table, estimate, gap, style, write
+from trace_bench.results.table import Table, gap, style, write
 
 BySize = Mapping[int, Mapping[str, Cell]]
 """The cells by the number of the model's parameters and by method, both in rising order."""
@@ -134,7 +134,7 @@ def _varying(runs: Mapping[int, Sequence[Run]]) -> list[str]:
 
 def _rows(size: int, by_method: Mapping[str, Cell]) -> Iterator[tuple[str, ...]]:
     for method, cell in by_method.items():
-        base, success = cell.base, estimate(cell.interval())
+        base, success = cell.base, cell.text
         gain = gap(difference(cell, base).interval)
         tokens = cell.mean(lambda r: r.tokens) / 1000
         yield (f"{size:,}", method, f"{len(cell.runs)}", f"{base.value:.3f}", success, gain,

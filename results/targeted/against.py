@@ -15,22 +15,12 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.types import grouped
 from trace_bench.results import figures
 from trace_bench.results.captions import by_total, describe, head, readable
-from trace_bench.results.compare import (
-    Cell,
-    Difference,
-    cells,
-    check_same_settings,
-    difference,
-    gains,
-    starred,
-)
+from trace_bench.results.cells import Cell, Difference, cells, difference, gains, starred
 from trace_bench.results.details import kinds_of
-from trace_bench.results.filters import select
-from trace_bench.results.groups import groups_of, recorded
-from trace_bench.results.places import Selection, say
-from trace_bench.results.rows import as_typed
+from trace_bench.results.groups import check_same_settings, groups_of
+from trace_bench.results.places import Selection, as_typed, recorded, say, select
 from trace_bench.results.statistics import mean
-from trace_bench.results.table import Table, estimate, style, write
+from trace_bench.results.table import Table, style, write
 
 PAGE = "about_against"
 Gains = Mapping[str, Mapping[str, Difference]]
@@ -123,8 +113,8 @@ def _table(
 ) -> Table:
     text_of, count = starred(differ)
     rows = tuple(
-        (name, *(estimate(cell.interval()) for cell in (mine.base, mine)),
-         best.method, estimate(best.interval()), *(text_of(part, name) for part in parts))
+        (name, *(cell.text for cell in (mine.base, mine)),
+         best.method, best.text, *(text_of(part, name) for part in parts))
         for name, (mine, best) in pairs.items()
     )  # fmt: skip
     focus, first = style().focus, next(iter(pairs.values()))[0]

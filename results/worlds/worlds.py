@@ -18,10 +18,9 @@ from trace_bench.core.command import command
 from trace_bench.core.errors import UserError
 from trace_bench.results import figures
 from trace_bench.results.captions import by_total, describe
-from trace_bench.results.compare import Difference, cells, check_same_settings, gains, starred
-from trace_bench.results.filters import select
-from trace_bench.results.groups import Group, across, groups_of, recorded, world
-from trace_bench.results.places import say
+from trace_bench.results.cells import Difference, cells, gains, starred
+from trace_bench.results.groups import Group, across, check_same_settings, groups_of, world
+from trace_bench.results.places import recorded, say, select
 from trace_bench.results.run import Run
 from trace_bench.results.statistics import mean
 from trace_bench.results.table import Table, style, write

@@ -1,4 +1,4 @@
-"""Runs for the tests of the report, and its data as a browser unpacks it."""
+"""A run that means harm, and the report's data as a browser unpacks it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from trace_bench.__main__ import main as start
-
 HOSTILE = "<script>document.title='taken over'</script><img src=x onerror=alert(1)>"
-
-
-def played(folder: Path, *overrides: str) -> Path:
-    """The folder of a finished run."""
-    assert start([*overrides, "evaluation.limit=24", f"run_dir={folder}"]) == 0
-    return folder
 
 
 def poisoned(run: Path) -> None:
@@ -34,6 +26,6 @@ def poisoned(run: Path) -> None:
 
 def unpacked(page: str, name: str) -> Any:
     """A part of the report's data."""
-    found = re.search(rf'id="data-{name}">([^<]*)<', page)
-    assert found is not None, name
-    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+    packed = re.search(rf'id="data-{name}">([^<]*)<', page)
+    assert packed is not None, name
+    return json.loads(gzip.decompress(base64.b64decode(packed[1])))

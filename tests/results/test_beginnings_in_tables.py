@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,19 @@ from typing import Any
 import pytest
 from synthetic import record
 
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
+from trace_bench.core.summary import Began
 from trace_bench.results import captions, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import by_total, name
-from trace_bench.results.compare import cells, check_comparable
-from trace_bench.results.over import Over
+from trace_bench.results.cells import cells
+from trace_bench.results.compare import sides_of, text
+from trace_bench.results.groups import check_same_settings
 from trace_bench.results.places import Selection
 from trace_bench.results.records import as_line, read_records
 from trace_bench.results.run import Run
-from trace_bench.results.two import Side, compare_two
 
 GEPA = {
     "method": "gepa", "env": "e", "seed": 0, "budget": 320, "fingerprint": "f" * 12,
@@ -37,14 +40,15 @@ def began(own: Run, *runs: dict[str, Any]) -> Run:
     taught = sum(r["demonstrations"] for r in runs)
     mark = "-".join(str(r["fingerprint"]) for r in runs)
     start = {"sha256": mark, "runs": list(runs), "rollouts": spent, "demonstrations": taught}
-    return replace(own, beginning=start, fingerprint=f"{own.fingerprint}-{mark}")
+    beginning = convert(start, Began)
+    return replace(own, beginning=beginning, fingerprint=f"{own.fingerprint}-{mark}")
 
 
 def test_prompt_then_weights_stands_beside_runs_of_the_same_total() -> None:
     plain = [record(m, [1, 0, 1], budget=640) for m in ("base", "grpo")]
     after = began(record("grpo", [1, 1, 1], budget=336), GEPA)
     found = by_total([*plain, after])
-    check_comparable(found)
+    check_same_settings(found)
     assert [(r.label, r.budget, r.total) for r in found] == [
         ("base", 640, 600), ("grpo", 640, 600), ("gepa > grpo", 640, 600),
     ]  # fmt: skip
@@ -104,28 +108,14 @@ def test_a_record_keeps_what_it_began_with(tmp_path: Path) -> None:
         {"rollouts": -1}, {"runs": [{}]}, {"demonstrations": "many"},
     ]  # fmt: skip
     for damage in damages:
-        assert both[1].beginning is not None
-        wrong = replace(both[1], beginning={**both[1].beginning, **damage})
-        write_text(tmp_path / "r.jsonl", as_line(wrong))
+        line = json.loads(as_line(both[1]))
+        line["beginning"] |= damage
+        write_text(tmp_path / "r.jsonl", json.dumps(line) + "\n")
         with pytest.raises(UserError, match="is not a record"):
             read_records(tmp_path / "r.jsonl")
 
 
-def test_a_band_for_the_base_agent_stands_where_there_is_one_base_agent() -> None:
-    def over(*records: Run) -> list[str]:
-        own = [replace(r, method_settings={"breadth": n}) for n, r in enumerate(records)]
-        return [name for name, _ in Over(Selection(tuple(own), ()), "method.breadth").levels()]
-
-    plain = record("grpo", [1, 0])
-    more = replace(record("grpo", [1, 1]), fingerprint="more")
-    assert over(plain, more) == ["base"] == over(began(plain, SFT), began(more, SFT))
-    assert over(began(plain, SFT), began(more, {**SFT, "fingerprint": "6" * 12})) == []
-    sizes = [
-        replace(r, settings={**r.settings, "model.size": n}) for n, r in enumerate((plain, more))
-    ]
-    assert Over(Selection(tuple(sizes), ()), "model.size").levels() == []
-
-
 def test_two_runs_say_what_they_began_with() -> None:
-    text = compare_two(Side((record("grpo", [1, 0]),)), Side((began(record("grpo", [1, 1]), SFT),)))
-    assert "begins with: the bare model | the agent of sft (0 rollouts and 1024 demo" in text
+    sides = sides_of(Selection((record("grpo", [1, 0]), began(record("grpo", [1, 1]), SFT))))
+    said = text(*sides)
+    assert "begins with: the bare model | the agent of sft (0 rollouts and 1024 demo" in said

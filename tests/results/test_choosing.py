@@ -1,11 +1,8 @@
-"""Which runs stand together: filters, groups, rows of one method with other settings, two sides."""
+"""Which runs stand together: filters, groups, rows of one method with other settings."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,34 +11,29 @@ from typing import Any
 import pytest
 from recordings import recorded as dialogues
 from recordings import write
-from synthetic import SETTINGS, again, record
+from synthetic import SETTINGS, again, filed, record
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import read_json
-from trace_bench.results import two
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import describe
-from trace_bench.results.compare import cells, check_comparable, difference
-from trace_bench.results.filters import choose, split
-from trace_bench.results.folder import _training
-from trace_bench.results.groups import across, groups_of, overview
-from trace_bench.results.places import Selection, find
+from trace_bench.results.cells import cells
+from trace_bench.results.details import by_needs, by_world
+from trace_bench.results.groups import across, check_same_settings, groups_of, overview
+from trace_bench.results.places import choose, find, split
 from trace_bench.results.records import as_line, read_records
-from trace_bench.results.run import Run
-from trace_bench.results.tables import by_world
-from trace_bench.results.two import compare_two, sides_of
+from trace_bench.results.run import Drops, Run
 
 
-def other(found: Run, mark: str = "x", **settings: Any) -> Run:
+def other(before: Run, mark: str = "x", **settings: Any) -> Run:
     """The run with other settings."""
     dotted = {key.replace("__", "."): value for key, value in settings.items()}
-    changed = {**found.settings, **dotted}
-    return replace(found, settings=changed, fingerprint=found.fingerprint + mark)
+    changed = {**before.settings, **dotted}
+    return replace(before, settings=changed, fingerprint=before.fingerprint + mark)
 
 
-def variant(found: Run, mark: str, **own: Any) -> Run:
-    return replace(found, method_settings=own, fingerprint=found.fingerprint + mark)
+def variant(before: Run, mark: str, **own: Any) -> Run:
+    return replace(before, method_settings=own, fingerprint=before.fingerprint + mark)
 
 
 BASE, GRPO = record("base", [1, 0, 0]), record("grpo", [1, 1, 0])
@@ -49,7 +41,7 @@ TRACE = variant(record("trace", [1, 1, 1]), "", max_capabilities=4)
 
 
 def chosen(records: Sequence[Run], *filters: str) -> tuple[Run, ...]:
-    return choose([Selection(tuple(records), ())], split(filters)[1])[0].runs
+    return choose(records, split(filters)[1])
 
 
 def test_filters_choose_by_method_number_and_any_setting(
@@ -71,7 +63,7 @@ def test_filters_choose_by_method_number_and_any_setting(
     assert capsys.readouterr().err == said
 
 
-def test_settings_are_named_as_they_are_typed_for_a_run(tmp_path: Path) -> None:
+def test_settings_are_named_as_they_are_typed_for_a_run() -> None:
     """`env.options.` and lists too, which records write otherwise."""
     some = [["GoTo"], ["GoTo", "OpenDoor"], ["OpenDoor"]]
     one, two, three = runs = [other(GRPO, "".join(w), env__levels=w) for w in some]
@@ -79,11 +71,6 @@ def test_settings_are_named_as_they_are_typed_for_a_run(tmp_path: Path) -> None:
     assert chosen(runs, "env.options.levels=[GoTo,OpenDoor],[OpenDoor]") == (two, three)
     with pytest.raises(UserError, match=r"no run has env.levels=\[Go\]; there are: \[GoTo"):
         chosen(runs, "env.options.levels=[Go]")
-    file, out = tmp_path / "records.jsonl", tmp_path / "out"
-    file.write_text("".join(map(as_line, runs)))
-    given = ["tables", str(file), "--across=env.options.levels", "--coverage=0"]
-    assert main([*given, "--out", str(out)]) == 0
-    assert "grpo, env.levels [GoTo,OpenDoor]" in (out / "comparison_640.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -117,8 +104,7 @@ def test_a_suite_of_ones_own_has_the_name_it_gives_itself(tmp_path: Path) -> Non
     assert run([*given, f"run_dir={tmp_path / 'run'}"]) == 0
     [own] = find([tmp_path]).runs
     assert own.suite == own.suite_name == "toy/tests"
-    for key in ("suite=toy/tests", "suite=toy", "suite=tests", "suite=custom", "env=toy",
-                "env=custom", "env.factory=toy:ToySuite"):  # fmt: skip
+    for key in ("suite=toy/tests", "suite=toy", "suite=tests", "env=toy", "env=custom"):
         assert chosen([own], key) == (own,)
     with pytest.raises(UserError, match="no run has suite=desk; there are: toy/tests"):
         chosen([own], "suite=desk")
@@ -210,7 +196,7 @@ def test_what_goes_with_the_values_stands_in_the_same_table() -> None:
     assert any("trainer.groups 8" in remark for remark in group.remarks)
     assert len(groups_of([local, dapo])) == 2
     with pytest.raises(UserError, match=r"trainer.algorithm.name is dapo .* or grpo"):
-        check_comparable([local, dapo])
+        check_same_settings([local, dapo])
     assert chosen([local, dapo, es], "trainer.algorithm.name=grpo") == (local,)
     assert chosen([local, dapo, es], "trainer.algorithm.name=dapo,grpo") == (local, dapo)
     longer = other(dapo, trainer__epochs=2)
@@ -218,8 +204,6 @@ def test_what_goes_with_the_values_stands_in_the_same_table() -> None:
 
 
 def test_tasks_stand_apart_by_how_many_capabilities_they_need() -> None:
-    from trace_bench.results.details import by_needs
-
     runs = [replace(r, needs=(0, 2, 3)) for r in (GRPO, BASE)]
     table = by_needs(cells(runs), "")
     assert table is not None
@@ -261,17 +245,8 @@ def test_runs_along_an_axis_repeat_nothing() -> None:
     sizes = [other(GRPO, f"g{size}", trainer__group_size=size) for size in (4, 8)]
     (group,) = groups_of(sizes, ["trainer.group_size"])
     assert len(group.runs) == 2 and not group.left_out
-    check_comparable([recorded(GRPO, "a", training__misses=0.0),
-                      recorded(GRPO, "b", training__misses=0.1)],
-                     free=["training.misses"])  # fmt: skip
-
-
-def test_a_cell_is_the_mean_over_tasks_as_differences_are() -> None:
-    """Where a seed lost a task, the mean over all episodes would be another: a third."""
-    seeds = [replace(GRPO, success=success, base=(0.0, 0.0), seed=n, fingerprint=f"s{n}")
-             for n, success in enumerate([(1.0, None), (0.0, 0.0)])]  # fmt: skip
-    (cell,) = cells(seeds).values()
-    assert cell.value == 0.25 == difference(cell, cell.base).interval.value
+    missing = [recorded(GRPO, str(n), training__misses=n) for n in (0.0, 0.1)]
+    check_same_settings(missing, free=["training.misses"])
 
 
 ELSEWHERE = {
@@ -282,9 +257,9 @@ ELSEWHERE = {
 """Of a run that was trained on recordings and evaluated on the tasks of their suite."""
 
 
-def recorded(found: Run, mark: str, **training: Any) -> Run:
+def recorded(before: Run, mark: str, **training: Any) -> Run:
     source = {**ELSEWHERE, **{k.replace("__", "."): v for k, v in training.items()}}
-    return replace(found, source=source, fingerprint=mark)
+    return replace(before, source=source, fingerprint=mark)
 
 
 def test_the_held_out_tasks_decide_what_stands_together_not_the_training_tasks() -> None:
@@ -311,10 +286,10 @@ def test_the_held_out_tasks_decide_what_stands_together_not_the_training_tasks()
 
 def test_tables_of_one_source_refuse_another() -> None:
     fewer = replace(other(record("trace", [1, 0, 0]), env__train_tasks=16), fingerprint="few")
-    for found in (recorded(TRACE, "r"), fewer):
+    for wrong in (recorded(TRACE, "r"), fewer):
         with pytest.raises(UserError, match=r"training\.(suite|env\.train_tasks) is "):
-            check_comparable([GRPO, found])
-    check_comparable([GRPO, fewer], free=("env.train_tasks",))
+            check_same_settings([GRPO, wrong])
+    check_same_settings([GRPO, fewer], free=("env.train_tasks",))
 
 
 def test_runs_of_two_suites_share_a_table_if_their_held_out_tasks_are_the_same(
@@ -342,8 +317,6 @@ def test_runs_of_two_suites_share_a_table_if_their_held_out_tasks_are_the_same(
     ]
     (group,) = groups_of(trained)
     assert {r.label.partition(",")[0] for r in group.runs} == {"grpo", "x"}
-    a, b = sides_of([Selection(tuple(trained), ())])
-    assert "training.suite: toolsandbox/embedded | recorded/phone" in compare_two(a, b)
     scrambled = {**real.settings, "env.augmentation": "scrambled_names"}
     assert len(groups_of([borrowed, replace(real, settings=scrambled)])) == 2
     file = tmp_path / "records.jsonl"
@@ -351,193 +324,32 @@ def test_runs_of_two_suites_share_a_table_if_their_held_out_tasks_are_the_same(
     assert read_records(file) == [borrowed] and '"source"' not in as_line(real)
 
 
-@pytest.fixture(scope="module")
-def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs such as a newcomer's: other numbers of tasks, of another agent, and one cut off."""
-    place = tmp_path_factory.mktemp("runs")
-    for n, limit in enumerate((6, 6, 4)):
-        settings = ["method=base", f"policy={'random' if n == 1 else 'reference'}"]
-        settings += [f"seed={n}", f"evaluation.limit={limit}"]
-        assert run([*settings, f"run_dir={place / f'run{n}'}"]) == 0
-    (place / "cut").mkdir()
-    (place / "cut" / "config.yaml").write_text("seed: 0\n")
-    return place
-
-
 def test_tables_of_a_folder_of_all_sorts(
-    left_behind: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A set of tables a group, and what was left out with the reason."""
     pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
-    out = tmp_path / "tables"
-    assert main(["tables", str(left_behind), "--out", str(out)]) == 0
-    said = capsys.readouterr()
-    assert f"skipped: {left_behind / 'cut'}: not finished (no summary.json)" in said.err
-    assert "3 groups of runs that cannot stand in one table" in said.err
+    lossy = replace(record("sft", [1.0, None, None]), drops=Drops(episodes=3, excluded=2))
+    limited = other(record("base", [1, 0, 1]), "limited", evaluation__limit=4)
+    filed((BASE, GRPO, lossy, other(limited, evaluation__limit=6)), tmp_path / "some.jsonl")
+    filed((limited,), tmp_path / "more.jsonl")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "config.yaml").write_text("seed: 0\n")
+    out, places = tmp_path / "tables", ("some.jsonl", "more.jsonl", "cut")
+    given = [str(tmp_path / name) for name in places]
+    assert main(["tables", *given, "--out", str(out)]) == 0
+    said = capsys.readouterr().err
+    assert f"skipped: {tmp_path / 'cut'}: not finished (no summary.json)" in said
+    assert "left out: run sft0640: a score for 33% of its held-out episodes, less than 90%" in said
+    assert "2 groups of runs that cannot stand in one table" in said
     folders = sorted(p for p in out.iterdir() if p.is_dir())
-    assert len(folders) == 3
-    assert all({"rollout_scaling.png", "comparison_640.md"} <= {f.name for f in p.iterdir()}
-               for p in folders)  # fmt: skip
+    assert len(folders) == 2 and (folders[0] / "comparison_640.md").exists()
     listed = (out / "groups.md").read_text()
     assert all(p.name in listed for p in folders)
-    assert "random instead of reference" in listed or "reference instead of random" in listed
     assert "evaluation.limit: " in listed and "cut: not finished" in listed
+    table = next(p for p in folders if (p / "ranking.svg").exists()) / "rollout_scaling.md"
+    assert "| grpo |" in table.read_text() and "| sft |" not in table.read_text()
     one = tmp_path / "one.jsonl"
-    limits = ["evaluation.limit=6", "policy.name=random"]
-    assert main(["collect", *limits, str(left_behind), "--out", str(one)]) == 0
-    assert "left out: 2 of 3 runs, by the filters" in capsys.readouterr().err
-    assert [r.settings["policy.name"] for r in read_records(one)] == ["random"]
-
-
-def test_runs_with_too_few_scores_are_left_out_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
-    lossy = replace(record("sft", [1.0, None, None]), drops={"episodes": 3, "excluded": 2})
-    fine = replace(GRPO, drops={"episodes": 3, "excluded": 0})
-    file = tmp_path / "records.jsonl"
-    file.write_text("".join(map(as_line, (fine, lossy))))
-    assert main(["tables", str(file), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().err
-    assert "left out: run sft0640: a score for 33% of its held-out episodes, less than 90%" in said
-    table = (tmp_path / "out" / "rollout_scaling.md").read_text()
-    assert "| grpo |" in table and "| sft |" not in table
-    assert "could not be used: 1" in (tmp_path / "out" / "about_tables.md").read_text()
-
-
-def test_two_agents_are_compared_over_their_seeds(left_behind: Path) -> None:
-    grpo = [replace(GRPO, seed=s, fingerprint=f"g{s}") for s in (0, 1)]
-    trace = [replace(TRACE, seed=s, fingerprint=f"t{s}") for s in (0, 1)]
-    a, b = sides_of([Selection((*grpo, *trace), ())])
-    assert a.runs == tuple(grpo) and b.runs == tuple(trace)
-    assert a.settings()["seed"] == "0, 1"
-    a, b = sides_of([Selection(tuple(grpo), ())])  # two seeds of one agent
-    assert (a.runs, b.runs) == ((grpo[0],), (grpo[1],))
-    with pytest.raises(UserError, match=r"found 3: base .*; grpo .*2 seeds.*method=, budget="):
-        sides_of([Selection((BASE, *grpo, TRACE), ())])
-
-
-def test_runs_on_other_data_are_no_seeds_of_one_agent() -> None:
-    one, two = (replace(GRPO, seed=s, fingerprint=f"g{s}", about={"data": s}) for s in (0, 1))
-    a, b = sides_of([Selection((one, two), ())])
-    assert (a.runs, b.runs) == ((one,), (two,))
-    with pytest.raises(UserError, match="found 3"):
-        sides_of([Selection((one, two, TRACE), ())])
-
-
-def test_seeds_that_agree_are_still_several() -> None:
-    runs = [replace(r, seed=s, fingerprint=f"{r.method}{s}") for r in (GRPO, TRACE) for s in (0, 1)]
-    assert "One seed each" not in compare_two(*sides_of([Selection(tuple(runs), ())]))
-    assert "One seed each" in compare_two(*sides_of([Selection((GRPO, TRACE), ())]))
-
-
-def test_runs_on_more_and_fewer_tasks_are_compared_on_those_they_share(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As a full run and a small one; the figures are those of the smaller run's tasks."""
-    for name, policy, limit in (("all", "reference", 12), ("some", "idle", 5)):
-        own = [f"policy={policy}", f"evaluation.limit={limit}", f"run_dir={tmp_path / name}"]
-        assert run(["method=base", *own]) == 0
-    command = ["compare", str(tmp_path / "all"), str(tmp_path / "some")]
-    assert main([*command, "--csv", str(tmp_path / "tasks.csv")]) == 0
-    said = capsys.readouterr().out
-    assert "Compared on the 5 tasks that both were evaluated on; A was on 7 more, B on 0" in said
-    assert "\n5 held-out tasks" in said and "| A: base | 1.000 [" in said
-    lines = (tmp_path / "tasks.csv").read_text().splitlines()
-    few = read_json(tmp_path / "some" / "tasks.json")
-    assert len(lines) == 6 and {line.partition(",")[0] for line in lines[1:]} <= set(few)
-    records = tmp_path / "records.jsonl"
-    assert main(["collect", str(tmp_path / "all"), "--out", str(records)]) == 0
-    assert main(["compare", str(records), str(tmp_path / "some")]) == 2
-    assert "a file of records does not hold" in capsys.readouterr().err
-
-
-def test_a_comparison_says_what_it_leaves_out_and_refuses_lossy_runs(
-    left_behind: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", str(left_behind), "evaluation.limit=6"]) == 0
-    said = capsys.readouterr().err
-    assert f"skipped: {left_behind / 'cut'}: not finished (no summary.json)" in said
-    assert "left out: 1 of 3 runs, by the filters evaluation.limit=6" in said
-    lossy = replace(record("sft", [1.0, None, None]), drops={"episodes": 3, "excluded": 2})
-    file = tmp_path / "records.jsonl"
-    file.write_text("".join(map(as_line, (replace(GRPO, drops={}), lossy))))
-    assert main(["compare", str(file)]) == 2
-    assert "less than 90% of their held-out episodes: run sft0640 (33%)" in capsys.readouterr().err
-    assert main(["compare", str(file), "--coverage", "0.3"]) == 0
-    assert main(["compare", str(file), "--coverage", "30"]) == 2
-
-
-def test_sums_that_differ_by_rounding_are_no_change() -> None:
-    assert 0.2 + 0.2 + 0.2 != 0.6
-    thirds = [replace(GRPO, seed=s, success=(0.2, 1, 0), fingerprint=f"g{s}") for s in range(3)]
-    whole = [replace(TRACE, seed=s, success=(v, 1, 0), fingerprint=f"t{s}")
-             for s, v in enumerate((0.6, 0.0, 0.0))]  # fmt: skip
-    a, b = sides_of([Selection((*thirds, *whole), ())])
-    assert a.cell.per_task[0] != b.cell.per_task[0]
-    assert two.change(a.cell.per_task[0], b.cell.per_task[0]) == (0.0, "same")
-
-
-def test_the_difference_by_task_is_a_file(
-    left_behind: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "two.csv"
-    filters = ["evaluation.limit=6", "--csv", str(path)]
-    assert main(["compare", str(left_behind), *filters]) == 0
-    assert "A less B" in capsys.readouterr().out
-    rows = list(csv.DictReader(io.StringIO(path.read_text())))
-    assert len(rows) == 6 and all(row["task"].startswith("toolsandbox/") for row in rows)
-    gaps = [float(row["A"]) - float(row["B"]) for row in rows]
-    assert gaps == [float(row["A less B"]) for row in rows] and any(gaps)
-    words = {0.0: "same", 1.0: "better", -1.0: "worse"}
-    assert [row["A is"] for row in rows] == [words[g] for g in gaps]
-    assert any(row["needs"] for row in rows)
-    records = tmp_path / "r.jsonl"
-    assert main(["collect", str(left_behind), "--out", str(records)]) == 0
-    assert main(["compare", str(records), *filters]) == 2
-    assert "a file of records does not hold" in capsys.readouterr().err
-
-
-def test_success_over_any_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
-    wide = [
-        variant(record("untargeted", won, seed), f"{n}-{hints}", breadth=n, hints=hints)
-        for n, won in ((1, [1, 1, 0]), (7, [1, 0, 0]))
-        for seed in (0, 1)
-        for hints in ((0.0, 0.5) if n == 7 else (0.0,))
-    ]
-    runs = (*wide, BASE, GRPO, record("grpo", [1, 1, 0], budget=320))
-    lines = [as_line(replace(r, drops={})) for r in runs]
-    (tmp_path / "all.jsonl").write_text("".join(lines))
-    given = ["over", str(tmp_path / "all.jsonl"), "--out", str(tmp_path / "out")]
-    assert main([*given, "--setting", "method.breadth"]) == 0
-    assert "left out: 1 runs of other budgets" in capsys.readouterr().err
-    table = (tmp_path / "out" / "over_breadth.md").read_text()
-    assert "| method | budget | 1 | 7 | not set |" in table
-    rows = {row.split(" | ")[0].strip("| "): row for row in table.splitlines() if "640" in row}
-    assert "0.667" in rows["untargeted"].split(" | ")[2] and "0.333" in rows["untargeted"]
-    assert "not run" in rows["untargeted, hints 0.5"] and "0.667" in rows["grpo"].split(" | ")[4]
-    assert (
-        "untargeted without further words is that with hints 0.0."
-        in (tmp_path / "out" / "about_over_breadth.md").read_text()
-    )
-    assert (tmp_path / "out" / "over_breadth.png").stat().st_size > 10_000
-    assert main([*given, "--setting", "method.breadth,method.hints"]) == 0
-    assert "untargeted, hints" not in (tmp_path / "out" / "over_breadth.md").read_text()
-    for setting, why in (
-        ("method.breath", "unknown setting 'method.breath'; allowed: .*method.breadth"),
-        ("evaluation.split", "these runs have no number there"),
-    ):
-        assert main([*given, "--setting", setting]) == 2
-        assert re.search(why, capsys.readouterr().err)
-
-
-def test_a_trainer_that_logs_a_reward_alone_has_no_curve(tmp_path: Path) -> None:
-    """As that of docs/trainers.md; a line of our own without its reward is damaged."""
-    own = {"phase": "training", "adapter": "a@0001", "reward": 0.5}
-    ours = {**own, "rollouts": 32, "zero_share": 0.25, "constant_share": 0.5}
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps(m, separators=(",", ":")) + "\n" for m in (own, ours)))
-    assert _training(tmp_path) == [[32, "a", 0.5, 0.25, 0.5]]
-    path.write_text(json.dumps({**ours, "reward": None}, separators=(",", ":")) + "\n")
-    assert _training(tmp_path) == []
+    assert main(["collect", "evaluation.limit=4", *given, "--out", str(one)]) == 0
+    assert "left out: 4 of 5 runs, by the filters" in capsys.readouterr().err
+    assert [r.settings["evaluation.limit"] for r in read_records(one)] == [4]

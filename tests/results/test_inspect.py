@@ -14,23 +14,13 @@ from trace_bench.__main__ import main as start
 from trace_bench.core.decode import convert
 from trace_bench.core.types import Trajectory, to_json
 from trace_bench.results.__main__ import main
-from trace_bench.results.inspect import _figures, _sample, read_arguments
-from trace_bench.results.stored import episodes
+from trace_bench.results.inspect import HELD_OUT, _figures, _sample, episodes, read_arguments
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of GRPO with two trials a task."""
-    folder = tmp_path_factory.mktemp("formats") / "run"
-    few = ("budget=64", "evaluation.limit=12", "evaluation.trials=2", "policy.eval_temperature=1.0")
-    assert start(["method=grpo", *few, "checkpoints=[]", f"run_dir={folder}"]) == 0
-    return folder
-
-
-@pytest.fixture(scope="module")
-def logs(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def logs(grpo_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("exported") / "logs"
-    assert main(["export", str(run), "--out", str(out)]) == 0
+    assert main(["export", str(grpo_run), "--out", str(out)]) == 0
     return out
 
 
@@ -38,13 +28,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_inspect_reads_every_log(run: Path, logs: Path) -> None:
+def test_inspect_reads_every_log(grpo_run: Path, logs: Path) -> None:
     pytest.importorskip("inspect_ai")
     from inspect_ai.log import list_eval_logs, read_eval_log
 
     assert len(list_eval_logs(str(logs))) == len(list(logs.iterdir()))
-    summary = json.loads((run / "summary.json").read_text())
-    outcomes = lines(run / "evaluation.jsonl")
+    summary = json.loads((grpo_run / "summary.json").read_text())
+    outcomes = lines(grpo_run / "evaluation.jsonl")
     read: dict[str, Any] = {}
     for path in logs.iterdir():
         log = read_eval_log(str(path))
@@ -61,7 +51,7 @@ def test_inspect_reads_every_log(run: Path, logs: Path) -> None:
             score = own[sample.id, sample.epoch]["score"]
             assert sample.scores["success"].value == score["success"]
             assert sample.messages[0].role == "system" and len(sample.messages) > 1
-    assert sum(len(log.samples) for name, log in read.items() if "train" in name) == 64
+    assert sum(len(log.samples) for name, log in read.items() if "train" in name) == 160
 
 
 def test_inspects_tables_have_a_row_for_each_log_and_sample(logs: Path) -> None:
@@ -78,9 +68,18 @@ def test_inspects_tables_have_a_row_for_each_log_and_sample(logs: Path) -> None:
     assert counted == samples["total_tokens"].sum() > 0
 
 
-def test_a_lost_episode_is_an_error_and_no_score(run: Path, tmp_path: Path) -> None:
+def test_trials_are_epochs(tmp_path: Path) -> None:
+    few = ("policy=reference", "evaluation.limit=3", "evaluation.trials=2")
+    assert start(["method=base", *few, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "logs")]) == 0
+    (log,) = [json.loads(p.read_text()) for p in (tmp_path / "logs").glob("*evaluation-base*")]
+    assert log["eval"]["config"] == {"epochs": 2} and len(log["eval"]["dataset"]["sample_ids"]) == 3
+    assert [sample["epoch"] for sample in log["samples"]] == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_lost_episode_is_an_error_and_no_score(grpo_run: Path) -> None:
     """Scores of lost episodes are left out of an exported mean."""
-    [first, *_] = [p for p in episodes(run) if p.held_out]
+    [first, *_] = [e for e in episodes(grpo_run) if e.group.startswith(HELD_OUT)]
     lost = _changed(first, score=None, failure={"boundary": "sandbox", "error": "gone"})
     sample = _sample(lost, {})
     assert "scores" not in sample and sample["error"]["message"] == "sandbox: gone"
@@ -92,15 +91,15 @@ def test_a_lost_episode_is_an_error_and_no_score(run: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("text", ["[1]", "{", "null", ""])
 def test_arguments_that_are_no_object_are_kept_apart(text: str) -> None:
-    found, why = read_arguments(text)
-    assert found == {} and why
+    arguments, why = read_arguments(text)
+    assert arguments == {} and why
 
 
 def test_an_edited_run_is_refused(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    grpo_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
+    shutil.copytree(grpo_run, copy)
     path = copy / "trajectories.jsonl"
     path.write_text(path.read_text().replace('"success":false', '"success":true', 1))
     assert main(["export", str(copy), "--out", str(tmp_path / "x")]) == 2

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic import record
+from synthetic import filed, record
 
 from trace_bench.core.errors import UserError
 from trace_bench.results.__main__ import main
-from trace_bench.results.compare import cells, difference
+from trace_bench.results.cells import cells, difference
 from trace_bench.results.plan import Varied, levels, text, varied
-from trace_bench.results.records import as_line
 from trace_bench.results.run import Run
 
 TASKS = 200
@@ -70,33 +70,31 @@ def test_looks_spend_the_level_and_no_more() -> None:
     assert levels(2) == pytest.approx([0.0056, 0.0444], abs=1e-4)
 
 
-def test_the_command(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = runs(np.random.default_rng(2), 4, 0.0)
-    file = tmp_path / "runs.jsonl"
-    file.write_text("".join(map(as_line, made)))
-    assert main(["plan", "0.05", str(file), "--comparisons", "3", "--looks", "2"]) == 0
+    file = filed(made, tmp_path / "runs.jsonl")
+    assert main(["plan", "0.05", file, "--comparisons", "3", "--looks", "2"]) == 0
     said = capsys.readouterr().out
     assert "| 200 |" in said and "3 comparisons" in said and "0.0056, 0.0444" in said
-    assert main(["plan", "five", str(file)]) == 2
-    assert main(["plan", "0.05", str(file), "--looks", "0"]) == 2
+    assert main(["plan", "five", file]) == 2
+    assert main(["plan", "0.05", file, "--looks", "0"]) == 2
     with pytest.raises(UserError, match="two methods with at least two seeds"):
         varied(made[:4])
 
 
 def test_across_joins_runs_that_differ_in_a_setting(
-    tmp_path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = runs(np.random.default_rng(2), 4, 0.0)
     epochs = {"grpo": 2, "trace": 7}
     own = [replace(r, settings={**r.settings, "trainer.epochs": epochs[r.method]}) for r in made]
-    file = tmp_path / "runs.jsonl"
-    file.write_text("".join(map(as_line, own)))
-    assert main(["plan", "0.05", str(file)]) == 2
+    file = filed(own, tmp_path / "runs.jsonl")
+    assert main(["plan", "0.05", file]) == 2
     said = capsys.readouterr().err
     assert said.count("left out") == 1 and "4 runs of 1 other group; `results plan --across" in said
-    assert main(["plan", "0.05", str(file), "--across", "trainer.epochs"]) == 0
+    assert main(["plan", "0.05", file, "--across", "trainer.epochs"]) == 0
     assert "From 8 runs of 2 methods" in capsys.readouterr().out
-    assert main(["plan", "0.05", str(file), "--across", "trainer.epoch"]) == 2
+    assert main(["plan", "0.05", file, "--across", "trainer.epoch"]) == 2
 
 
 def test_few_tasks_and_no_runs_at_all() -> None:

@@ -14,7 +14,7 @@ from trace_bench.core.types import Figures, Outcome, StopReason
 from trace_bench.results.__main__ import main
 from trace_bench.results.folder import read_run
 from trace_bench.results.places import find
-from trace_bench.results.rules import RULES, counted, drops
+from trace_bench.results.run import RULES, counted, drops
 from trace_bench.results.statistics import pass_hat
 
 
@@ -54,19 +54,14 @@ def test_a_rule_says_which_attempt_counts(rule: str, scores: dict[str, int | Non
 
 def test_the_manifest_accounts_for_every_episode() -> None:
     for rule in RULES:
-        d = drops([*LINES, line("c", None, 2)], rule)
-        assert (d["episodes"], d["attempts"], d["lost"]) == (4, 7, {"sandbox": 2})
-        assert d["retried"] == (2 if rule == "retry" else 0)
-        assert d["limits"] == {"turn_limit": 1}
+        d = drops([*LINES, line("c", None, 2)], rule, {})
+        assert (d.episodes, d.attempts, d.lost) == (4, 7, {"sandbox": 2})
+        assert d.retried == (2 if rule == "retry" else 0)
+        assert d.limits == {"turn_limit": 1}
         scored = sum(1 for o in counted(LINES, rule) if not o.lost)
-        assert scored + d["excluded"] == d["episodes"]
-    assert drops(LINES, "retry")["retried"] == 2 and drops(LINES, "retry")["excluded"] == 1
-    assert drops(LINES, "zero")["zeroed"] == 2 and drops(LINES, "exclude")["excluded"] == 2
-
-
-def test_an_unknown_rule_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["regrade", "rule=best", "--out", str(tmp_path)]) == 2
-    assert "unknown rule 'best'; allowed: retry, exclude, zero" in capsys.readouterr().err
+        assert scored + d.excluded == d.episodes
+    assert drops(LINES, "retry", {}).excluded == 1
+    assert drops(LINES, "zero", {}).zeroed == 2 and drops(LINES, "exclude", {}).excluded == 2
 
 
 @pytest.fixture(scope="module")
@@ -87,46 +82,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_tables_are_made_again_under_another_rule(folder: Path, tmp_path: Path) -> None:
+def test_tables_are_made_again_under_another_rule(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of eight trials was lost: left out, or counted as a failure, as pass^k's two conventions
+    do."""
     assert [read_run(folder, rule).mean for rule in RULES] == [1.0, 1.0, 7 / 8]
     for rule, value in (("zero", "0.875"), ("exclude", "1.000")):
         out, wanted = tmp_path / rule, ["--coverage", "0.8"]
-        assert main(["regrade", str(folder), f"rule={rule}", "--out", str(out), *wanted]) == 0
+        assert main(["tables", str(folder), "--rule", rule, "--out", str(out), *wanted]) == 0
         text = (out / "rollout_scaling.md").read_text()
         assert f", rule {rule}, " in text and f"| base | {value} " in text
         about = (out / "about_tables.md").read_text()
         assert f"Rule {rule} (" in about and "lost 1 (sandbox 1)" in about
-
-
-def test_several_trials_give_their_reliability(folder: Path, tmp_path: Path) -> None:
-    assert main(["regrade", str(folder), "rule=zero", "--out", str(tmp_path / "out")]) == 0
-    text = (tmp_path / "out" / "reliability.md").read_text()
+    text = (tmp_path / "zero" / "reliability.md").read_text()
     assert "| base | 640 | scored | 0.875 | 0.750 | 0 of 8 |" in text  # one of four: one of two
-
-
-def test_pass_hat_follows_two_conventions_and_says_what_was_lost(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One of eight trials was lost: left out, or counted as a failure."""
-    out = str(tmp_path / "out")
-    assert main(["regrade", str(folder), "rule=exclude", "--out", out]) == 2
-    assert "score for less than 90% of their held-out episodes" in capsys.readouterr().err
-    assert main(["regrade", str(folder), "rule=exclude", "--out", out, "--coverage", "0.8"]) == 0
-    text = (tmp_path / "out" / "reliability.md").read_text()
+    text = (tmp_path / "exclude" / "reliability.md").read_text()
     assert "| base | 640 | scored | 1.000 | 1.000 | 1 of 8 |" in text
     assert "| base | 640 | planned | 0.875 | 0.750 | 1 of 8 |" in text
-    assert "`planned`: trials without a score count as failures" in text
-    assert main(["tables", str(folder), "--out", out, "--coverage", "2"]) == 2
-    assert "--coverage 2.0 is no share; allowed: 0 to 1" in capsys.readouterr().err
+    assert main(["tables", str(folder), "--rule", "exclude", "--out", str(tmp_path / "x")]) == 2
+    assert "score for less than 90% of their held-out episodes" in capsys.readouterr().err
 
 
-def test_records_cannot_be_regraded(folder: Path, tmp_path: Path, capsys) -> None:
+def test_records_cannot_be_made_again_under_another_rule(folder: Path, tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     assert main(["collect", str(folder), "--out", str(records)]) == 0
     with pytest.raises(UserError, match="holds records by the rule retry"):
         find([records], "zero")
-    assert main(["regrade", str(folder), "--out", str(tmp_path / "x")]) == 2
-    assert "regrade needs one rule=...; allowed: retry, exclude, zero" in capsys.readouterr().err
 
 
 def test_pass_hat_has_known_answers() -> None:

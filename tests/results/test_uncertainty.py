@@ -10,7 +10,7 @@ from bench.intervals import coverage, false_stars
 from synthetic import record
 
 from trace_bench.results.captions import repeats_of
-from trace_bench.results.compare import Cell, difference
+from trace_bench.results.cells import Cell, difference
 from trace_bench.results.statistics import (
     ASSUMED,
     Repeats,

@@ -34,8 +34,6 @@ def main(arguments: Sequence[str]) -> int:
         f"leave out conversations of training, the last runs' first, beyond this size ({LIMIT_MB})"
     )
     parser.add_argument("--limit-mb", type=float, default=LIMIT_MB, help=text)
-    text = "another build of plotly.js, such as plotly-basic.min.js (that of the Python package)"
-    parser.add_argument("--plotly", type=Path, metavar="FILE", help=text)
     text = "show a run that goes on, on a page that loads itself again, until it is finished"
     parser.add_argument("--follow", action="store_true", help=text)
     text = "how often, with --follow (5)"
@@ -54,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     runs, skipped = find(options.places)
     for text in skipped:
         print(visible(f"skipped: {text}"), file=sys.stderr)
-    html, left_out = build(runs, skipped, int(options.limit_mb * 1e6), options.plotly)
+    html, left_out = build(runs, skipped, int(options.limit_mb * 1e6))
     write_text(options.out, html)
     for text in left_out:
         print(visible(f"left out: {text}"), file=sys.stderr)

@@ -14,10 +14,10 @@ from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.types import Outcome, grouped, to_json
 from trace_bench.results import captions
-from trace_bench.results.compare import Cell, difference, other_data, other_environment
+from trace_bench.results.cells import Cell, difference
+from trace_bench.results.groups import other_data, other_environment
 from trace_bench.results.places import find as runs_at
-from trace_bench.results.rules import DEFAULT, counted
-from trace_bench.results.run import Run
+from trace_bench.results.run import DEFAULT, Run, counted
 
 Row = Mapping[str, Any]
 MOST = 60

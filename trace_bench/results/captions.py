@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.summary import SHOWN, facts
+from trace_bench.core.summary import SHOWN, EarlierRun, facts
 from trace_bench.core.types import grouped
-from trace_bench.results.compare import Cell
-from trace_bench.results.rules import BY_KIND, RULES
-from trace_bench.results.run import Run
+from trace_bench.results.cells import Cell
+from trace_bench.results.run import RULES, Run
 from trace_bench.results.statistics import ASSUMED, Repeats, can_show, many, mean
 
 _BOUNDS = ("idle", "reference")
@@ -37,18 +36,18 @@ def head(runs: Sequence[Run], page: str) -> str:
 
 def describe(runs: Sequence[Run], skipped: Sequence[str] = ()) -> str:
     one, first = runs[0], runs[0].settings
-    trials, (low, _) = int(first.get("evaluation.trials", 1)), _seed_counts(runs)
+    low, _ = _seed_counts(runs)
     bounds = [f"{one.floors[n]:.3f}" if n in one.floors else "not defined" for n in _BOUNDS]
     about = facts(one.about, models(first))
     sentences = (
         f"{one.suite_name}, split {first['evaluation.split']}, protocol {first['protocol']}, "
         f"accounting {first.get('accounting', 'strict')}, {len(one.success)} tasks, "
-        f"{_seeds(runs)}, {many(trials, 'trial')}.",
+        f"{_seeds(runs)}, {many(one.trials, 'trial')}.",
         f"Floor (idle) {bounds[0]}, ceiling (reference) {bounds[1]}. {_drops(runs)}",
         _code(runs),
         f"About the suite: {about}." if about else "",
         _beginnings(runs),
-        can_show(len(one.success), low, trials, repeats_of(runs)),
+        can_show(len(one.success), low, one.trials, repeats_of(runs)),
         f"Run folders that could not be used: {len(skipped)}." if skipped else "",
     )
     return " ".join(filter(None, sentences))
@@ -56,12 +55,11 @@ def describe(runs: Sequence[Run], skipped: Sequence[str] = ()) -> str:
 
 def readable(runs: Sequence[Run]) -> str:
     first = runs[0].settings
-    trials = int(first.get("evaluation.trials", 1))
     trained = "the reported tasks" if first["protocol"] == "paper" else "other tasks"
     return (
         f"Suite {runs[0].suite_name}, {len(runs[0].success)} tasks of its "
         f"{first['evaluation.split']} split, methods trained on {trained}, {_seeds(runs)}, "
-        f"{many(trials, 'trial')}"
+        f"{many(runs[0].trials, 'trial')}"
     )
 
 
@@ -83,35 +81,32 @@ def _code(runs: Sequence[Run]) -> str:
     commits_of = [r.git for r in runs if r.git]
     if not commits_of:
         return ""
-    commits = dict.fromkeys(str(g["commit"])[:7] for g in commits_of)
-    changed = sum(bool(g["changed"]) for g in commits_of)
+    commits = dict.fromkeys(git.commit[:7] for git in commits_of)
+    changed = sum(git.changed for git in commits_of)
     text = f"Code of the {len(runs)} runs: {', '.join(commits)}"
     return text + (f"; in {changed} of them files were changed since." if changed else ".")
 
 
 def _drops(runs: Sequence[Run]) -> str:
     """The reporting rule and what happened to held-out episodes and rollouts on the way."""
-    total: Counter[str] = Counter()
-    by: dict[str, Counter[str]] = {kind: Counter() for kind in BY_KIND}
-    for run in runs:
-        for key, value in run.drops.items():
-            if isinstance(value, Mapping):
-                by[key].update(value)
-            else:
-                total[key] += value
-    rule = runs[0].rule
+    rule, every = runs[0].rule, [run.drops for run in runs]
     return (
-        f"Rule {rule} ({RULES[rule]}): of {total['episodes']} held-out episodes the "
-        f"infrastructure lost {_parts(by['lost'])}; {total['retried']} were retried, "
-        f"{total['excluded']} left out, {total['zeroed']} counted as failures; "
-        f"cut off by a limit: {_parts(by['limits'])}. Rollouts of the methods that were lost: "
-        f"{_parts(by['rollouts_lost'])}."
+        f"Rule {rule} ({RULES[rule]}): of {sum(d.episodes for d in every)} held-out episodes the "
+        f"infrastructure lost {_sum(d.lost for d in every)}; "
+        f"{sum(d.retried for d in every)} were retried, "
+        f"{sum(d.excluded for d in every)} left out, "
+        f"{sum(d.zeroed for d in every)} counted as failures; "
+        f"cut off by a limit: {_sum(d.limits for d in every)}. Rollouts of the methods that were "
+        f"lost: {_sum(d.rollouts_lost for d in every)}."
     )
 
 
-def _parts(counts: Counter[str]) -> str:
-    named = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    return f"{counts.total()} ({named})" if counts.total() else "0"
+def _sum(counts: Iterable[Mapping[str, int]]) -> str:
+    total: Counter[str] = Counter()
+    for some in counts:
+        total.update(some)
+    named = ", ".join(f"{name} {count}" for name, count in sorted(total.items()))
+    return f"{total.total()} ({named})" if total.total() else "0"
 
 
 def models(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -147,46 +142,46 @@ def by_total(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 def name(run: Run) -> str:
     """The method after those that made the agent with which it began."""
-    runs = run.beginning["runs"] if run.beginning else ()
-    return " > ".join([*(str(run["method"]) for run in runs), run.label])
+    return " > ".join([*(earlier.method for earlier in _chain(run)), run.label])
 
 
 def began_with(run: Run) -> str:
     """The agent that the run began with and what it cost; "" for the bare model."""
-    if run.beginning is None:
-        return ""
-    return _agents([run.beginning["runs"]])
+    return "" if run.beginning is None else _agents([run.beginning.runs])
+
+
+def _chain(run: Run) -> Sequence[EarlierRun]:
+    return () if run.beginning is None else run.beginning.runs
 
 
 def _beginnings(runs: Sequence[Run]) -> str:
     """Which agents runs began with; "" where all began with the bare model."""
-    chains = {_mark(r): r.beginning["runs"] for r in runs if r.beginning is not None}
+    chains = {_mark(r): _chain(r) for r in runs if r.beginning is not None}
     if not chains:
         return ""
     who = "All runs" if began_alike(runs) else "Runs"
-    alike = grouped(chains.values(), lambda runs: str([_cost(run) for run in runs]))
+    alike = grouped(chains.values(), lambda chain: str([_cost(earlier) for earlier in chain]))
     listed = "; or with ".join(map(_agents, alike.values()))
     return f"{who} began with {listed}; those rollouts are counted in the budgets."
 
 
-def _agents(chains: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+def _agents(chains: Sequence[Sequence[EarlierRun]]) -> str:
     """Agents that were made alike, each by a chain of runs of its own."""
     agents = []
     for runs in zip(*chains, strict=True):
-        names = dict.fromkeys(str(run["fingerprint"]) for run in runs)
+        names = dict.fromkeys(run.fingerprint for run in runs)
         method, spent, remarks = _cost(runs[0])
         each, which = (" each", "runs") if len(names) > 1 else ("", "run")
         agents.append(f"{method} ({spent}{each}, {which} {', '.join(names)}{remarks})")
     return f"the agent{'s' * (len(chains) > 1)} of {', '.join(agents) or 'no training'}"
 
 
-def _cost(run: Mapping[str, Any]) -> tuple[str, str, str]:
+def _cost(run: EarlierRun) -> tuple[str, str, str]:
     """A run's method, what it spent, and what is to be remarked."""
-    rollouts, marks = run["rollouts"], run.get("marks") or []
-    spent = sum(rollouts.values()) if isinstance(rollouts, dict) else "unknown"
-    taught = f" and {run['demonstrations']} demonstrations" if run["demonstrations"] else ""
-    remarks = "".join(f"; {mark}" for mark in marks)
-    return str(run["method"]), f"{spent} rollouts{taught}", remarks
+    spent = "unknown" if run.rollouts is None else sum(run.rollouts.values())
+    taught = f" and {run.demonstrations} demonstrations" if run.demonstrations else ""
+    remarks = "".join(f"; {mark}" for mark in run.marks)
+    return run.method, f"{spent} rollouts{taught}", remarks
 
 
 def began_alike(runs: Sequence[Run]) -> bool:
@@ -195,7 +190,7 @@ def began_alike(runs: Sequence[Run]) -> bool:
 
 
 def _mark(run: Run) -> str:
-    return str(run.beginning["sha256"]) if run.beginning else ""
+    return run.beginning.sha256 if run.beginning else ""
 
 
 # -- how repeats of one thing differ --------------------------------------------------------------
@@ -222,11 +217,10 @@ def repeats_of(runs: Sequence[Run]) -> Repeats:
 
 def _between_seeds(runs: Sequence[Run]) -> tuple[float, float, float]:
     """(flips, variance of the seeds' means beyond them, its degrees of freedom)."""
-    trials = int(runs[0].settings.get("evaluation.trials", 1))
     values = Cell("", 0, tuple(runs)).matrix
     flips = _disagreement(values)
     means = np.nanmean(values, axis=1)
-    excess = float(np.var(means, ddof=1)) - flips / (2 * values.shape[1] * trials)
+    excess = float(np.var(means, ddof=1)) - flips / (2 * values.shape[1] * runs[0].trials)
     return flips, max(0.0, excess), len(runs) - 1
 
 

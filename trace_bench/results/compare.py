@@ -1,228 +1,141 @@
-"""Groups of comparable runs and their statistics: means over seeds and tasks, intervals, tests."""
+"""`results compare`: two agents side by side, each one run or several that differ in the seed only:
+what their settings differ in, each against the base agent that its own runs evaluated, and one
+against the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from trace_bench.core.errors import UserError
-from trace_bench.core.summary import Interval
 from trace_bench.core.types import grouped
-from trace_bench.results.run import TRAINING, Run
-from trace_bench.results.statistics import (
-    Uncertainty,
-    holm,
-    mean,
-    uncertainty,
-    wilson_interval,
-)
-from trace_bench.results.table import Table, gap, style
+from trace_bench.results.captions import began_with, repeats_of
+from trace_bench.results.cells import Cell, difference
+from trace_bench.results.groups import other_data, other_environment
+from trace_bench.results.places import MOST_NAMED, Selection
+from trace_bench.results.run import Run
+from trace_bench.results.statistics import can_show, many
+from trace_bench.results.table import Table
 
-_LONGEST = 60  # characters of a value that a message shows
+_SAME_TASKS = ("env.name", "env.suite", "evaluation.split", "evaluation.limit")
 
 
-def check_comparable(runs: Sequence[Run], free: Sequence[str] = ()) -> None:
-    """Raises UserError as `check_same_settings` does, and for two runs of one method, budget and
-    seed with other settings of the method."""
-    check_same_settings(runs, free)
-    seen: dict[tuple[object, ...], str] = {}
-    for run in runs:
-        where = tuple(str(run.flat.get(name)) for name in free)
-        key = (run.label, run.budget, run.seed, *where)
-        if seen.setdefault(key, run.fingerprint) != run.fingerprint:
-            raise UserError(
-                f"runs {seen[key]} and {run.fingerprint} are both method={run.label} "
-                f"budget={run.budget} seed={run.seed}, with other settings of the method. "
-                "Name one of them, or compare the two: `python -m trace_bench.results compare RUN "
-                "RUN`."
-            )
-
-
-def check_same_settings(runs: Sequence[Run], free: Sequence[str] = ()) -> None:
-    """Raises UserError with the keys in which the runs differ, apart from method, budget, seed and
-    the settings named in `free`: such runs do not allow a comparison of methods."""
-    values: dict[str, dict[str, str]] = {}
-    facts = {name for run in runs for name in run.about}
-    for run in runs:
-        facts_of_run = shared(run, facts) | run.trained_on
-        for key in facts_of_run.keys() - set(free) - {f"training.{name}" for name in free}:
-            values.setdefault(key, {})[str(facts_of_run[key])] = run.fingerprint
-    differ = "; ".join(
-        f"{key} is {' or '.join(f'{v} (run {run})' for v, run in sorted(runs_with.items()))}"
-        for key, runs_with in sorted(values.items())
-        if len(runs_with) > 1
-    )
-    if differ:
+def sides_of(selection: Selection) -> tuple[Cell, Cell]:
+    """The two agents, in the order of their runs. Raises UserError for another number of them, and
+    for two that cannot be paired."""
+    sides = _sides(selection.runs)
+    if len(sides) == 1 and len(sides[0].runs) == 2:  # two seeds of one agent
+        sides = [replace(sides[0], runs=(r,)) for r in sides[0].runs]
+    if len(sides) != 2:
+        why = f" ({'; '.join(selection.skipped[:3])})" if selection.skipped else ""
+        named = "; ".join(map(_named, sides[:MOST_NAMED])) or "none"
+        more = f"; and {len(sides) - MOST_NAMED} more" if len(sides) > MOST_NAMED else ""
         raise UserError(
-            f"these runs cannot stand in one table, since they differ in more than method, budget "
-            f"and seed: {differ}. Name runs that agree."
+            "compare takes two finished runs, or two agents with their seeds; found "
+            f"{len(sides)}{why}: {named}{more}. Name two folders, or filter by what they differ "
+            "in, such as method=, budget=, or any setting."
         )
+    _check_tasks(*(side.runs[0] for side in sides))
+    return sides[0], sides[1]
 
 
-def shared(run: Run, facts: Iterable[str]) -> dict[str, Any]:
-    """What all runs of a table must agree in, wherever their training tasks came from: settings,
-    held-out tasks, reporting rule, and the suite's own `facts`."""
-    apart = (*TRAINING, "env.eval_split")  # the split that was reported is evaluation.split
-    settings = {key: value for key, value in run.settings.items() if key not in apart}
-    about = {f"the suite's {n}": run.about.get(n, "not recorded") for n in facts}
-    return {**settings, "held-out tasks": run.tasks, "rule": run.rule, **about}
+def _sides(runs: Sequence[Run]) -> list[Cell]:
+    """The runs in groups that differ in the seed only. A second run of a seed is another side."""
+    before: Counter[tuple[object, ...]] = Counter()
+
+    def side(r: Run) -> tuple[object, ...]:
+        plain = json.dumps([r.flat, r.about], sort_keys=True)
+        alike = (r.label, r.budget, r.rule, r.tasks, began_with(r), plain)
+        before[alike, r.seed] += 1
+        return alike, before[alike, r.seed]
+
+    return [
+        Cell(some[0].label, some[0].budget, tuple(sorted(some, key=lambda r: r.seed)))
+        for some in grouped(runs, side).values()
+    ]
 
 
-def environment_code(run: Run) -> dict[str, str]:
-    """What is recorded of the code of a run's environment, by setting; {} for the package's own."""
-    prefixes = ("env.factory", "env.origin.")
-    return {k: str(v) for k, v in run.settings.items() if k.startswith(prefixes)}
-
-
-def other_environment(one: Run, other: Run) -> str:
-    """In what the code of the two runs' environments, and so the tasks of an id, differ."""
-    a, b = environment_code(one), environment_code(other)
-    differ = [k for k in {**a, **b} if a.get(k) != b.get(k)]
-    return "; ".join(
-        f"{k} is {a.get(k, 'none')[:_LONGEST]} and {b.get(k, 'none')[:_LONGEST]}" for k in differ
+def _named(side: Cell) -> str:
+    first, seeds = side.runs[0], many(len(side.runs), "seed")
+    return (
+        f"{side.method} budget={side.budget} ({seeds}, {first.suite_name}, run {first.fingerprint})"
     )
 
 
-def other_data(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
-    """[(fact, value, other value)] of the facts in which the runs' suites differ."""
-    names = [n for n in one.about if n in other.about and one.about[n] != other.about[n]]
-    return [(f"the suite's {n}", one.about[n], other.about[n]) for n in names]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """All seeds of one method at one budget: success per seed and task, NaN for a lost one."""
-
-    method: str
-    budget: int
-    runs: tuple[Run, ...]
-
-    @cached_property
-    def matrix(self) -> np.ndarray:
-        return np.array([r.success for r in self.runs], dtype=float)  # None becomes NaN
-
-    @property
-    def value(self) -> float:
-        """The mean over tasks of their means over seeds, as in `difference`."""
-        return float(np.nanmean(self.per_task))
-
-    @cached_property
-    def per_task(self) -> np.ndarray:
-        """Mean over seeds [tasks]; NaN where every seed was lost."""
-        matrix = self.matrix
-        scored = (~np.isnan(matrix)).sum(0)
-        return np.where(scored > 0, np.nansum(matrix, 0) / np.maximum(scored, 1), np.nan)
-
-    @cached_property
-    def seed_means(self) -> list[float]:
-        """Success of each seed; on tasks that a seed lost it counts as the mean over the seeds."""
-        gaps = self.matrix - self.per_task
-        scored = (~np.isnan(gaps)).sum(1)
-        return [*map(float, self.value + np.nansum(gaps, 1) / np.maximum(scored, 1))]
-
-    @cached_property
-    def base(self) -> Cell:
-        """The base agents that its runs evaluated."""
-        name = style().control
-        agents = (replace(r.named(name), success=r.base, passes=()) for r in self.runs)
-        return Cell(name, self.budget, tuple(agents))
-
-    def on(self, places: Sequence[int]) -> Cell:
-        """The cell on the tasks at these places alone, its base agents too."""
-        fields = ("success", "base", "passes", "needs")
-        runs = []
-        for r in self.runs:
-            of_tasks = {name: values for name in fields if (values := getattr(r, name))}
-            some: dict[str, Any] = {n: tuple(v[i] for i in places) for n, v in of_tasks.items()}
-            runs.append(replace(r, **some))
-        return replace(self, runs=tuple(runs))
-
-    def mean(self, figure: Callable[[Run], float]) -> float:
-        """Of a figure, over the seeds."""
-        return mean([figure(r) for r in self.runs])
-
-    def interval(self) -> Interval:
-        """95 % over tasks and seeds (`uncertainty`); Wilson's over tasks where nothing varied."""
-        scores = self.per_task[~np.isnan(self.per_task)].tolist()
-        if self.value in (0.0, 1.0):
-            return wilson_interval(sum(scores), len(scores))
-        return uncertainty(scores, self.seed_means).around(self.value, 0.0)
-
-
-Cells = Mapping[tuple[str, int], Cell]
-"""The cells by (method, budget), methods in table order, budgets ascending."""
-
-
-def cells(runs: Sequence[Run]) -> dict[tuple[str, int], Cell]:
-    groups = grouped(runs, lambda r: (r.label, r.budget))
-    keys = sorted(groups, key=lambda k: (style().place(k[0]), k[1]))
-    return {key: Cell(*key, tuple(sorted(groups[key], key=lambda r: r.seed))) for key in keys}
-
-
-def by_cell(
-    name: str,
-    caption: str,
-    header: Sequence[str],
-    grid: Cells,
-    rows: Callable[[Cell], Iterable[Sequence[str]]],
-) -> Table:
-    """A table with the rows of each cell behind its method and budget."""
-    body = [(m, f"{budget}", *row) for (m, budget), cell in grid.items() for row in rows(cell)]
-    return Table(name, caption, ("method", "budget", *header), tuple(body))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Treated less control on the same tasks, means over seeds (`uncertainty`)."""
-
-    interval: Interval
-    p: float
-    uncertainty: Uncertainty
-
-
-def difference(treated: Cell, control: Cell) -> Difference:
-    """The difference, paired by task. Raises UserError where no task has a score of both."""
-    per_task = treated.per_task - control.per_task
-    gaps = per_task[~np.isnan(per_task)].tolist()
-    if not gaps:
+def _check_tasks(one: Run, two: Run) -> None:
+    """Raises UserError where the tasks cannot be paired."""
+    values = {key: (one.settings.get(key), two.settings.get(key)) for key in _SAME_TASKS}
+    differ = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in values.items() if x != y)
+    if differ or one.tasks != two.tasks:
         raise UserError(
-            f"{treated.method} and {control.method} have no held-out task of which both have a "
-            "score; nothing can be compared. Evaluate them on the same tasks."
+            f"runs {one.fingerprint} and {two.fingerprint} were evaluated on other held-out tasks"
+            f"{f' ({differ})' if differ else ''}, so they cannot be paired. Run one of them again "
+            "with the suite, evaluation.split and evaluation.limit of the other."
         )
-    spread = uncertainty(gaps, treated.seed_means, control.seed_means)
-    value = sum(gaps) / len(gaps)
-    return Difference(spread.around(value, -1.0), spread.p(value), spread)
+    if code := other_environment(one, two):
+        raise UserError(
+            f"runs {one.fingerprint} and {two.fingerprint} were made with other code of the "
+            f"environment ({code}): the same task ids may stand for other tasks, so they cannot be "
+            "paired. Run both again with one version of the environment."
+        )
 
 
-def scored(one: Cell, other: Cell) -> bool:
-    """Whether there is a task with a score of both."""
-    return not np.isnan(one.per_task - other.per_task).all()
+def text(a: Cell, b: Cell) -> str:
+    one, two = a.runs[0], b.runs[0]
+    seeds, repeats = min(len(a.runs), len(b.runs)), repeats_of([*a.runs, *b.runs])
+    lines = [_table(a, b).markdown(), can_show(len(one.success), seeds, one.trials, repeats)]
+    if data := other_data(one, two):
+        facts = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
+        lines.append(f"Other data ({facts}): one task id may stand for two tasks.")
+    if len(a.runs) == len(b.runs) == 1:
+        lines.append("One seed each: the interval and p are over tasks, for these two seeds.")
+    return "\n".join([*lines, "", *_differences(a, b)])
 
 
-def gains(grid: Cells) -> dict[str, Difference]:
-    """By method: success less that of the base agents of the same runs, at one budget."""
+def _table(a: Cell, b: Cell) -> Table:
+    rows, sides = [], (("A", a), ("B", b))
+    for name, cell in sides:
+        gain = difference(cell, cell.base)
+        rows.append((f"{name}: {cell.method}", cell.text, *gain.columns(gain.p)))
+    rows += [(f"base of {name}", cell.base.text, "", "") for name, cell in sides]
+    for name, one, two in (("", a, b), ("base of ", a.base, b.base)):
+        less = difference(one, two)
+        value, p = less.columns(less.p)
+        rows.append((f"{name}A less {name}B", value, "", p))
+    caption = (
+        f"{len(a.runs[0].success)} held-out tasks. Differences are paired by task, with 95 % "
+        "intervals; p over tasks and seeds, of each comparison alone."
+    )
+    return Table("compare", caption, ("", "success", "less its own base", "p"), tuple(rows))
+
+
+def _differences(a: Cell, b: Cell) -> list[str]:
+    one, two = _settings(a), _settings(b)
+    differ = [f"  {k}: {one[k]} | {two[k]}" for k in one if k in two and one[k] != two[k]]
+    for side, mine, other in (("A", one, two), ("B", two, one)):
+        # Counted by group: of another method or part there are dozens.
+        groups = grouped((k for k in mine if k not in other), lambda key: key.partition(".")[0])
+        counts = [some[0] if len(some) == 1 else f"{len(some)} of {group}"
+                  for group, some in groups.items()]  # fmt: skip
+        differ += [f"  settings that only {side} has: {', '.join(counts)}"] if counts else []
+    names = [", ".join(r.fingerprint for r in cell.runs) for cell in (a, b)]
+    head = f"run A {names[0]} ({a.method}) and run B {names[1]} ({b.method})"
+    if not differ:
+        return [f"{head} have the same settings."]
+    return [f"{head} differ in (A | B):", *differ]
+
+
+def _settings(cell: Cell) -> dict[str, Any]:
+    first = cell.runs[0]
     return {
-        method: difference(cell, cell.base)
-        for (method, _), cell in grid.items()
-        if method != style().control
+        "method": cell.method,
+        "budget": cell.budget,
+        "seed": ", ".join(str(r.seed) for r in cell.runs),
+        "training.suite": first.trained_on.get("training.suite", "none"),
+        "begins with": began_with(first) or "the bare model",
+        "rule": first.rule,
+        **first.flat,
     }
-
-
-def starred(
-    columns: Mapping[str, Mapping[str, Difference]],
-) -> tuple[Callable[[str, str], str], int]:
-    """What a table shows of each difference, by column and row, with a star where p is below 0.05
-    by Holm's correction over all of them; and how many they are."""
-    corrected = holm({f"{a}/{b}": d.p for a, some in columns.items() for b, d in some.items()})
-
-    def text(column: str, row: str) -> str:
-        if row not in columns[column]:
-            return "not run"
-        star = "*" if corrected[f"{column}/{row}"] < 0.05 else ""
-        return f"{gap(columns[column][row].interval)}{star}"
-
-    return text, len(corrected)

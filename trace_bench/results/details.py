@@ -1,21 +1,14 @@
-"""Detail tables: routing, selection, reliability, checklists, cost, and a search over settings."""
+"""Detail tables: routing, selection, reliability, parts of the tasks, cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.types import grouped
-from trace_bench.results.compare import (
-    Cell,
-    Cells,
-    by_cell,
-    cells,
-    scored,
-)
+from trace_bench.results.cells import Cell, Cells, Difference, by_cell, cells, difference, scored
 from trace_bench.results.run import Run
-from trace_bench.results.statistics import mean, pass_hat
-from trace_bench.results.table import Table, estimate, style
+from trace_bench.results.statistics import holm, many, mean, pass_hat
+from trace_bench.results.table import Table, style
 
 CONVENTIONS = {
     "scored": "trials without a score are left out, and with them tasks that have fewer than k "
@@ -34,10 +27,10 @@ def routing(runs: Sequence[Run], caption: str) -> Table:
         columns: list[list[float | None]] = [
             [len(r.adapters) for r in cell.runs],
             [r.mean for r in cell.runs],
-            [f["oracle_score"]["success"] for f in figures],
-            [f["single_score"]["success"] for f in figures],
-            [f["agreement"] for f in figures],
-            [f["agreement_decisive"] for f in figures],
+            [f.oracle_score.success for f in figures],
+            [f.single_score.success for f in figures],
+            [f.agreement for f in figures],
+            [f.agreement_decisive for f in figures],
         ]  # None: every episode was lost
         scores = [[v for v in column if v is not None] for column in columns]
         yield [f"{mean(values):.3f}" if values else "" for values in scores]
@@ -76,8 +69,7 @@ def _selected(name: str, runs: Sequence[Run]) -> str:
 def reliability(grid: Cells, caption: str) -> Table:
     """pass^k by both conventions, mean over seeds, where tasks were tried several times."""
     tried = {key: cell for key, cell in grid.items() if cell.runs[0].passes}
-    planned = max((int(c.runs[0].settings.get("evaluation.trials", 1)) for c in tried.values()),
-                  default=0)  # fmt: skip
+    planned = max((c.runs[0].trials for c in tried.values()), default=0)
 
     def rows(cell: Cell) -> Iterator[list[str]]:
         passes = [p for r in cell.runs for p in r.passes]
@@ -110,8 +102,7 @@ def by_needs(grid: Cells, caption: str) -> Table:
 
     def row(cell: Cell) -> Iterator[list[str]]:
         if places:
-            kinds = [cell.on(where) for where in places.values()]
-            yield [estimate(one.interval()) if scored(one, one) else "" for one in kinds]
+            yield [cell.on(where).text for where in places.values()]
 
     text = (
         "Success by how many capabilities a task needs, by its suite's own word, with 95 % "
@@ -129,21 +120,43 @@ def kinds_of(needs: Sequence[int]) -> dict[str, list[int]]:
     return {name: tasks for name, tasks in places.items() if tasks}
 
 
-def checklists(grid: Cells, caption: str) -> Table:
-    """What models in roles cost for each checklist item, means over seeds."""
+def by_world(grid: Cells, caption: str) -> Table:
+    """A row for each method and budget, with each world's success and, but for the base agent's own
+    runs, its difference to what their base agents score there. No rows where there is one world."""
+    worlds = next((r.worlds for cell in grid.values() for r in cell.runs if r.worlds), ())
+    places = {
+        w: [i for i, world_of in enumerate(worlds) if world_of == w] for w in dict.fromkeys(worlds)
+    }
+    differences: dict[tuple[str, int, str], Difference] = {}
+    for (method, budget), cell in grid.items():
+        for world, where in places.items():
+            one = cell.on(where)
+            if method != style().control and scored(one, one.base):
+                differences[method, budget, world] = difference(one, one.base)
+    corrected = holm({str(key): d.p for key, d in differences.items()})
 
-    def rows(cell: Cell) -> Iterator[tuple[str, ...]]:
-        for role in sorted({role for r in cell.runs for role in r.per_item}):
-            asked = [r.per_item[role] for r in cell.runs if role in r.per_item]
-            requests, *tokens = (mean([cost[name] for cost in asked]) for name in PER_ITEM)
-            yield (role, f"{requests:.2f}", *(f"{count:.0f}" for count in tokens))
+    def row(cell: Cell) -> Iterator[list[str]]:
+        columns: list[str] = []
+        for world, where in places.items():
+            key = (cell.method, cell.budget, world)
+            less = ("", "")
+            if key in differences:
+                less = differences[key].columns(corrected[str(key)])
+            columns += (cell.on(where).text, *less)
+        if places:
+            yield columns
 
     text = (
-        "Models in roles for checklists: requests and tokens for each item in the scores of a "
-        f"run's episodes, those of lost episodes included; means over seeds. {caption}"
+        "Success in each of several worlds, with 95 % intervals over tasks and seeds, and against "
+        "the base agent as each run's own evaluation has it. Paired by task; p Holm-corrected over "
+        f"{many(len(differences), 'comparison')}. {caption}"
     )
-    header = ("role", *(name.replace("_", " ") for name in PER_ITEM))
-    return by_cell("checklists", text, header, grid, rows)
+    header = [
+        name
+        for world, where in places.items()
+        for name in (f"{world} ({many(len(where), 'task')})", f"vs {style().control}", "p")
+    ]
+    return by_cell("worlds", text, header, grid, row)
 
 
 def cost(grid: Cells, caption: str) -> Table:

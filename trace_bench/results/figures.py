@@ -17,7 +17,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_bytes
 from trace_bench.core.summary import Interval
 from trace_bench.results.captions import began_alike
-from trace_bench.results.compare import Cell, Cells
+from trace_bench.results.cells import Cell, Cells
 from trace_bench.results.run import Run
 from trace_bench.results.statistics import many
 from trace_bench.results.table import Look, style
@@ -55,7 +55,7 @@ def check_installed() -> None:
     except ImportError as error:
         raise UserError(
             "the figures need the package matplotlib, which is not installed: pip install "
-            "'.[plots]'. The commands collect, search and export draw none."
+            "'.[plots]'. The commands collect, compare, plan and export draw none."
         ) from error
 
 
@@ -129,7 +129,7 @@ def chart(
         line(axes, looks[method], [(x * shift, interval) for x, interval in points])
 
 
-def bounds(axes: Any, floors: Mapping[str, float], named: bool = True) -> None:
+def bounds(axes: Any, floors: Mapping[str, float]) -> None:
     """Floor and ceiling of the held-out tasks, named on the line; the lowest one below it, so that
     two close ones can both be read; names in one place are written as one."""
     bounds_ = {name: value for name, value in floors.items() if name in _BOUNDS}
@@ -138,7 +138,7 @@ def bounds(axes: Any, floors: Mapping[str, float], named: bool = True) -> None:
         axes.axhline(value, color=_BOUND, linestyle=(0, (1, 2)), linewidth=1, zorder=0.8)
         below = value == min(bounds_.values()) and value > 0.08
         places.setdefault((f"{value:.2f}", below), []).append(name)
-    for (text, below), names in places.items() if named else ():
+    for (text, below), names in places.items():
         axes.annotate(
             f"{' and '.join(_BOUNDS[name] for name in names)} {text}",
             (0.01, bounds_[names[0]]), (0, -2 if below else 2),
@@ -259,9 +259,10 @@ def composition(grid: Cells, about: str, path: Path) -> list[Path]:
         for x, method in enumerate(methods):
             if not (cell := routed.get((method, budget))):
                 continue
-            for name in ("single_score", "oracle_score"):
-                scores = [f[name]["success"] for r in cell.runs if (f := r.routing)]
-                if rates := [s for s in scores if s is not None]:  # None: all were lost
+            figures = [r.routing for r in cell.runs if r.routing]
+            for bound in ([f.single_score for f in figures], [f.oracle_score for f in figures]):
+                rates = [s.success for s in bound if s.success is not None]
+                if rates:  # or all were lost
                     axes.plot([x], [np.mean(rates)], color=_BOUND, marker="_", markersize=11)
             line(axes, looks[method], [(x, cell.interval())])
         axes.set_xticks(range(len(methods)), [plain(looks[m].label) for m in methods],

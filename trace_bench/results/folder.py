@@ -11,15 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
-from trace_bench.core.store import fingerprint, read_bytes, read_if_there, read_lines
-from trace_bench.core.summary import Borrowed, Costs, Summary, read_settings, read_summary
-from trace_bench.core.types import Boundary, Outcome, Purpose, flat, to_json
+from trace_bench.core.run_files import ELSEWHERE, FLOORS, HASHED, SUMMARY, TASKS
+from trace_bench.core.store import (
+    brief,
+    file_hash,
+    fingerprint,
+    read_bytes,
+    read_if_there,
+    read_lines,
+)
+from trace_bench.core.summary import Borrowed, Summary, read_settings, read_summary
+from trace_bench.core.types import Boundary, Outcome, Purpose, flat, grouped, to_json
 from trace_bench.results.records import run_of
-from trace_bench.results.rules import DEFAULT, counted, drops
-from trace_bench.results.run import Run
+from trace_bench.results.run import DEFAULT, Run, counted, drops
 from trace_bench.results.statistics import mean, task_means
 
 # Settings in which runs of one table may differ without harm to the comparison.
@@ -41,46 +46,40 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Run:
     """The run of a folder. Raises UserError, and others for damaged files (`DAMAGE`)."""
     summary = finished(folder)
     config = _config(folder, summary)
-    for name in CHECKED:
-        if name in summary.hashes:
-            _checked_bytes(folder, name, summary)
-    ledger = _checked_bytes(folder, "ledger.jsonl", summary)
-    evaluation = _checked_bytes(folder, "evaluation.jsonl", summary)
+    for name in ("ledger.jsonl", "evaluation.jsonl", *(n for n in CHECKED if n in summary.hashes)):
+        check_hash(folder, name, summary)
+    ledger = _bytes(folder / "ledger.jsonl")
     _check_ledger(folder, ledger, summary)
     settings, source = _sources(dict(flat(config, FREE)), summary.borrowed)
-    lines = _by_agent(evaluation, ("final", "base", *FLOORS))
-    final = counted(lines["final"], rule)
-    tasks = sorted({o.task for o in final})
-    trials = int(config["evaluation"]["trials"])
-    told, llm = to_json(summary), summary.llm or Costs()
+    lines = grouped(read_lines(folder / "evaluation.jsonl", Outcome), lambda o: o.agent)
+    final, base = (lines.get(agent, []) for agent in ("final", "base"))
     # Only where an episode was lost do the reporting rules differ; the summary's figures of routing
     # hold for the default rule only.
-    alike = rule == DEFAULT or b'"score":null' not in evaluation
+    alike = rule == DEFAULT or not any(o.lost for some in lines.values() for o in some)
+    outcomes = counted(final, rule)
+    tasks = sorted({o.task for o in outcomes})
+    told, trials = to_json(summary), int(config["evaluation"]["trials"])
+    bounds = {name: counted(lines.get(name, []), rule) for name in FLOORS}
     data = {
         **{name: told[name] for name in AS_THEY_ARE},
         "settings": settings,
         "source": source,
         "method_settings": _options(config["method"]),
         "tasks": hashlib.sha256("\n".join(tasks).encode()).hexdigest()[:16],
-        "success": _per_task(final, tasks),
-        "base": _per_task(counted(lines["base"], rule), tasks),
-        "similarity": _mean(final, "similarity"),
+        "success": _per_task(outcomes, tasks),
+        "base": _per_task(counted(base, rule), tasks),
+        "similarity": _mean(outcomes, "similarity") or 0.0,
         "tokens": sum(map(int, _TOKENS.findall(ledger))),
         "rule": rule,
-        "drops": {**drops(lines["final"], rule), "rollouts_lost": _lost(ledger)},
-        "passes": _passes(final, tasks) if trials > 1 else [],
+        "drops": to_json(drops(final, rule, _lost(ledger))),
+        "passes": _passes(outcomes, tasks) if trials > 1 else [],
         "routing": told["routing"] if alike else None,
         "capabilities": summary.capabilities or (),
         "votes": _votes(folder),
         "training": _training(folder),
-        "floors": {
-            n: _mean(scored, "success")
-            for n in FLOORS
-            if (scored := [o for o in counted(lines[n], rule) if not o.lost])
-        },
+        "floors": {n: v for n, o in bounds.items() if (v := _mean(o, "success")) is not None},
         "about": summary.suite_data,
         "needs": _needs(folder, tasks),
-        "per_item": llm.per_item,
         "suite": summary.suite_name,
         "worlds": _worlds(summary, tasks),
     }
@@ -153,14 +152,16 @@ def _config(folder: Path, summary: Summary) -> Mapping[str, Any]:
     return config
 
 
-def _checked_bytes(folder: Path, name: str, summary: Summary) -> bytes:
-    """A file of the run, empty when it has none: a method that runs nothing has no ledger."""
-    path = folder / name
-    data = read_bytes(path) if path.exists() else b""
-    digest = hashlib.sha256(data).hexdigest() if path.exists() else None
-    if digest != summary.hashes.get(name):
-        raise UserError(f"{folder}: {name} is not the file that the summary was made from")
-    return data
+def check_hash(folder: Path, name: str, summary: Summary) -> None:
+    """Raises UserError for an edited file; a method that runs nothing has no ledger."""
+    if name not in HASHED or file_hash(folder / name) != summary.hashes.get(name):
+        raise UserError(
+            f"{folder}: {brief(Path(name))} is not the file that the summary was made from"
+        )
+
+
+def _bytes(path: Path) -> bytes:
+    return read_bytes(path) if path.exists() else b""
 
 
 def _check_ledger(folder: Path, ledger: bytes, summary: Summary) -> None:
@@ -181,20 +182,6 @@ def _lost(ledger: bytes) -> dict[str, int]:
     return {boundary: count for boundary, count in lost.items() if count}
 
 
-def _by_agent(evaluation: bytes, agents: Sequence[str]) -> dict[str, list[Outcome]]:
-    """Evaluation lines of these agents; the many lines of others are not parsed."""
-    lines_of: dict[str, list[bytes]] = {agent: [] for agent in agents}
-    heads = {b'{"agent":"%s",' % agent.encode(): lines_of[agent] for agent in agents}
-    for line in evaluation.splitlines():
-        place = heads.get(line[: line.find(b",") + 1])
-        if place is not None:
-            place.append(line)
-    # One document each: a good deal faster than line by line.
-    return {
-        a: decode(b"[" + b",".join(lines) + b"]", list[Outcome]) for a, lines in lines_of.items()
-    }
-
-
 def _per_task(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> tuple[float | None, ...]:
     scored = task_means((o.task, o.success) for o in outcomes if not o.lost)
     return tuple(map(scored.get, tasks))
@@ -209,9 +196,10 @@ def _passes(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> list[list[int]
     return [counts[task] for task in tasks]
 
 
-def _mean(outcomes: Sequence[Outcome], what: str) -> float:
+def _mean(outcomes: Sequence[Outcome], what: str) -> float | None:
+    """None where every one was lost."""
     scores = [getattr(o, what) for o in outcomes if not o.lost]
-    return mean(scores) if scores else 0.0
+    return mean(scores) if scores else None
 
 
 def _votes(folder: Path) -> dict[str, list[int]]:
@@ -222,12 +210,8 @@ def _votes(folder: Path) -> dict[str, list[int]]:
 
 def _training(folder: Path) -> list[list[Any]]:
     """Points of the learning curves, at most `_FEW` of them, evenly chosen."""
-    path = folder / "metrics.jsonl"
-    data = read_bytes(path) if path.exists() else b""
-    logged = [line for line in data.splitlines() if b'"phase":"training"' in line]
-    step = -(-len(logged) // _FEW) or 1
-    # At once: faster than each.
-    lines = decode(b"[" + b",".join(logged[::step]) + b"]", list[dict[str, Any]])
+    logged = [m for m in read_lines(folder / "metrics.jsonl") if m.get("phase") == "training"]
+    lines = logged[:: -(-len(logged) // _FEW) or 1]
     names = ("zero_share", "constant_share")  # a stranger's trainer may log a reward alone
     shares = [[m["reward"], *(m.get(name) for name in names)] for m in lines]
     return [

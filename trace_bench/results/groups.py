@@ -5,15 +5,15 @@ rows are called, `rows` says."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from trace_bench.core.errors import unknown
+from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.text import file_name
 from trace_bench.core.types import grouped
-from trace_bench.results.compare import shared
 from trace_bench.results.rows import LONGEST, by_source, digest, variants
-from trace_bench.results.run import Run
+from trace_bench.results.run import TRAINING, Run
 from trace_bench.results.table import Table
 
 
@@ -54,6 +54,15 @@ def groups_of(runs: Sequence[Run], free: Sequence[str] = ()) -> list[Group]:
     ]
 
 
+def shared(run: Run, facts: Iterable[str]) -> dict[str, Any]:
+    """What all runs of a table must agree in, wherever their training tasks came from: settings,
+    held-out tasks, reporting rule, and the suite's own `facts`."""
+    apart = (*TRAINING, "env.eval_split")  # the split that was reported is evaluation.split
+    settings = {key: value for key, value in run.settings.items() if key not in apart}
+    about = {f"the suite's {n}": run.about.get(n, "not recorded") for n in facts}
+    return {**settings, "held-out tasks": run.tasks, "rule": run.rule, **about}
+
+
 def _place(run: Run) -> str:
     """Suite and split as the beginning of a folder's name."""
     parts = (*run.suite_name.split("/"), run.settings["evaluation.split"])
@@ -73,15 +82,14 @@ def _group(
 
 def _without(run: Run, keys: Sequence[str]) -> Run:
     """The run without these settings, of itself, of its method and of its training tasks."""
-    apart = {*keys, *(f"training.{key}" for key in keys)}
-    return replace(
-        run,
-        method_settings={
-            k: v for k, v in run.method_settings.items() if f"method.{k}" not in apart
-        },
-        settings={k: v for k, v in run.settings.items() if k not in apart},
-        source={k: v for k, v in run.source.items() if k not in apart},
-    )
+
+    def rest(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        apart = {*keys, *(f"training.{key}" for key in keys)}
+        return {k: v for k, v in settings.items() if prefix + k not in apart}
+
+    options = rest(run.method_settings, "method.")
+    source, settings = rest(run.source), rest(run.settings)
+    return replace(run, settings=settings, method_settings=options, source=source)
 
 
 def _without_repeats(members: Sequence[Run], free: Sequence[str]) -> tuple[list[Run], list[str]]:
@@ -105,8 +113,12 @@ def overview(groups: Sequence[Group]) -> Table:
     for group in groups:
         methods = "; ".join(dict.fromkeys(r.label for r in group.runs))
         budgets = ", ".join(map(str, sorted({r.budget for r in group.runs})))
-        differ = _against(group, groups[0])
-        rows.append((group.name, f"{len(group.runs)}", methods, budgets, differ))
+        a, b = group.values, groups[0].values
+        differ = [
+            f"{k}: {a[k][:LONGEST]} instead of {b[k][:LONGEST]}"
+            for k in sorted(a.keys() & b.keys()) if a[k] != b[k]
+        ]  # fmt: skip
+        rows.append((group.name, f"{len(group.runs)}", methods, budgets, "; ".join(differ)))
     text = (
         "Runs that cannot stand in one table, in groups that can. A group's tables lie in the "
         "folder of its name. The last column says in what a group's runs differ from the first's, "
@@ -116,12 +128,49 @@ def overview(groups: Sequence[Group]) -> Table:
     return Table("groups", text, header, tuple(rows))
 
 
-def _against(group: Group, first: Group) -> str:
-    keys = sorted(group.values.keys() & first.values.keys())
-    differ = [k for k in keys if group.values[k] != first.values[k]]
-    return "; ".join(
-        f"{k}: {group.values[k][:LONGEST]} instead of {first.values[k][:LONGEST]}" for k in differ
+# -- what runs differ in ---------------------------------------------------------------------------
+
+
+def check_same_settings(runs: Sequence[Run], free: Sequence[str] = ()) -> None:
+    """Raises UserError with the keys in which the runs differ, apart from method, budget, seed and
+    the settings named in `free`: such runs do not allow a comparison of methods."""
+    values: dict[str, dict[str, str]] = {}
+    facts = {name for run in runs for name in run.about}
+    for run in runs:
+        agreed = shared(run, facts) | run.trained_on
+        for key in agreed.keys() - set(free) - {f"training.{name}" for name in free}:
+            values.setdefault(key, {})[str(agreed[key])] = run.fingerprint
+    differ = "; ".join(
+        f"{key} is {' or '.join(f'{v} (run {run})' for v, run in sorted(runs_with.items()))}"
+        for key, runs_with in sorted(values.items())
+        if len(runs_with) > 1
     )
+    if differ:
+        raise UserError(
+            f"these runs cannot stand in one table, since they differ in more than method, budget "
+            f"and seed: {differ}. Name runs that agree."
+        )
+
+
+def environment_code(run: Run) -> dict[str, str]:
+    """What is recorded of the code of a run's environment, by setting; {} for the package's own."""
+    prefixes = ("env.factory", "env.origin.")
+    return {k: str(v) for k, v in run.settings.items() if k.startswith(prefixes)}
+
+
+def other_environment(one: Run, other: Run) -> str:
+    """In what the code of the two runs' environments, and so the tasks of an id, differ."""
+    a, b = environment_code(one), environment_code(other)
+    return "; ".join(
+        f"{k} is {a.get(k, 'none')[:LONGEST]} and {b.get(k, 'none')[:LONGEST]}"
+        for k in {**a, **b} if a.get(k) != b.get(k)
+    )  # fmt: skip
+
+
+def other_data(one: Run, other: Run) -> list[tuple[str, Any, Any]]:
+    """[(fact, value, other value)] of the facts in which the runs' suites differ."""
+    names = [n for n in one.about if n in other.about and one.about[n] != other.about[n]]
+    return [(f"the suite's {n}", one.about[n], other.about[n]) for n in names]
 
 
 # -- settings across which runs stand together (`--across`) ----------------------------------------
@@ -141,39 +190,27 @@ def across(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
     for key in keys:
         if key not in names:
             raise unknown("setting", key, sorted(names), "--across")
-    worlds = grouped(runs, world).values() if keys else [runs]
-    return [run for some in worlds for run in _across(some, keys)]
+    worlds = grouped(runs, world).values() if keys else []
+    return [run for some in worlds for run in _across(some, keys)] if keys else list(runs)
 
 
 def _across(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
-    chosen = [{k: v for k in keys if (v := r.settings.get(k)) is not None} for r in runs]
-    rows: dict[str, list[Run]] = {}
-    for run, values in zip(runs, chosen, strict=True):
-        rows.setdefault(f"{run.marked} {values}", []).append(run)
     parts = tuple(f"{key.partition('.')[0]}." for key in keys)
+    rows = grouped(runs, lambda r: f"{r.marked} {[r.settings.get(key) for key in keys]}")
     along = [
         key for key in sorted({key for run in runs for key in run.settings} - set(keys))
         if key.startswith(parts) and _differ(key, runs)
         and not any(_differ(key, row) for row in rows.values())
     ]  # fmt: skip
-    return [
-        replace(
-            run,
-            settings={k: v for k, v in run.settings.items() if k not in (*keys, *along)},
-            method_settings={
-                **run.method_settings,
-                **values,
-                **{k: run.settings[k] for k in along if k in run.settings},
-            },
-        )
-        for run, values in zip(runs, chosen, strict=True)
-    ]
+    moved = []
+    for run in runs:
+        values = {k: v for k in keys if (v := run.settings.get(k)) is not None}
+        values |= {k: run.settings[k] for k in along if k in run.settings}
+        settings = {k: v for k, v in run.settings.items() if k not in (*keys, *along)}
+        options = {**run.method_settings, **values}
+        moved.append(replace(run, settings=settings, method_settings=options))
+    return moved
 
 
 def _differ(key: str, runs: Sequence[Run]) -> bool:
     return len({str(run.settings.get(key)) for run in runs}) > 1
-
-
-def recorded(keys: str) -> str:
-    """What runs call settings: `env.size` for `env.options.size`."""
-    return keys.replace(".options.", ".")

@@ -1,54 +1,30 @@
 """Logs that Inspect reads (inspect_ai, log format version 2, JSON): one for each agent on the
-held-out tasks and for each call of the method (`inspect view --log-dir PLACE`); and its viewer.
+held-out tasks and for each call of the method (`inspect view --log-dir PLACE`).
 
 Trials are epochs. A lost episode is a sample with an error and without a score. The agents of which
 a run keeps no conversation have samples without messages."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.command import whole_number
-from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import TASKS
-from trace_bench.core.store import (
-    brief,
-    file_hash,
-    fingerprint,
-    read_if_there,
-    read_lines,
-    whole,
-    write_text,
-)
+from trace_bench.core.store import fingerprint, read_if_there, read_lines, whole, write_text
 from trace_bench.core.text import file_name
-from trace_bench.core.types import Message, Outcome, Trajectory, grouped
-from trace_bench.results.folder import finished, read_run
+from trace_bench.core.types import Entry, Message, Outcome, Stored, Trajectory, grouped
+from trace_bench.results.folder import check_hash, finished, read_run
 from trace_bench.results.places import damage
 from trace_bench.results.run import Run
 from trace_bench.results.statistics import mean, task_means
-from trace_bench.results.stored import HELD_OUT, Episode, episodes
 
 VERSION = 2
+HELD_OUT = "evaluation/"
 SCORES = ("success", "similarity")
-
-
-FILES = (
-    "config.yaml", "summary.json", "ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl",
-    "evaluation_trajectories.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
-    "agent.json", TASKS,
-)  # fmt: skip
-"""What is checked before it is read."""
 Sample = dict[str, Any]
 
 
@@ -56,27 +32,13 @@ def export(folder: Path, out: Path) -> list[Path]:
     """Writes the logs of a finished run to the folder `out`, which has this name when all are in
     it; its files. Raises UserError, also for a run that is unfinished, edited or damaged."""
     with damage(folder):
-        run = read_run(folder)  # finished, unedited, and within its budget
-        _check_files(folder)
+        run, summary = read_run(folder), finished(folder)  # unedited, and within its budget
+        for name in summary.hashes:
+            check_hash(folder, name, summary)
         with whole(out) as building:
             building.mkdir()
             write(run, folder, building)
     return sorted(p for p in out.rglob("*") if p.is_file())
-
-
-def _check_files(folder: Path) -> None:
-    """Raises UserError for files of other places, and for edited ones."""
-    there = [name for name in FILES if (folder / name).exists()]
-    for name in there:
-        if not (folder / name).resolve().is_relative_to(folder.resolve()):
-            raise UserError(f"{folder}: {name} is a link to a place outside of the folder")
-        if not (folder / name).is_file():
-            raise UserError(f"{folder}: {name} is no plain file")
-    for name, digest in finished(folder).hashes.items():
-        if (file_hash(folder / name) if name in there else None) != digest:
-            raise UserError(
-                f"{folder}: {brief(Path(name))} is not the file that the summary was made from"
-            )
 
 
 def write(run: Run, folder: Path, out: Path) -> None:
@@ -270,73 +232,43 @@ def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     return (arguments, None) if isinstance(arguments, dict) else ({}, "no JSON object")
 
 
-# -- its viewer, on this machine or as a static site ----------------------------------------------
-
-PORT = 7575
-HOST = "127.0.0.1"
-_PLAIN = {"INSPECT_VIEW_TRUST_CONTENT": "false"}
-"""What tools and models wrote stays plain text in the viewer."""
+# -- the stored episodes, each with what it was run for --------------------------------------------
 
 
-def check_installed(places: Sequence[str]) -> None:
-    """Raises UserError with the commands that do the same, if the viewer is not installed."""
-    if importlib.util.find_spec("inspect_ai") is None:
-        run = places[0] if places else "RUN"
-        raise UserError(
-            "`view` needs the package inspect-ai, which is not installed: pip install "
-            "'.[view]'. Or, with the viewer elsewhere: python -m trace_bench.results "
-            f"export {run} --out logs; then there: inspect view --log-dir logs"
-        )
+@dataclass(frozen=True)
+class Episode:
+    """`group`: the held-out agent ("evaluation/final") or the method's call; `trial`: of the task
+    in its group, from 0; `attempt`: how often it had been lost before."""
+
+    group: str
+    purpose: str
+    trial: int
+    attempt: int
+    trajectory: Trajectory
 
 
-def bundle(folders: Sequence[Path], out: Path) -> list[Path]:
-    """Writes the viewer with these runs as a site. UserError for a place that is taken."""
-    with whole(out) as building, tempfile.TemporaryDirectory() as place:
-        logs = _exported(folders, Path(place))
-        _check(_viewer("bundle", "--log-dir", str(logs), "--output-dir", str(building)))
-    return [out / "index.html"]
+def episodes(folder: Path) -> Iterator[Episode]:
+    """Every stored episode of a run: held-out ones first, then the method's rollouts."""
+    yield from _read(folder, "evaluation_trajectories.jsonl")
+    yield from _read(folder, "trajectories.jsonl")
 
 
-def serve(folders: Sequence[Path], port: int) -> None:
-    """Shows these runs until it is interrupted. Raises UserError for a port that cannot be used."""
-    whole_number("--port", port, 1, 65535)
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise UserError(
-                f"port {port} cannot be used ({error.strerror}). Name another with --port."
-            ) from error
-    # Not the handler of Ctrl-C that is there: a shell's background job ignores Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory() as place:
-        logs = _exported(folders, Path(place))
-        print(f"http://{HOST}:{port}/ shows the runs; Ctrl-C ends it", flush=True)
-        viewer = _viewer("start", "--log-dir", str(logs), "--host", HOST, "--port", str(port))
-        try:
-            _check(viewer)
-        except KeyboardInterrupt:
-            print("ended", file=sys.stderr)
-        finally:
-            viewer.terminate()
-            viewer.wait()
+def _read(folder: Path, name: str) -> Iterator[Episode]:
+    lines = read_lines(folder / name, Stored)
+    purposes = {}
+    if name == "trajectories.jsonl":
+        ledger = read_lines(folder / "ledger.jsonl", Entry)
+        purposes = {(entry.call, entry.index): entry.purpose.value for entry in ledger}
+    of_task = grouped(lines, lambda line: (_group(line.call)[0], line.trajectory.task))
+    ranks = {key: sorted({line.index for line in some}) for key, some in of_task.items()}
+    for line in lines:
+        group, attempt = _group(line.call)
+        trial = ranks[group, line.trajectory.task].index(line.index)
+        purpose = purposes.get((line.call, line.index), "evaluation")
+        yield Episode(group, purpose, trial, attempt, line.trajectory)
 
 
-def _viewer(*arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "inspect_ai", "view", *arguments]
-    return subprocess.Popen(command, env={**os.environ, **_PLAIN})
-
-
-def _check(viewer: subprocess.Popen[bytes]) -> None:
-    """Waits for its end. Raises UserError if it fails."""
-    if code := viewer.wait():
-        raise UserError(f"Inspect's viewer ended with status {code}; see what it says above.")
-
-
-def _exported(folders: Sequence[Path], place: Path) -> Path:
-    logs = place / "logs"
-    logs.mkdir()
-    for number, folder in enumerate(folders):
-        export(folder, logs / f"{number:03d}")
-    return logs
+def _group(call: str) -> tuple[str, int]:
+    """The call without its attempt, and the attempt."""
+    group, mark, attempt = call.rpartition("/attempt")
+    return (group, int(attempt)) if mark and attempt.isdigit() else (call, 0)

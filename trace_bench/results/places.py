@@ -1,22 +1,25 @@
-"""Runs at places: run folders, folders that contain some, files of records."""
+"""Which runs a command is about: those at places (run folders, folders that contain some, files of
+records) that filters leave, as they are typed: `method=trace,grpo budget=640`."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import brief, reason
 from trace_bench.core.text import visible
 from trace_bench.results.folder import read_run
 from trace_bench.results.records import DAMAGE, read_records
-from trace_bench.results.rules import DEFAULT
-from trace_bench.results.run import Run
+from trace_bench.results.run import DEFAULT, Run
 
 RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
+MOST_NAMED = 12
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,21 @@ class Selection:
     """The runs that a command is about, and what could not be used."""
 
     runs: tuple[Run, ...]
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+
+
+def select(arguments: Sequence[str], rule: str | None = None) -> Selection:
+    """The runs that places and filters leave; what is left out is listed on stderr. UserError."""
+    places, filters = split(arguments)
+    selection = find(places, rule)
+    say("skipped", selection.skipped)
+    return replace(selection, runs=choose(selection.runs, filters))
+
+
+def say(what: str, lines: Iterable[str]) -> None:
+    """Prints what a command did with the runs, beside its output."""
+    for text in lines:
+        print(" ".join(visible(f"{what}: {text}").splitlines()), file=sys.stderr)
 
 
 def find(places: Sequence[Path], rule: str | None = None) -> Selection:
@@ -111,11 +128,127 @@ def check_coverage(runs: Sequence[Run], least: float) -> None:
         raise UserError(
             f"{len(poor)} of {len(runs)} runs have a score for less than {least:.0%} of their "
             f"held-out episodes: {named}. Run them again, count what was lost as failures "
-            "(regrade rule=zero), or allow a smaller share with --coverage."
+            "(--rule zero), or allow a smaller share with --coverage."
         )
 
 
-def say(what: str, lines: Iterable[str]) -> None:
-    """Prints what a command did with the runs, beside its output."""
-    for text in lines:
-        print(" ".join(visible(f"{what}: {text}").splitlines()), file=sys.stderr)
+# -- filters ---------------------------------------------------------------------------------------
+
+_KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_COMMA = re.compile(r",(?![^\[]*\])")  # but not one within [a,b]
+Filters = Mapping[str, tuple[str, ...]]
+"""The allowed values by key."""
+
+
+def split(arguments: Sequence[str]) -> tuple[list[Path], Filters]:
+    """The places and the filters among arguments: `name=value`, unless there is such a file. Raises
+    UserError for a filter without a value and for two of one key."""
+    places: list[Path] = []
+    filters: dict[str, tuple[str, ...]] = {}
+    for argument in arguments:
+        typed, mark, text = argument.partition("=")
+        if not mark or not _KEY.fullmatch(typed) or Path(argument).exists():
+            places.append(Path(argument))
+            continue
+        key, values = recorded(typed), tuple(filter(None, map(str.strip, _COMMA.split(text))))
+        if not values:
+            raise UserError(f"the filter {argument} names no value; write {typed}=VALUE[,VALUE].")
+        if key in filters:
+            raise UserError(
+                f"the filter {key} is given twice; name its values together: "
+                f"{_written(key, (*filters[key], *values))}."
+            )
+        filters[key] = values
+    return places, filters
+
+
+def choose(runs: Sequence[Run], filters: Filters) -> tuple[Run, ...]:
+    """The runs that no filter leaves out. Raises UserError for a key or a value that no run has:
+    they are typing errors."""
+    kept = tuple(runs)
+    for key, values in filters.items() if runs else ():
+        called = {id(run): names(run, key) for run in runs}
+        _check(key, values, runs, [some for some in called.values() if some])
+        kept = tuple(run for run in kept if {*values} & {*called[id(run)]})
+    typed = [_written(key, values) for key, values in filters.items()]
+    if runs and not kept:
+        raise UserError(
+            f"none of the {len(runs)} runs has {' and '.join(typed)} together. "
+            "Leave out one of the filters."
+        )
+    if gone := len(runs) - len(kept):
+        say("left out", [f"{gone} of {len(runs)} runs, by the filters {' '.join(typed)}"])
+    return kept
+
+
+def recorded(keys: str) -> str:
+    """What runs call settings: `env.size` for `env.options.size`."""
+    return keys.replace(".options.", ".")
+
+
+def as_typed(value: Any) -> str:
+    """A setting's value as it is written on a command line."""
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
+
+
+def _written(key: str, values: Sequence[str]) -> str:
+    return f"{key}={','.join(values)}"
+
+
+def _check(
+    key: str, values: Sequence[str], runs: Sequence[Run], called: Sequence[Sequence[str]]
+) -> None:
+    """`called`: what the key is called in the runs that have it."""
+    typed = _written(key, values)
+    if not called:
+        settings = sorted({name for run in runs for name in run.flat})
+        raise UserError(
+            f"no run has {key!r} to filter by; allowed: {', '.join(SHORT)}, and any setting "
+            f"of the runs, such as {', '.join(settings[:3])}. Change the filter {typed}."
+        )
+    if wrong := [v for v in values if not any(v in some for some in called)]:
+        usual = sorted({some[0] for some in called}, key=lambda v: (len(v) * v.isdigit(), v))
+        more = f" and {len(usual) - MOST_NAMED} more" if len(usual) > MOST_NAMED else ""
+        raise UserError(
+            f"no run has {_written(key, wrong)}; there are: "
+            f"{', '.join(usual[:MOST_NAMED])}{more}. Change the filter {typed}."
+        )
+
+
+def names(run: Run, key: str) -> tuple[str, ...]:
+    """What a run's value of a key may be called, its usual name first; () if it has no such key."""
+    return SHORT[key](run) if key in SHORT else _texts(run.flat, key)
+
+
+def _texts(settings: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """A setting's value as it is written in YAML; () if there is none."""
+    if key not in settings:
+        return ()
+    value = settings[key]
+    if value is None:
+        return ("null", "none")
+    return (str(value).lower() if isinstance(value, bool) else as_typed(value),)
+
+
+def _env(run: Run) -> tuple[str, ...]:
+    """With the name that a suite of one's own gives itself."""
+    name = run.suite.rpartition("/")[0]
+    return (*_texts(run.settings, "env.name"), *([name] if name else []))
+
+
+def _suite(run: Run) -> tuple[str, ...]:
+    env, _, variant = run.suite_name.rpartition("/")
+    more = (env, str(run.settings["env.name"])) if run.suite else ()
+    return (run.suite_name, variant, *more)
+
+
+SHORT: Mapping[str, Callable[[Run], tuple[str, ...]]] = {
+    "method": lambda r: (r.marked, r.method),  # with and without its marks
+    "budget": lambda r: (str(r.budget),),
+    "seed": lambda r: (str(r.seed),),
+    "env": _env,
+    "suite": _suite,
+    "split": lambda r: _texts(r.settings, "evaluation.split"),
+    "model": lambda r: _texts(r.settings, "model.name"),
+}
+"""Filters with names of their own; any other is a setting by its full name."""

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 
 from trace_bench.core.errors import UserError
-from trace_bench.results.compare import Cell, cells, difference
+from trace_bench.results.cells import Cell, cells, difference
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import say
 from trace_bench.results.run import Run

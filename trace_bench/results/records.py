@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.decode import Unreadable, brief, convert, shaped
+from trace_bench.core.decode import Unreadable, brief, convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import read_lines
-from trace_bench.core.summary import Began, Commit, Routing
-from trace_bench.core.types import CHARGED, Amount, Name
-from trace_bench.results.rules import BY_KIND, RULES
-from trace_bench.results.run import FORMAT, Run
+from trace_bench.core.types import CHARGED, to_json
+from trace_bench.results.run import FORMAT, RULES, Run
 
 DAMAGE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
@@ -26,8 +23,7 @@ CAPTION = ("env.name", "env.suite", "evaluation.split", "protocol")
 FREE_TEXT = ("settings", "method_settings", "source", "versions", "machine", "about", "curve")
 """The fields whose texts stand in no table."""
 OPTIONAL = (
-    "about", "beginning", "needs", "suite", "source", "per_item", "parameters", "marks",
-    "machine", "worlds",
+    "about", "beginning", "needs", "suite", "source", "parameters", "marks", "machine", "worlds",
 )  # fmt: skip
 """The fields that a line has only where they say something."""
 
@@ -50,7 +46,7 @@ def read_records(path: Path) -> list[Run]:
 
 def as_line(run: Run) -> str:
     """A run as a line of a file of records; whole successes as integers, to keep it small."""
-    line = {f.name: getattr(run, f.name) for f in fields(run)}
+    line = to_json(replace(run, folder=None))
     del line["row"], line["folder"]
     for name in OPTIONAL:
         if not line[name]:
@@ -65,10 +61,6 @@ def run_of(data: Mapping[str, Any]) -> Run:
     figure needs to look again. Raises one of `DAMAGE`."""
     run = convert(data, Run)
     json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
-    shaped([run.drops], dict[str, Amount | dict[Name, Amount]], "drops")
-    for name, kind in (("beginning", Began), ("routing", Routing), ("git", Commit)):
-        if (value := data.get(name)) is not None:
-            shaped([value], kind, name)
     _check_names(run, data)
     _check_agreement(run)
     return run
@@ -103,8 +95,6 @@ def _check_agreement(run: Run) -> None:
         ("passes", len(run.passes) in (0, tasks)),
         ("passes or votes", all(p[0] <= p[1] for p in pairs)),
         ("training", all(p[2] is None or p[4] is not None for p in run.training)),
-        ("drops", all(k in BY_KIND for k, v in run.drops.items() if isinstance(v, Mapping))),
-        ("per_item", all(cost.keys() == set(PER_ITEM) for cost in run.per_item.values())),
         ("a count in the settings", all(type(n) is int and 0 <= n <= 2**53 for n in counts)),
     ):
         if not fine:

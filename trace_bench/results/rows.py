@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.types import grouped
+from trace_bench.results.places import as_typed
 from trace_bench.results.run import Run
 
 LONGEST = 60
@@ -18,11 +19,6 @@ LONGEST = 60
 
 def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()[:6]
-
-
-def as_typed(value: Any) -> str:
-    """A setting's value as it is written on a command line."""
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
 
 
 def _short(text: str, what: str, key: str) -> str:

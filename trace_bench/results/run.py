@@ -1,23 +1,56 @@
 """A finished run as tables and figures see it: read from its folder (`folder`) or from a line of a
-file of records (`records`)."""
+file of records (`records`), by a reporting rule: which attempts of an episode count, and how lost
+ones are treated. Every figure follows one rule and every table names it; an evaluation keeps all
+attempts, so that figures can be made again under another."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from trace_bench.core.summary import GRPO, titled
-from trace_bench.core.types import Amount, Figure, Meta, Name, Share, charged
+from trace_bench.core.summary import GRPO, Began, ByName, Commit, Routing, titled
+from trace_bench.core.types import (
+    Amount,
+    Figure,
+    Figures,
+    Meta,
+    Name,
+    Outcome,
+    Share,
+    charged,
+)
 
 FORMAT = 1
+DEFAULT = "retry"
+RULES = {
+    "retry": "a lost episode is played again; what is lost again is left out of the score",
+    "exclude": "the first attempt counts; what was lost is left out of the score",
+    "zero": "the first attempt counts; what was lost is a failure of the agent",
+}
 TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
 """Settings that choose the tasks which a method has."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
 Pair = tuple[Trials, Trials]
 Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
+
+
+@dataclass(frozen=True)
+class Drops:
+    """What happened to the held-out episodes, each counted once however often it was attempted:
+    `lost` by boundary, `limits` by what ended them; and the method's `rollouts_lost`."""
+
+    episodes: Amount = 0
+    attempts: Amount = 0
+    retried: Amount = 0
+    excluded: Amount = 0
+    zeroed: Amount = 0
+    lost: ByName = field(default_factory=dict)
+    limits: ByName = field(default_factory=dict)
+    rollouts_lost: ByName = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,10 +69,10 @@ class Run:
     base: tuple[Share | None, ...]  # the same of the base agent
     similarity: Figure
     tokens: Amount  # of all charged rollouts
-    rule: str = "retry"  # the reporting rule
-    drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out
+    rule: str = DEFAULT  # the reporting rule
+    drops: Drops = field(default_factory=Drops)
     passes: tuple[Pair, ...] = ()  # with several trials: [successes, scored] per task
-    routing: Mapping[str, Any] | None = None
+    routing: Routing | None = None
     capabilities: tuple[Name, ...] = ()
     votes: Mapping[Name, Pair] = field(default_factory=dict)  # [for, labelling runs]
     adapters: tuple[Name, ...] = ()
@@ -48,15 +81,13 @@ class Run:
     floors: Mapping[Name, Figure] = field(default_factory=dict)
     wall_s: Mapping[Name, Figure] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
-    git: Mapping[str, Any] | None = None
+    git: Commit | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)  # its kind, as in summary.json
     worlds: tuple[Name, ...] = ()  # which of several worlds each task is of
     fingerprint: Name = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # the suite's own facts
-    beginning: Mapping[str, Any] | None = None  # what the run began with, as in summary.json
+    beginning: Began | None = None  # what the run began with
     needs: tuple[Amount, ...] = ()  # how many capabilities each task needs, where its suite says so
-    per_item: Mapping[Name, Mapping[str, Figure]] = field(default_factory=dict)
-    """Of each checklist item, by role: {requests, prompt_tokens, completion_tokens}."""
     suite: Name = ""  # `name/variant` as the suite calls itself, where the settings do not name it
     source: Mapping[Name, Any] = field(default_factory=dict)
     """If the training tasks are another suite's than the held-out ones, what they depend on:
@@ -136,8 +167,7 @@ class Run:
     @property
     def before(self) -> int | None:
         """Rollouts that were spent on the agent with which the run began; None if unknown."""
-        rollouts: int | None = 0 if self.beginning is None else self.beginning["rollouts"]
-        return rollouts
+        return 0 if self.beginning is None else self.beginning.rollouts
 
     @property
     def total(self) -> int:
@@ -147,10 +177,40 @@ class Run:
     @property
     def coverage(self) -> float:
         """The share of held-out episodes with a score (all, by the rule `zero`)."""
-        episodes = self.drops.get("episodes", 0)
-        return 1 - self.drops.get("excluded", 0) / episodes if episodes else 1.0
+        drops = self.drops
+        return 1 - drops.excluded / drops.episodes if drops.episodes else 1.0
 
     @property
     def mean(self) -> float:
         scores = [s for s in self.success if s is not None]
         return sum(scores) / len(scores) if scores else 0.0
+
+
+def counted(lines: Iterable[Outcome], rule: str) -> list[Outcome]:
+    """One line per task and trial: the attempt that counts, without a score if it was lost."""
+    chosen: dict[tuple[str, int], Outcome] = {}
+    for line in lines:
+        key = (line.task, line.trial)
+        if key not in chosen or (rule == "retry" and line.attempt > chosen[key].attempt):
+            chosen[key] = line
+    if rule == "zero":
+        failed = Figures(success=False, similarity=0.0)
+        return [replace(o, score=failed) if o.lost else o for o in chosen.values()]
+    return list(chosen.values())
+
+
+def drops(lines: Sequence[Outcome], rule: str, rollouts_lost: ByName) -> Drops:
+    lost = {(o.task, o.trial): o.error.partition(":")[0] for o in lines if o.error}
+    again = {(o.task, o.trial) for o in lines if o.attempt}
+    chosen = counted(lines, "retry" if rule == "retry" else "exclude")
+    without = sum(line.lost for line in chosen)
+    return Drops(
+        episodes=len(chosen),
+        attempts=len(lines),
+        retried=len(again) if rule == "retry" else 0,
+        excluded=0 if rule == "zero" else without,
+        zeroed=without if rule == "zero" else 0,
+        lost=Counter(lost.values()),
+        limits=Counter(o.stop.value for o in chosen if o.stop.endswith("_limit")),
+        rollouts_lost=rollouts_lost,
+    )

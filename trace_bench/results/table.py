@@ -98,28 +98,28 @@ class Look:
 @dataclass(frozen=True)
 class Style:
     """`control`: the method that every other is compared with; `focus`: the one that tables look at
-    most closely; `level`: those that see no training tasks; `known`: looks in the order of tables;
-    `spare`: colours and markers for others."""
+    most closely; `methods`: looks in the order of tables; `spare`: colours and markers for others.
+    """
 
     control: str
     focus: str
     level: tuple[str, ...]
-    known: Mapping[str, Look]
+    methods: Mapping[str, Look]
     spare: tuple[tuple[str, str], ...]
 
     def place(self, method: str) -> tuple[int, str]:
-        order = list(self.known)
-        return (order.index(method) if method in self.known else len(order), method)
+        order = list(self.methods)
+        return (order.index(method) if method in self.methods else len(order), method)
 
     def looks(self, methods: Iterable[str]) -> Mapping[str, Look]:
         """A look for each method of a figure. Those that style.json does not name get a spare one,
         of its own colour and marker; where there are no more, they are black."""
         names = sorted(set(methods), key=self.place)
-        named = [self.known[name] for name in names if name in self.known]
+        named = [self.methods[name] for name in names if name in self.methods]
         taken = {look.colour for look in named} | {look.marker for look in named}
         spare = iter([s for s in self.spare if not taken & {*s}])
         return {
-            name: self.known.get(name) or Look(name.replace("_", " "), *next(spare, (OTHER, ".")))
+            name: self.methods.get(name) or Look(name.replace("_", " "), *next(spare, (OTHER, ".")))
             for name in names
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,20 +10,12 @@ from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.results import details, figures
 from trace_bench.results.captions import began_alike, describe, head, readable
-from trace_bench.results.compare import (
-    Cell,
-    Cells,
-    Difference,
-    by_cell,
-    cells,
-    difference,
-    scored,
-)
+from trace_bench.results.cells import Cell, Cells, Difference, cells, difference, starred
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Selection, check_coverage, say
 from trace_bench.results.run import Run
-from trace_bench.results.statistics import holm, many, p_value
-from trace_bench.results.table import Table, estimate, gap, style, write
+from trace_bench.results.statistics import holm, many
+from trace_bench.results.table import Table, style, write
 
 ABOUT = "about_tables"
 
@@ -78,10 +70,9 @@ def _tables(group: Group, skipped: Sequence[str], out: Path) -> list[Path]:
         details.routing(runs, caption),
         details.selection(runs, caption),
         details.by_needs(grid, caption),
-        by_world(grid, caption),
+        details.by_world(grid, caption),
         details.reliability(grid, caption),
         details.cost(grid, caption),
-        details.checklists(grid, caption),
     ]
     written = write(every_table, out, ABOUT, "\n\n".join(page))
     if (single := figures.single_budget(grid)) is None:
@@ -101,7 +92,7 @@ def rollout_scaling(grid: Cells, caption: str) -> Table:
 
 
 def success(grid: Cells, key: tuple[str, int]) -> str:
-    return estimate(grid[key].interval()) if key in grid else "not run"
+    return grid[key].text if key in grid else "not run"
 
 
 def comparison(grid: Cells, budget: int, caption: str) -> Table:
@@ -119,10 +110,10 @@ def comparison(grid: Cells, budget: int, caption: str) -> Table:
         before = cell.mean(lambda r: r.before or 0)
         row = [method, f"{len(cell.runs)}", f"{cell.mean(lambda r: r.total):.0f}"]
         row[-1] += f" ({before:.0f} before)" if before else ""
-        row += [estimate(cell.interval()), f"{cell.mean(lambda r: r.similarity):.3f}"]
+        row += [cell.text, f"{cell.mean(lambda r: r.similarity):.3f}"]
         for other in others:
             p = corrected.get(f"{method}/{other}")
-            row += _difference(against[other].get(method), p)
+            row += ("", "") if p is None else against[other][method].columns(p)
         rows.append(tuple(row))
     all_differences = [d for differences in against.values() for d in differences.values()]
     size = max((d.uncertainty.detectable(len(corrected)) for d in all_differences), default=0.0)
@@ -156,23 +147,20 @@ def pairs(grid: Cells, budget: int, caption: str) -> Table:
     """Every method against every other at one budget: row less column. No rows for one alone."""
     at = {method: cell for (method, b), cell in grid.items() if b == budget}
     names = list(at) if len(at) > 1 else []
-    differences = {
-        (one, two): difference(at[one], at[two]) for i, one in enumerate(names) for two in names[:i]
+    columns = {
+        two: {one: difference(at[one], at[two]) for one in names[n + 1 :]}
+        for n, two in enumerate(names[:-1])
     }
-    corrected = holm({f"{one}/{two}": d.p for (one, two), d in differences.items()})
-
-    def cell_text(one: str, two: str) -> str:
-        if (one, two) not in differences:
-            return ""
-        d = differences[one, two].interval
-        return f"{gap(d)}{'*' if corrected[f'{one}/{two}'] < 0.05 else ''}"
-
+    text_of, count = starred(columns)
     text = (
         f"Success at {budget} rollouts: row less column, paired by task. A star: p below 0.05, "
-        f"Holm-corrected over all {len(corrected)} pairs. {caption}"
+        f"Holm-corrected over all {count} pairs. {caption}"
     )
-    rows = tuple((one, *(cell_text(one, two) for two in names[:-1])) for one in names)
-    return Table(f"pairs_{budget}", text, ("method", *names[:-1]), rows)
+    rows = tuple(
+        (one, *(text_of(two, one) if one in below else "" for two, below in columns.items()))
+        for one in names
+    )
+    return Table(f"pairs_{budget}", text, ("method", *columns), rows)
 
 
 def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
@@ -185,46 +173,3 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     return {
         m: difference(cell, at.get(control, cell.base)) for m, cell in at.items() if m != control
     }
-
-
-def _difference(difference_: Difference | None, p: float | None) -> tuple[str, str]:
-    if difference_ is None or p is None:
-        return "", ""
-    return gap(difference_.interval), p_value(p)
-
-
-def by_world(grid: Cells, caption: str) -> Table:
-    """A row for each method and budget, with each world's success and, but for the base agent's own
-    runs, its difference to what their base agents score there. No rows where there is one world."""
-    worlds = next((r.worlds for cell in grid.values() for r in cell.runs if r.worlds), ())
-    places = {
-        w: [i for i, world_of in enumerate(worlds) if world_of == w] for w in dict.fromkeys(worlds)
-    }
-    differences: dict[tuple[str, int, str], Difference] = {}
-    for (method, budget), cell in grid.items():
-        for world, where in places.items():
-            one = cell.on(where)
-            if method != style().control and scored(one, one.base):
-                differences[method, budget, world] = difference(one, one.base)
-    corrected = holm({str(key): d.p for key, d in differences.items()})
-
-    def row(cell: Cell) -> Iterator[list[str]]:
-        columns: list[str] = []
-        for world, where in places.items():
-            one, key = cell.on(where), (cell.method, cell.budget, world)
-            columns.append(estimate(one.interval()) if scored(one, one) else "")
-            columns += _difference(differences.get(key), corrected.get(str(key)))
-        if places:
-            yield columns
-
-    text = (
-        "Success in each of several worlds, with 95 % intervals over tasks and seeds, and against "
-        "the base agent as each run's own evaluation has it. Paired by task; p Holm-corrected over "
-        f"{many(len(differences), 'comparison')}. {caption}"
-    )
-    header = [
-        name
-        for world, where in places.items()
-        for name in (f"{world} ({many(len(where), 'task')})", f"vs {style().control}", "p")
-    ]
-    return by_cell("worlds", text, header, grid, row)

@@ -21,8 +21,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import AgentScore, Summary, read_summary
 from trace_bench.core.types import AgentSpec, Outcome, Stored, Trajectory, to_json
-from trace_bench.results.compare import check_same_settings
 from trace_bench.results.folder import read_run
+from trace_bench.results.groups import check_same_settings
 from trace_bench.results.statistics import p_value, paired_difference, task_means
 from trace_bench.runner import report
 from trace_bench.runner.pipeline import carry_out

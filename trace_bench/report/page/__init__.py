@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import each_line, read_bytes
+from trace_bench.core.store import each_line
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Score, Stored, Trajectory, to_json
 from trace_bench.report import runs
 from trace_bench.report.runs import folder_of
-from trace_bench.results.compare import environment_code
 from trace_bench.results.folder import finished, same_agents
+from trace_bench.results.groups import environment_code
 from trace_bench.results.records import DAMAGE
 from trace_bench.results.run import Run
 
@@ -35,14 +35,10 @@ MODULES = (
 HELD_OUT, TRAINING = "evaluation_trajectories.jsonl", "trajectories.jsonl"
 
 
-def build(
-    every: Sequence[Run], skipped: Sequence[str], limit: int, plotly: Path | None = None
-) -> tuple[str, list[str]]:
+def build(every: Sequence[Run], skipped: Sequence[str], limit: int) -> tuple[str, list[str]]:
     """The report of these runs as HTML, in at most about `limit` bytes if leaving out conversations
-    can achieve that, those of training first; and what was left out. The charts are drawn by the
-    build of plotly.js in the file `plotly`, or by the one in the Python package. UserError without
-    either."""
-    blocks = {"plotly": _packed(_plotly() if plotly is None else _other(plotly))}
+    can achieve that, those of training first; and what was left out. UserError without plotly."""
+    blocks = {"plotly": _packed(_plotly())}
     talks, heads = [Talks() for _ in every], []
     room, left_out = _conversations(every, talks, "held-out conversations", HELD_OUT, limit)
     room -= len(blocks["plotly"])
@@ -137,20 +133,6 @@ def _plotly() -> bytes:
     if not path.is_file():
         raise UserError(f"plotly {version} has no plotly.min.js; install plotly>=6,<7")
     return path.read_bytes()
-
-
-def _other(path: Path) -> bytes:
-    """A build of plotly.js, which says in its first lines that it is one."""
-    try:
-        code = read_bytes(path, "Change `--plotly`.")
-    except FileNotFoundError as error:
-        raise UserError(f"--plotly {path} is not there.") from error
-    if b"plotly.js" not in code[:500] or b"MIT" not in code[:500]:
-        raise UserError(
-            f"--plotly {path} is no build of plotly.js: its first lines hold neither its name nor "
-            "its licence. Give a file such as plotly-basic.min.js, or leave --plotly out."
-        )
-    return code
 
 
 def _json(value: Any) -> str:

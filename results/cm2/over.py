@@ -1,17 +1,24 @@
-"""Success over the values of one setting: a table and a figure."""
+"""Success over the values of one setting: a table and a figure.
+
+    python over.py PLACE|FILTER... --setting SETTING,... --out FOLDER
+
+`--setting`: that of the axis and, after commas, those that vary along with it."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trace_bench.core.command import command
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.summary import Interval
 from trace_bench.results import figures
-from trace_bench.results.captions import began_alike, describe, head, readable
-from trace_bench.results.compare import cells, check_same_settings
-from trace_bench.results.groups import groups_of
-from trace_bench.results.places import Selection, say
+from trace_bench.results.captions import began_alike, by_total, describe, head, readable
+from trace_bench.results.cells import cells
+from trace_bench.results.groups import check_same_settings, groups_of
+from trace_bench.results.places import Selection, recorded, say, select
 from trace_bench.results.run import Run
 from trace_bench.results.table import Table, style, write
 from trace_bench.results.tables import success
@@ -94,12 +101,28 @@ def _number(value: object) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
 
 
-def make_over(selection: Selection, out: Path, setting: str) -> list[Path]:
-    """`setting`: that of the axis and, after commas, those that vary along with it."""
-    axis, *along = setting.split(",")
+@command()
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser("over.py", description=__doc__.split("\n")[0])
+    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
+    parser.add_argument("--setting", required=True, metavar="SETTING,...")
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args(arguments)
+    selection = select(asked.places)
+    runs = Selection(by_total(selection.runs), selection.skipped)
+    for path in make(runs, asked.out, *recorded(asked.setting).split(",")):
+        print(path)
+    return 0
+
+
+def make(selection: Selection, out: Path, axis: str, *along: str) -> list[Path]:
     across = Over(selection, axis, along)
     name = f"over_{axis.rpartition('.')[2]}"
     named = " and ".join((axis, *along))
     text = f"Success by {named} (columns), with 95 % intervals over tasks and seeds."
     written = write([across.table(name, text)], out, f"about_{name}", across.about)
     return written + across.draw(f"Success by {axis}", axis, out / name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

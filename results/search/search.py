@@ -1,42 +1,58 @@
-"""A search over settings: what was tried on the development split, the best first."""
+"""A search over settings: what was tried on the development split, the best first.
+
+    python search.py PLACE|FILTER... [--across SETTING,...] --out FOLDER
+
+`--across`: settings among the methods' own, each of whose values was searched for itself."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from trace_bench.core.command import command
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import grouped
-from trace_bench.results.captions import describe, head
-from trace_bench.results.compare import Cell, check_comparable, difference
-from trace_bench.results.places import Selection
+from trace_bench.results.captions import by_total, describe, head
+from trace_bench.results.cells import Cell, difference
+from trace_bench.results.groups import across, check_same_settings
+from trace_bench.results.places import Selection, recorded, select
 from trace_bench.results.run import Run
 from trace_bench.results.table import Table, style, write
 
-
-def make_search(selection: Selection, out: Path, across: Sequence[str] = ()) -> list[Path]:
-    """`across`: settings among the methods' own, each of whose values was searched for itself."""
-    runs = []
-    for r in selection.runs:
-        values = [str(r.method_settings[key]) for key in across if key in r.method_settings]
-        runs.append(r.named(", ".join([r.label, *values])))
-    check_search(runs)
-    page = "about_search"
-    table = search(runs, head(runs, page))
-    return write([table], out, page, describe(runs, selection.skipped))
+PAGE = "about_search"
 
 
-def check_search(runs: Sequence[Run]) -> None:
+@command()
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser("search.py", description=__doc__.split("\n")[0])
+    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
+    parser.add_argument("--across", default="", help="SETTING,... searched for each value")
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args(arguments)
+    keys = [key for key in recorded(asked.across).split(",") if key]
+    for path in make(select(asked.places), asked.out, keys):
+        print(path)
+    return 0
+
+
+def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
     """Raises UserError for runs that looked at held-out tasks or cannot be compared."""
-    for run in runs:
-        dev = run.settings.get("env.dev_split", "dev")  # a suite may have another name for it
-        if (split := run.settings.get("evaluation.split")) not in ("dev", dev):
+    runs = []
+    for r in by_total(across(selection.runs, keys)):
+        dev = r.settings.get("env.dev_split", "dev")  # a suite may have another name for it
+        if (split := r.settings.get("evaluation.split")) not in ("dev", dev):
             raise UserError(
-                f"run {run.fingerprint} was evaluated on the split {split}: settings are chosen "
+                f"run {r.fingerprint} was evaluated on the split {split}: settings are chosen "
                 f"on the development split only. Run the search with evaluation.split={dev}."
             )
+        values = [str(r.method_settings[key]) for key in keys if key in r.method_settings]
+        runs.append(r.named(", ".join([r.label, *values])))
     differing = {key for some in _methods(runs) for key in varied(some)}
-    check_comparable(runs, free=sorted(differing))
+    check_same_settings(runs, sorted(differing))
+    table = _table(runs, head(runs, PAGE))
+    return write([table], out, PAGE, describe(runs, selection.skipped))
 
 
 def varied(runs: Sequence[Run]) -> tuple[str, ...]:
@@ -48,7 +64,7 @@ def varied(runs: Sequence[Run]) -> tuple[str, ...]:
     )
 
 
-def search(runs: Sequence[Run], caption: str) -> Table:
+def _table(runs: Sequence[Run], caption: str) -> Table:
     """A row for each method, budget and choice, the best of a method and budget first."""
     rows: list[tuple[str, ...]] = []
     for some in _methods(runs):
@@ -84,3 +100,7 @@ def _ranked(runs: Sequence[Run], keys: Sequence[str]) -> Iterator[tuple[str, ...
 def _methods(runs: Sequence[Run]) -> list[list[Run]]:
     by_method = grouped(runs, lambda r: r.label)
     return [by_method[name] for name in sorted(by_method, key=style().place)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
