@@ -16,7 +16,7 @@ all() {
 # swept SWEEP...: the runs of these sweep files of the experiment.
 swept() {
     for sweep in "$@"; do
-        python -m trace_bench.sweep "$here/$sweep.yaml" --jobs "$jobs" --fork
+        python -m trace_bench.sweep "$here/$sweep.yaml" --jobs "$jobs"
     done
 }
 

@@ -5,15 +5,12 @@ calls, results, milestones hit and missed, and the labels of the analysis.
 
     show RUN --failed --agent final           the held-out tasks that the final agent did not solve
     show RUN --capability converts_values     tasks that need it, or whose label says it is lacking
-    show RUN test/0010 --against base         the last of base and of final on this task
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import pydoc
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +29,8 @@ from trace_bench.results.places import damage
 
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
 WIDTH = 100
+Labels = Mapping[tuple[str, int], Mapping[str, Any]]
+"""What the analysis said of an episode, by its call and index."""
 
 
 @command()
@@ -41,17 +40,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("task", nargs="?", help="a task's id or the end of it")
     parser.add_argument("number", nargs="?", help="which of its episodes")
     parser.add_argument("--agent", help="only of this held-out agent, or of calls that begin so")
-    parser.add_argument("--split", help="only tasks of this split")
     parser.add_argument("--capability", help="only tasks that need it or whose label lacks it")
     parser.add_argument("--failed", action="store_true", help="only episodes without success")
-    parser.add_argument("--against", metavar="AGENT", help="this agent first, then --agent (final)")
     options = parser.parse_intermixed_args(argv)
     with damage(options.run):
-        text = visible(_text(options))
-    if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
-        pydoc.pager(text)
-    else:
-        print(text, flush=True)
+        print(visible(_text(options)), flush=True)
     return 0
 
 
@@ -63,17 +56,10 @@ def _text(options: argparse.Namespace) -> str:
     if not episodes:
         raise UserError(f"{folder} holds no trajectories ({', '.join(FILES)}).")
     labels = _labels(folder)
-    if options.against is not None:
-        if options.task is None or options.number is not None:
-            raise UserError(
-                "--against needs a task and no number: the last episode of two agents on one task "
-                "is shown."
-            )
-        episodes = of_task(episodes, options.task)
-        agents = (options.against, options.agent or "final")
-        pair = [passing(episodes, options, agent)[-1] for agent in agents]
-        return f"\n\n{'=' * WIDTH}\n\n".join(render(e, labels.get(place_of(e), {})) for e in pair)
-    episodes = passing(episodes, options, options.agent)
+    for option, passes, there in _filters(options, episodes, labels):
+        episodes = [e for e in episodes if passes(e)]
+        if not episodes:
+            raise UserError(f"no episode passes {option}; there are: {_few(there) or 'none'}.")
     if options.task is None:
         return listing(episodes)
     episodes = of_task(episodes, options.task)
@@ -115,38 +101,22 @@ def of_task(episodes: Sequence[Stored], name: str) -> list[Stored]:
     return [e for e in episodes if e.trajectory.task == named[0]]
 
 
-def passing(
-    episodes: Sequence[Stored], options: argparse.Namespace, agent: str | None
-) -> list[Stored]:
-    """The episodes that pass the filters. UserError, with what there is, when none does."""
-    passed = list(episodes)
-    for option, passes, there in _filters(episodes, options, agent):
-        passed = [e for e in passed if passes(e)]
-        if not passed:
-            raise UserError(f"no episode passes {option}; there are: {_few(there) or 'none'}.")
-    return passed
-
-
 def _filters(
-    episodes: Sequence[Stored], options: argparse.Namespace, agent: str | None
+    options: argparse.Namespace, episodes: Sequence[Stored], labels: Labels
 ) -> Iterator[tuple[str, Callable[[Stored], bool], Sequence[str]]]:
     """Of each filter: the option, what passes it, and what there is to choose from."""
-    if agent is not None:
+    if (agent := options.agent) is not None:
         calls: tuple[str, ...] = (agent, f"evaluation/{agent}")
         if not any(e.call.startswith(calls) for e in episodes):
             calls += (f"evaluation/{same_agents(options.run).get(agent)}",)
         yield f"--agent {agent}", lambda e: e.call.startswith(calls), _calls(episodes)
-    if (split := options.split) is not None:
-        splits = sorted({e.trajectory.task.rpartition("/")[0] for e in episodes})
-        yield f"--split {split}", lambda e: split in e.trajectory.task.split("/"), splits
     if (name := options.capability) is not None:
-        tags, labels = read_if_there(options.run / TASKS), _labels(options.run)
+        tags = read_if_there(options.run / TASKS)
+        needed = {task for task, words in tags.items() if name in words}
+        lacking = {place for place, said in labels.items() if said.get(name) == "LACKING"}
         yield (
             f"--capability {name}",
-            lambda e: (
-                name in tags.get(e.trajectory.task, ())
-                or labels.get(place_of(e), {}).get(name) == "LACKING"
-            ),
+            lambda e: e.trajectory.task in needed or place_of(e) in lacking,
             sorted({word for words in tags.values() for word in words}),
         )
     if options.failed:
@@ -161,7 +131,7 @@ def place_of(episode: Stored) -> tuple[str, int]:
     return episode.call, episode.index
 
 
-def _labels(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+def _labels(folder: Path) -> Labels:
     """What the analysis said of its episodes, {} of each where it was not asked."""
     rows = read_if_there(folder / "capabilities.json").get("labels", ())
     return {(row["call"], row["index"]): row["labels"] for row in rows}

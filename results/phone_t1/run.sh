@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 runs() {
     for sweep in rl_3 methods trace rl_1 rl_2 es; do
         sed 's/, sdpo//; s/^parameters:/&\n  policy.eval_temperature:\n    value: 1/' "$here/../phone/$sweep.yaml" >"${sweep}_t1.yaml"
-        python -m trace_bench.sweep "${sweep}_t1.yaml" --jobs "$jobs" --fork
+        python -m trace_bench.sweep "${sweep}_t1.yaml" --jobs "$jobs"
     done
     collect records.jsonl
 }

@@ -18,7 +18,7 @@ chain() {
 world() {
     local name=$1
     shift
-    python -m trace_bench.sweep "$here/$name.yaml" --jobs "$jobs" --fork --runs-root "$name"
+    python -m trace_bench.sweep "$here/$name.yaml" --jobs "$jobs" --runs-root "$name"
     xargs -P "$jobs" -I SEED bash -c 'chain "$@"' _ "$name" SEED "$@"
     python -m trace_bench.results collect "$name" --out "$here/$name.jsonl"
 }
