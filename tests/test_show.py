@@ -78,9 +78,9 @@ def test_the_labels_of_the_analysis_and_all_episodes_of_a_task_are_named(
     row = next(r for r in rows if "LACKING" in r["labels"].values())
     assert main([str(trace_run), row["task"], "--agent", "analysis", "0"]) == 0
     text = capsys.readouterr().out
-    assert "LACKING" in text and "missed" in text and "no success" in text
-    assert main([str(trace_run), row["task"], "0"]) == 0
-    assert "add a number to see another:\n  0: " in capsys.readouterr().out
+    assert "LACKING" in text and "(no success)" in text
+    assert main([str(trace_run), held_out(trace_run)[0].trajectory.task, "0"]) == 0
+    assert "episode 0 of 0 to 1 of this task; add a number to see" in capsys.readouterr().out
 
 
 def test_a_final_agent_that_is_the_base_agent_has_its_conversations(
@@ -130,11 +130,13 @@ def stored(score: dict[str, Any]) -> Stored:
 def test_a_score_with_milestones_needs_no_suite_to_be_read() -> None:
     off = {"name": "SETTING snapshot: wifi=False", "similarity": 1.0, "hit": True, "place": 3,
            "tells": None}  # fmt: skip
+    gone = {**off, "hit": False, "similarity": 0.0, "place": None}
     mine = {"name": "call search_lat_lon()", "similarity": 0.2, "hit": True, "place": 4,
             "tells": None}  # fmt: skip
     score = {"similarity": 0.0, "success": False, "details": {"milestone_similarity": 1.0}}
-    text = render(stored({**score, "milestones": [off], "minefields": [mine]}), {})
+    text = render(stored({**score, "milestones": [off, gone], "minefields": [mine]}), {})
     assert "milestone 0: HIT 1.00 at message 3  SETTING snapshot: wifi=False" in text
+    assert "milestone 1: missed 0.00 at nowhere  SETTING" in text
     assert "minefield 0: STEPPED ON 0.20 at message 4  call search_lat_lon()" in text
 
 
