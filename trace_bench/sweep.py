@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
@@ -213,7 +213,7 @@ def _ended(runs: Sequence[SweepRun], jobs: int) -> Iterator[tuple[SweepRun, int,
     for _ in runs:
         for member in itertools.islice(waiting, jobs - len(running)):
             said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed below)
-            process = fork.Process(target=_run, args=(member, said.fileno()))
+            process = fork.Process(target=_run, args=(member, said))
             process.start()
             running[process.sentinel] = member, process, said
         member, process, said = running.pop(wait([*running])[0])
@@ -224,15 +224,16 @@ def _ended(runs: Sequence[SweepRun], jobs: int) -> Iterator[tuple[SweepRun, int,
         yield member, process.exitcode, lines[-1] if process.exitcode and lines else ""
 
 
-def _run(member: SweepRun, said: int) -> None:
-    """What a process does to be that run. On Linux it ends with the sweep, or the same command
-    would find its folder locked by an orphaned run."""
+def _run(member: SweepRun, said: IO[str]) -> None:
+    """What a process does to be that run, its stderr in a file. On Linux it ends with the sweep, or
+    the same command would find its folder locked by an orphaned run."""
     from trace_bench.runner.pipeline import run
 
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.dup2(said, 2)
+    os.dup2(said.fileno(), 2)
+    sys.stderr = said
     sys.exit(command()(partial(launch, run))(member.overrides))
 
 
