@@ -51,9 +51,9 @@ def of_level(suite: BabyAISuite, level: str, split: str = "dev") -> list[Task]:
 
 
 def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_command(["env=babyai", "limit=8"]) == 0
+    assert check_command(["env=babyai", "limit=2"]) == 0
     printed = capsys.readouterr().out
-    assert "ok         8  its solution solves it from anywhere" in printed
+    assert "ok         2  its solution solves it from anywhere" in printed
     assert "ok         6  the splits share no task" in printed
 
 
@@ -96,7 +96,7 @@ def test_splits_share_no_seed_and_no_world(suite: BabyAISuite) -> None:
     assert all(suite.synthetic(LOCKED, n).data["seed"] >= 10_000_000 for n in range(50))
     homes: dict[str, set[str]] = {}
     for split in suite.sizes:
-        for task in suite.tasks(split):
+        for task in suite.tasks(split)[:60]:
             homes.setdefault(world(suite, task), set()).add(split)
     assert [found for found in homes.values() if len(found) > 1] == []
 

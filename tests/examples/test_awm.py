@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from awm_folder import ASK, write
-from forks import forked_in
 from pages import EXAMPLES
 
 pytest.importorskip("fastapi", reason="the format's programs need fastapi and sqlalchemy")
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
+from trace_bench.envs.check import check
 
 SEND = call_message(
     "send_message_with_phone_number", {"phone_number": "+15550001111", "content": "hello"}
@@ -29,13 +28,10 @@ def awm(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("awm")
 
 
-def test_the_command_checks_it(tmp_path: Path) -> None:
-    write(tmp_path / "folder")
-    shutil.copy(EXAMPLES / "awm.py", tmp_path)
-    options = ["env.options.folder=folder", "env.options.scenarios=1"]
-    code, printed = forked_in(tmp_path, "trace_bench.check", "env.factory=awm:Suite", *options)
-    assert code == 0 and "FAILED" not in printed, printed
-    assert "awm/own train, sandbox=inline: 1 tasks" in printed
+def test_it_keeps_the_contract(awm: Any, tmp_path: Path) -> None:
+    suite = awm.Suite(str(write(tmp_path)), scenarios=1)
+    report = check(suite, suite.tasks("train"))
+    assert report.ok, str(report)
 
 
 def test_tasks_are_played_and_verified(awm: Any, tmp_path: Path) -> None:
