@@ -1,5 +1,5 @@
-"""What training needs of machines and time: the formulas against what torch allocates, what a dry
-run says of the shipped layouts for GPUs, and a measurement of the very model."""
+"""What training needs of machines and time: the formulas against what torch allocates, and
+what a dry run says of the shipped layouts for GPUs."""
 
 from __future__ import annotations
 

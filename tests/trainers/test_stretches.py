@@ -21,7 +21,6 @@ from trace_bench.core.protocols import Policy, RunContext
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import StopReason, Trajectory, Turn, to_json
 from trace_bench.policies.endpoints import OpenAISettings, served
-from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.talk import Thoughts
 from trace_bench.trainers import update as update_module
 from trace_bench.trainers.episodes import check_prompt
@@ -45,9 +44,7 @@ class Trained:
     tokens: list[Tokens]  # what the optimizer step was computed on
 
 
-def train(
-    folder: Path, model: Path, thoughts: Thoughts, seen: Any, policy: Policy | None = None
-) -> Trained:
+def train(folder: Path, model: Path, policy: Policy, seen: Any) -> Trained:
     """64 episodes and one step. `seen`: a monkeypatch, to look at what is computed."""
     learned: list[Tokens] = []
     build = update_module.build
@@ -57,7 +54,6 @@ def train(
         return build(part)
 
     seen.setattr(update_module, "build", built)
-    policy = policy or LocalPolicy(model, batch=64, threads=1, context=512, thoughts=thoughts)
     limits: dict[str, Any] = {"max_turns": 6, "max_tokens": 24}
     lab = make_lab(folder, model, 64, ONE_STEP, AskingSuite(), policy=policy, **limits)  # type: ignore[arg-type]
     lab.trainer.train(job(model, 64, tasks=AskingSuite().tasks("train")), lab)
@@ -90,10 +86,6 @@ def trained_in(tokens: Tokens) -> list[BLOCK]:
     ]
 
 
-def test_what_is_trained_is_what_was_sampled(model: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    check(train(tmp_path, model, "own", monkeypatch), "own")
-
-
 @pytest.mark.parametrize("thoughts", ["own", "keep"])
 def test_what_is_trained_is_what_a_server_sampled(
     model: Path, tmp_path: Path, thoughts: Thoughts, monkeypatch: Any
@@ -103,7 +95,7 @@ def test_what_is_trained_is_what_a_server_sampled(
         settings = OpenAISettings((server.url,), parse="tokens")
         run = RunContext(model=str(model), served_model="m", batch=8, thoughts=thoughts)
         policy = served(settings, run)
-        found = train(tmp_path, model, thoughts, monkeypatch, policy)
+        found = train(tmp_path, model, policy, monkeypatch)
         rewritten = policy.usage()["rewritten"]
         policy.close()
     check(found, thoughts)

@@ -24,7 +24,7 @@ from trace_bench.core.protocols import (
     TrainingJob,
     Workload,
 )
-from trace_bench.core.store import read_json, repair, write_json
+from trace_bench.core.store import read_object, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
 from trace_bench.trainers.algorithms import Advantages
@@ -139,7 +139,7 @@ class VerlTraining(Training[Rollouts]):
             return
         self.wait(lambda: self.steps.saved() >= len(records) or None)
         self.process.stop()
-        write_json(self.finished, records)
+        write_json(self.finished, {"records": records})
         for name in ("checkpoints", "episodes", "start"):  # episodes are in the run's trajectories
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
@@ -148,22 +148,12 @@ class VerlTraining(Training[Rollouts]):
         publish(self.job, self.lab, record, kept)
 
     def load(self) -> list[Record]:
-        """The metrics of a finished job. Raises UserError if they are damaged, or the folder is
+        """The metrics of a finished job. Raises UserError if they cannot be read, or the folder is
         another job's."""
         from trace_bench.trainers.verl.job import claim
 
         claim(self.adapters, self.job, self.spec)
-        if not self.finished.exists():
-            return []
-        records = read_json(self.finished)
-        n = self.spec.iterations
-        counts = range(1, n + 1) if self.settings.resample else (n,)
-        whole = isinstance(records, list) and len(records) in counts
-        if not whole or not all(isinstance(r, dict) and r.keys() >= FIELDS for r in records):
-            raise UserError(
-                f"{self.finished} has not the metrics of {n} iterations. {repair(self.finished)}"
-            )
-        return list(records)
+        return read_object(self.finished)["records"] if self.finished.exists() else []
 
     def repeat(self, iteration: int) -> None:
         self.rollouts(iteration, lambda call, count: _Refuses())
@@ -272,8 +262,6 @@ def mismatch_of(verl: Mapping[str, Any]) -> Mismatch | None:
     values = [verl.get(name) for name in MISMATCH]
     return None if None in values else Mismatch(*map(float, values))  # type: ignore[arg-type]
 
-
-FIELDS = {"phase", "spent", "reward", "constant_share"}  # what the metrics of every iteration have
 
 METRICS = {
     "loss": "actor/pg_loss",
