@@ -80,7 +80,7 @@ def train(folder: Path, model: Path, suite: Any, rollouts: int, **changes: Any) 
 def test_a_void_sample_is_counted_and_not_trained_on(small_model: Path, tmp_path: Path) -> None:
     metrics = train(tmp_path, small_model, Talks(void=True), 24, assignment=STEP)
     ledger = read_lines(tmp_path / "ledger.jsonl")
-    assert all(m["steps"] for m in metrics)
+    assert any(m["steps"] for m in metrics)
     void = [line for line in ledger if (line["error"] or "").startswith("judge: ")]
     assert void and sum(m["failures"] for m in metrics) == len(void) < 24
 

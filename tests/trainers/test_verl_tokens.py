@@ -37,7 +37,19 @@ class TokenServer:
         self.broken: Exception | None = None
         self.delay = 0.0
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        for task in (tasks := asyncio.all_tasks(self.loop)):
+            task.cancel()
+
+        async def ended() -> None:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.loop.run_until_complete(ended())
 
     async def generate(
         self, request: str, *, prompt_ids: list[int], sampling_params: Mapping[str, Any]
@@ -85,7 +97,7 @@ def agent(small_model: Path, small_adapter: Path) -> AgentSpec:
 def server(agent: AgentSpec) -> Iterator[TokenServer]:
     started = TokenServer(Path(agent.model), agent.adapters[0], 2)
     yield started
-    started.loop.call_soon_threadsafe(started.loop.stop)
+    started.close()
 
 
 def played(policy: Any, agent: AgentSpec, temperature: float = 1.0) -> list[Trajectory]:
