@@ -36,7 +36,7 @@ CONCERN = {
     "trace_bench/envs/toolsandbox/score.py": ("tests/envs",),
 }
 """By file: the folders of the tests that are about it."""
-OTHER: dict[type[ast.AST], type[ast.AST]] = {
+OTHER: dict[type[ast.AST], Any] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.And: ast.Or,
@@ -108,8 +108,10 @@ def _changed(node: Any) -> str:
     match node:
         case ast.Return():
             return "return None"
-        case ast.Constant():
-            return repr(not node.value if isinstance(node.value, bool) else node.value + 1)
+        case ast.Constant(value=bool(value)):
+            return repr(not value)
+        case ast.Constant(value=int(value) | float(value)):
+            return repr(value + 1)
         case ast.Compare():
             node.ops[0] = OTHER[type(node.ops[0])]()
         case _:
