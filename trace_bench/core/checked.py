@@ -218,20 +218,21 @@ def _value(parameter: Parameter, value: Any, path: str) -> Any:
     if groups:
         return build(groups[0], value, path)
     value = _as_declared(hint, value)
-    if isinstance(value, int | float) and not fits(value):
-        raise _wrong(path, value, "a finite number")
     try:
-        return convert(value, hint)
+        value = convert(value, hint)
     except TypeError:  # of an annotation that says nothing about plain data
-        return value
+        pass
     except ModuleNotFoundError:  # msgspec, in a worker: its host has checked the settings
-        return value
+        pass
     except Unsuitable as error:
         if error.names and not error.place:
             raise unknown("value", value, error.names, path) from error
         raise _wrong(f"{path}{error.place}", error.value, error.allowed) from error
     except Unreadable as error:
         raise UserError(f"{path}: {error}. Change `{path}`.") from error
+    if isinstance(value, int | float) and not fits(value):
+        raise _wrong(path, value, "a finite number")
+    return value
 
 
 def _as_declared(hint: Any, value: Any) -> Any:
