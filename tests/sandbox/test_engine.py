@@ -15,9 +15,8 @@ from sandboxes import chosen, in_sandbox
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EngineError, UserError
-from trace_bench.sandbox.containers import ContainerTransport
 from trace_bench.sandbox.docker import Docker
-from trace_bench.sandbox.engine import Sandbox, left_behind, owner
+from trace_bench.sandbox.engine import ContainerWorker, Sandbox, left_behind, owner
 
 PHONE = chosen("toolsandbox", "embedded")
 SOON = Sandbox("docker", start=1, run="engine")
@@ -107,7 +106,7 @@ def test_auto_goes_on_without_a_stalled_engine(docker: Program) -> None:
 def test_an_engine_that_hangs_holds_no_end_up(docker: Program, tmp_path: Path) -> None:
     docker(rm="exec sleep 60", run="exec cat")
     program = str(tmp_path / "docker")
-    ContainerTransport([program, "run"], [program, "rm"], SOON).kill()
+    ContainerWorker([program, "run"], [program, "rm"], SOON).kill()
 
 
 # -- whose containers are removed -----------------------------------------------------------------

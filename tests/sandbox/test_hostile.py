@@ -46,7 +46,7 @@ def suite(kind: str) -> Iterator[Any]:
 def used_up(suite: Any) -> Iterator[Any]:
     """The suite, whose worker is replaced after the test."""
     yield suite
-    suite._pool.workers.there[0].transport.kill()
+    suite._pool.workers.there[0].kill()
 
 
 # -- what ends in an error of the sandbox ---------------------------------------------------------
@@ -54,10 +54,6 @@ def used_up(suite: Any) -> Iterator[Any]:
 ENDS = {
     "a fork bomb": ("while True: os.fork()", "no answer|ended|Resource temporarily unavailable"),
     "all the memory": ("said = len(b'x' * 2**30)", "out of memory|exit code 137|MemoryError"),
-    "memory bit by bit": (
-        "a = []\nwhile True: a.append(bytearray(2**20))",
-        "[mM]emory|137|no answer",
-    ),
     "memory in the tmpfs and beyond": (
         "a = [bytearray(200 * 2**20)]\nopen('/tmp/x', 'wb').write(b'x' * 15 * 2**20)\n"
         "a.append(bytearray(200 * 2**20))",
@@ -68,46 +64,22 @@ ENDS = {
         "out = channel()._out\nwhile True: out.write(b'x' * 65536)",
         "a line of more than",
     ),
-    "a flood of whole lines": (
-        "out = channel()._out\nwhile True: out.write(b'{}\\n' * 1000); out.flush()",
-        "it answered '{}'",
-    ),
     "an endless loop": ("while True: pass", "no answer within"),
     "ignoring SIGTERM": (
         "for n in range(1, 32):\n    attempt(lambda: signal.signal(n, signal.SIG_IGN))\n"
         "while True: time.sleep(1)",
         "no answer within",
     ),
-    "sleeping past the deadline": ("time.sleep(600)", "no answer within"),
-    "stopping itself": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer within"),
-    "a line of 100 MB": (
-        "c = channel()\nc._out.write(b'\"' + b'x' * 10**8 + b'\"\\n')\nc._out.flush()",
-        "a line of more than|no answer",
-    ),
     "invalid JSON": ("c = channel()\nc._out.write(b'{nonsense\\n')\nc._out.flush()", "not JSON"),
-    "JSON that is no object": ("c = channel()\nc._out.write(b'[1]\\n')\nc._out.flush()", "object"),
     "JSON nested without end": (
         "c = channel()\nc._out.write(b'[' * 10**6 + b'\\n')\nc._out.flush()",
-        "not JSON",
-    ),
-    "bytes that are no text": (
-        "c = channel()\nc._out.write(b'\\xff\\xfe{\\n')\nc._out.flush()",
         "not JSON",
     ),
     "an answer to another question": (
         "channel().send({'id': 999, 'results': [{}]})\ntime.sleep(60)",
         "it answered .*999",
     ),
-    "more answers than questions": (
-        "channel().send({'id': 4, 'results': [{}, {}, {}]})\ntime.sleep(60)",
-        "it answered|results for",
-    ),
-    "answers of the wrong kind": (
-        "channel().send({'id': 4, 'results': 'fine'})\ntime.sleep(60)",
-        "it answered",
-    ),
     "leaving in the middle of a step": ("os._exit(0)", "it ended \\(exit code 0"),
-    "leaving with an error": ("os._exit(3)", "exit code 3"),
     "a crash": ("ctypes.string_at(0)", "it ended \\(exit code 139"),
     "killing its init": ("os.kill(1, signal.SIGKILL)\ntime.sleep(60)", "it ended|no answer"),
     "closing the channel": ("os.close(channel()._out.fileno())\ntime.sleep(60)", "no answer|ended"),
@@ -115,9 +87,6 @@ ENDS = {
         "channel().send({'ask': 1, 'role': 'oracle', 'messages': []})\ntime.sleep(60)",
         "asked for 'oracle'",
     ),
-    "a score that is a text": ("score = Score('1.0', True)", "is '1.0'; allowed: a number"),
-    "a success that is a text": ("score = Score(1.0, 'yes')", "is 'yes'; allowed: true or false"),
-    "a score beyond the top": ("score = Score(7.0, True)", "from 0 to 1"),
     "a score that is no number": ("score = Score(float('nan'), True)", "not JSON|NaN"),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 from trace_bench.core.errors import EngineError, UserError
 from trace_bench.sandbox.engine import COMMAND, IN_WORKER, Engine, Sandbox, answer, program, rlimits
 from trace_bench.sandbox.protocol import encode
-from trace_bench.sandbox.workers import ProcessTransport, Transport
+from trace_bench.sandbox.workers import Worker
 from trace_bench.settings.schema import SandboxSettings
 
 OLDEST = (0, 8)  # bubblewrap with --disable-userns
@@ -50,10 +50,10 @@ class Bubblewrap(Engine):
         self._limits, self._user = rlimits(sandbox), nobody()
         answer([*self._command, "true"], sandbox, **self._user)
 
-    def start(self, arguments: Mapping[str, Any]) -> Transport:
+    def start(self, arguments: Mapping[str, Any]) -> Worker:
         worker = encode({**arguments, "rlimits": self._limits}).decode().strip()
         command = [*self._command, *COMMAND, worker]
-        return ProcessTransport(command, {}, hint="change `sandbox`", **self._user)
+        return Worker(command, {}, hint="change `sandbox`", **self._user)
 
 
 def walls(root: str, sandbox: Sandbox) -> Sequence[str]:

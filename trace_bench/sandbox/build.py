@@ -5,8 +5,6 @@
                  `debootstrap` makes an equivalent one with containers/base.sh if no image registry
                  is reachable
     --tag TAG    default latest
-    --dry-run    build nothing: check that the pins of each image resolve (needs no Docker; takes
-                 some minutes for `verl`)
 
 Packages are gathered on this machine by pip, for the Python 3.11 of the image, from the exact and
 hashed pins in containers/NAME/requirements.txt (files for Linux on x86-64 and ARM; those of `verl`
@@ -17,7 +15,6 @@ downloaded or run while the image is built.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import re
 import shutil
@@ -69,15 +66,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", default=["base"])
     parser.add_argument("--base")
     parser.add_argument("--tag", default="latest")
-    parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in names():
             raise unknown("image", name, names(), "NAME")
-    if options.dry_run:
-        for name in options.names:
-            resolve(name)
-        return 0
     docker = Docker.connect(BUILDING)
     for name in options.names:
         build(docker, name, base_image(docker, options.base, base_of(name)), options.tag)
@@ -88,19 +80,6 @@ def base_of(name: str) -> str:
     """The base image that a Dockerfile names (ARG BASE=...), or the usual one."""
     base = re.search(r"^ARG BASE=(\S+)$", dockerfile(name).read_text(), re.MULTILINE)
     return base[1] if base else DEFAULT_BASE
-
-
-def resolve(name: str) -> None:
-    """Raises UserError if an image's pins are unavailable, have other hashes, or conflict."""
-    command = [*PIP, "--dry-run", "--ignore-installed", "-r"]
-    pins = containers() / name / "requirements.txt"
-    _run([*command, str(pins), "--no-deps"])
-    with tempfile.TemporaryDirectory() as place:  # with hashes, pip resolves nothing beyond them
-        plain = Path(place) / "requirements.txt"
-        plain.write_text(re.sub(r" \\\n +--hash=\S+", "", pins.read_text()))
-        _run([*command, str(plain)])
-        count = sum(1 for line in plain.read_text().splitlines() if re.match(r"\w", line))
-    print(f"{name}: {count} packages resolve", flush=True)
 
 
 def base_image(docker: str, wanted: str | None, usual: str) -> str:
@@ -134,18 +113,10 @@ def build(docker: str, name: str, base: str, tag: str) -> str:
     image = f"trace-bench/{name}:{tag}"
     command = [docker, "build", "--network=none", f"--build-arg=BASE={base}", f"--tag={image}"]
     with tempfile.TemporaryDirectory() as place:
-        try:
-            context = assemble(Path(place), name)
-            print(f"building {image} from {base}", flush=True)
-            with context.open("rb") as file:
-                _run([*command, f"--label=trace_bench.code={code_hash()}", "-"], stdin=file)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise UserError(
-                    f"the disk is full while {image} is put together in {place}; free some space, "
-                    "or set TMPDIR to another disk."
-                ) from error
-            raise
+        context = assemble(Path(place), name)
+        print(f"building {image} from {base}", flush=True)
+        with context.open("rb") as file:
+            _run([*command, f"--label=trace_bench.code={code_hash()}", "-"], stdin=file)
     size = int(answer([docker, "image", "inspect", "--format={{.Size}}", image], BUILDING))
     print(f"built {image}, {size / 2**20:.0f} MiB, code {code_hash()}", flush=True)
     return image
@@ -182,9 +153,8 @@ def _run(command: Sequence[str], **how: Any) -> None:
     """`how`: arguments of subprocess.run. Raises UserError with the command's last line."""
     done = subprocess.run(command, capture_output=True, text=True, **how)
     if done.returncode:
-        if "No space left" in done.stderr:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        raise UserError(f"`{' '.join(command[:6])} ...` failed: {_last(done.stderr)}")
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise UserError(f"`{' '.join(command[:6])} ...` failed: {json.dumps(last)}")
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -192,11 +162,6 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
     info.uname = info.gname = "root"
     info.mode |= 0o444 | (0o111 if info.isdir() else 0)
     return info
-
-
-def _last(text: str) -> str:
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return json.dumps(lines[-1] if lines else "no message")
 
 
 if __name__ == "__main__":

@@ -56,32 +56,15 @@ class PooledEpisode:
 
 
 Result = dict[str, Any] | EpisodeError
-Wanted = Sequence[tuple[PooledEpisode, dict[str, Any]]]
-"""Calls, each with its episode."""
-
-
-class Round:
-    """Calls that are made together; `results`, in their order, is set when all have ended."""
-
-    def __init__(self, calls: Wanted) -> None:
-        self.calls = calls
-        self.results: Future[list[Result]] = Future()
-        self._there: dict[int, Result] = {}
-
-    def put(self, place: int, result: Result) -> None:
-        self._there[place] = result
-        if len(self._there) == len(self.calls):
-            self.results.set_result([self._there[i] for i in range(len(self.calls))])
 
 
 @dataclass(frozen=True, eq=False)
 class Due:
-    """One call of a round, by its place there."""
+    """A call of an episode whose result somebody waits for."""
 
-    round: Round
-    place: int
     episode: PooledEpisode
     call: dict[str, Any]
+    result: Future[Result] = field(default_factory=Future)
 
 
 @dataclass(eq=False)

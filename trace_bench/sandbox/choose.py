@@ -19,7 +19,7 @@ from trace_bench.sandbox.podman import Podman
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.suite import SandboxedSuite, remote
-from trace_bench.sandbox.workers import ProcessTransport, Transport
+from trace_bench.sandbox.workers import Worker
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import EnvSettings, SandboxSettings
 
@@ -33,7 +33,7 @@ class Processes(Engine):
     def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
         self._python = python or sys.executable
 
-    def start(self, arguments: Mapping[str, Any]) -> Transport:
+    def start(self, arguments: Mapping[str, Any]) -> Worker:
         env = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LANG": "C.UTF-8",
@@ -42,7 +42,7 @@ class Processes(Engine):
             "OPENBLAS_NUM_THREADS": "1",
         }
         command = [self._python, *COMMAND[1:], encode(arguments).decode().strip()]
-        return ProcessTransport(command, env, hint="change `env.python`")
+        return Worker(command, env, hint="change `env.python`")
 
 
 class Inline(Processes):

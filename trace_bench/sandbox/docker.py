@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable
 
 from trace_bench.core.errors import EngineError
-from trace_bench.sandbox.containers import OF_RUNS, Containers
-from trace_bench.sandbox.engine import OWNER, answer, program
+from trace_bench.sandbox.engine import OF_RUNS, OWNER, Containers, answer, program
 from trace_bench.settings.schema import SandboxSettings
 
 

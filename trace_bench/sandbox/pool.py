@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import wait
@@ -21,8 +21,8 @@ from typing import Any
 
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Ask
-from trace_bench.sandbox.calls import Calls, Due, PooledEpisode, Result, Round, Wanted
-from trace_bench.sandbox.workers import Lost, TooLong, Transport, Worker, Workers
+from trace_bench.sandbox.calls import Calls, Due, PooledEpisode, Result
+from trace_bench.sandbox.workers import Lost, Worker, Workers
 from trace_bench.settings.schema import SandboxSettings
 
 ASKED = 1024  # questions at a time; a thread is started for each only when it is needed
@@ -30,7 +30,7 @@ SIDE_BY_SIDE = 64  # batches of a worker at a time: as many threads, of `sandbox
 
 
 class Pool:
-    """`spawn` makes a worker's transport. `ask`: answers the workers' questions; their time is not
+    """`spawn` starts a worker. `ask`: answers the workers' questions; their time is not
     the batch's. `source`: a program text that each worker loads.
 
     Any thread may call. One thread of the pool's own sends and receives for all, and lives as long
@@ -38,7 +38,7 @@ class Pool:
 
     def __init__(
         self,
-        spawn: Callable[[], Transport],
+        spawn: Callable[[], Worker],
         sandbox: SandboxSettings,
         ask: Ask | None = None,
         source: Mapping[str, Any] | None = None,
@@ -52,10 +52,10 @@ class Pool:
         self._thread: threading.Thread | None = None
         self._bell = _Bell()
         # What callers put in, and the thread takes out:
-        self._wanted: deque[Round] = deque()
+        self._wanted: deque[list[Due]] = deque()
         self._forgotten: deque[PooledEpisode] = deque()
         # The thread's alone:
-        self._rounds: set[Round] = set()  # those that have not ended
+        self._due: set[Due] = set()  # calls without a result
         self._sent: list[Calls] = []
         self._alone: list[Due] = []  # to be retried when nothing else runs
         self._apart = False  # what runs is such a retry
@@ -67,12 +67,12 @@ class Pool:
         """Ends the episode; its worker closes it with the next batch."""
         self._forgotten.append(episode)
 
-    def act(self, calls: Wanted) -> list[Result]:
+    def act(self, calls: Sequence[tuple[PooledEpisode, dict[str, Any]]]) -> list[Result]:
         """One result per call, in order. Failures of a worker are results; raises UserError only if
         no worker can be started, and SourceError if one cannot load its program text."""
         if not calls:
             return []
-        wanted = Round(calls)
+        wanted = [Due(*call) for call in calls]
         with self._starting:
             self._wanted.append(wanted)
             if self._thread is None or not self._thread.is_alive():
@@ -80,7 +80,7 @@ class Pool:
                 self._thread = threading.Thread(target=self._serve, name="sandbox", daemon=True)
                 self._thread.start()
         self._bell.ring()
-        return wanted.results.result()
+        return [due.result.result() for due in wanted]
 
     def query(self, call: dict[str, Any]) -> Any:
         """Calls the suite itself, not an episode, and returns its answer. Raises UserError, and
@@ -112,18 +112,17 @@ class Pool:
                 self._begin()
                 self._listen()
             except BaseException as error:  # whoever waits for a result is to know
-                self._end_rounds(error)
+                self._end_all(error)
         with self._starting:  # what is wanted from now on is another thread's
-            self._end_rounds(EpisodeError("sandbox", "the pool was closed"))
+            self._end_all(EpisodeError("sandbox", "the pool was closed"))
             self._thread = None
 
-    def _end_rounds(self, error: BaseException) -> None:
+    def _end_all(self, error: BaseException) -> None:
         while self._wanted:
-            self._rounds.add(self._wanted.popleft())
-        for waiting in self._rounds:
-            with suppress(InvalidStateError):
-                waiting.results.set_exception(error)
-        self._rounds, self._sent, self._alone = set(), [], []
+            self._due.update(self._wanted.popleft())
+        for due in self._due:
+            due.result.set_exception(error)
+        self._due, self._sent, self._alone = set(), [], []
 
     def _begin(self) -> None:
         """Sends what is wanted; first, when nothing else runs, the calls to be retried."""
@@ -140,19 +139,17 @@ class Pool:
         elif not (self._apart and self._sent):
             self._apart = False
             while self._wanted and len(self._sent) < SIDE_BY_SIDE * self._sandbox.workers:
-                fresh = self._wanted.popleft()
-                self._rounds.add(fresh)
-                self._send_all([Due(fresh, n, *call) for n, call in enumerate(fresh.calls)])
+                wanted = self._wanted.popleft()
+                self._due.update(wanted)
+                self._send_all(wanted)
 
     def _send_all(self, calls: Sequence[Due]) -> None:
         """A batch for every worker that has some of the calls."""
-        for worker, own in self._assign(calls):
+        for worker, some in self._assign(calls):
             try:
-                self._sent.append(self._send(worker, own))
-            except TooLong as error:
-                self._put_off(own, str(error))
+                self._sent.append(self._send(worker, some))
             except Lost as error:
-                self._give_up(worker, str(error), own)
+                self._give_up(worker, str(error), some)
 
     def _assign(self, calls: Sequence[Due]) -> list[tuple[Worker, list[Due]]]:
         """Assigns calls to workers. Episodes stay on their worker, new ones go to the worker with
@@ -191,7 +188,7 @@ class Pool:
         if self._alone and not self._sent:
             return  # nothing could be sent: it is retried at once
         busy = dict.fromkeys(calls.worker for calls in self._sent)
-        owner = {fd: worker for worker in busy for fd in worker.transport.filenos()}
+        owner = {fd: worker for worker in busy for fd in worker.filenos()}
         clocks = [calls.deadline for calls in self._sent if not calls.open]
         left = max(0.0, min(clocks) - time.monotonic()) + 0.001 if clocks else None
         ready = wait([*owner, self._bell.heard], left)
@@ -230,18 +227,8 @@ class Pool:
                 raise Lost(f"no answer within {self._sandbox.deadline:g} s")
 
     def _put(self, due: Due, result: Result) -> None:
-        due.round.put(due.place, result)
-        if due.round.results.done():
-            self._rounds.discard(due.round)
-
-    def _put_off(self, calls: Sequence[Due], reason: str) -> None:
-        """Has calls that are too long together tried alone; one that is so by itself fails."""
-        for due in calls:
-            due.episode.leave()
-        if len(calls) == 1:
-            self._put(calls[0], EpisodeError("sandbox", reason))
-        else:
-            self._alone += calls
+        self._due.discard(due)
+        due.result.set_result(result)
 
     def _give_up(self, worker: Worker, reason: str, calls: Sequence[Due] = ()) -> None:
         """Removes the worker; what it had is retried alone, or fails if tried too often. `calls`:
@@ -255,7 +242,6 @@ class Pool:
                 self._put(each, EpisodeError("sandbox", f"the worker is lost: {reason}"))
             else:
                 self._alone.append(each)
-        self._alone.sort(key=lambda due: due.place)
 
 
 class _Bell:

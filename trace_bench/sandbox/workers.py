@@ -1,6 +1,5 @@
-"""Workers as the host sees them: complete messages over a byte transport, which is a child process
-here, maybe with a container around it (containers.py); and those of a pool, started, greeted and
-replaced.
+"""Workers as the host sees them: child processes that take and send complete messages, maybe with a
+container around each (engine.py); and those of a pool, started, greeted and replaced.
 
 Reads never block, and writes block no longer than their deadline. A worker's stderr is drained, and
 its end is kept for error messages.
@@ -15,9 +14,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import wait
-from typing import Any, Protocol
+from typing import Any
 
 from trace_bench.core.decode import Unreadable
 from trace_bench.core.errors import EngineError, SourceError, UserError
@@ -30,27 +28,14 @@ CHUNK = 2**16
 ENDING = 3.0  # seconds in which a worker whose channel is closed is seen to have ended, or has not
 
 
-class Gone(Exception):
-    """The worker has ended, or its channel is closed."""
+class Lost(Exception):
+    """A worker has become unusable; the message says why."""
 
 
-class Transport(Protocol):
-    """A worker's channel. `read` raises Gone at its end, `write` when it cannot be written."""
-
-    def filenos(self) -> Sequence[int]: ...  # to wait on
-    def read(self) -> bytes: ...  # what is there now, maybe nothing
-    def write(self, data: bytes, deadline: float) -> None: ...  # deadline: time.monotonic()
-
-    def epitaph(self, wait: float = 0) -> str:
-        """How it ended and the end of its stderr. `wait`: seconds in which it may still end."""
-        ...
-
-    def kill(self) -> None: ...
-
-
-class ProcessTransport:
-    """A child process with these variables only. `hint`: what to change if it cannot be started;
-    `how`: further arguments of subprocess.Popen."""
+class Worker:
+    """A child process with these variables only, to which messages go and from which they come, one
+    per line. `hint`: what to change if it cannot be started; `how`: further arguments of
+    subprocess.Popen."""
 
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], *, hint: str, **how: Any
@@ -70,39 +55,75 @@ class ProcessTransport:
                 f"no worker could be started with {command[0]} ({error}); {hint}."
             ) from error
         assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._in = self._process.stdin.fileno()
-        self._out = self._process.stdout.fileno()
-        self._err = self._process.stderr.fileno()
+        self._pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._in, self._out, self._err = (pipe.fileno() for pipe in self._pipes)
         for fd in (self._in, self._out, self._err):
             os.set_blocking(fd, False)
-        self._tail = b""
+        self._tail = b""  # the end of its stderr
+        self.begun = bytearray()  # of a line that is not there whole
+        self.live: set[int] = set()
+        self.closing: list[int] = []
+        self.tools: dict[str, tuple[Tool, ...]] = {}
+        self.calls = 0
 
     def filenos(self) -> Sequence[int]:
+        """What to wait on."""
         return [self._out, self._err]
 
-    def read(self) -> bytes:
+    def send(self, message: Mapping[str, Any], deadline: float) -> None:
+        """`deadline`: by time.monotonic(). Raises Lost if it does not read in time."""
+        line = encode(message)
+        if len(line) > MAX_LINE:
+            raise Lost(f"what is to be sent has {len(line)} bytes; at most {MAX_LINE}")
+        view = memoryview(line)
+        while view:
+            try:
+                view = view[os.write(self._in, view) :]
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([], [self._in], [], left)[1]:
+                    raise Lost("it accepts no more input (it does not read)") from None
+            except OSError as error:
+                raise Lost(f"it accepts no more input ({error})") from error
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The complete messages that have arrived. Raises Lost."""
+        data = self._read()
+        self.begun += data
+        *whole, rest = self.begun.split(b"\n") if b"\n" in data else (self.begun,)
+        if len(rest) > MAX_LINE:
+            raise Lost(f"it sent a line of more than {MAX_LINE // 2**20} MiB")
+        self.begun = rest
+        try:
+            return [decode(bytes(line)) for line in whole]
+        except Unreadable as error:
+            raise Lost(f"it broke the protocol: {error}") from error
+
+    def _read(self) -> bytes:
+        """What is there now, maybe nothing."""
         try:
             self._hear()
             data = os.read(self._out, CHUNK)
         except BlockingIOError:
             return b""
-        except OSError as error:
-            raise Gone(str(error)) from error
+        except OSError:
+            data = b""
         if not data:
-            raise Gone
+            raise Lost(f"it ended ({self.epitaph(ENDING)})")
         return data
 
-    def write(self, data: bytes, deadline: float) -> None:
-        write_all(lambda rest: os.write(self._in, rest), self._in, data, deadline)
-
     def epitaph(self, wait: float = 0) -> str:
-        # An engine's client closes its output before it ends with the worker's exit code.
+        """How it ended, `exit code 1: <last line of stderr>`. `wait`: seconds in which it may still
+        end: an engine's client closes its output before it ends with the worker's exit code."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(wait)
         with contextlib.suppress(OSError):
             self._hear()  # its last words may have come after the end of its output
         code = self._process.returncode
-        return ended(None if code is None else f"exit code {code}", self._tail)
+        lines = self._tail.decode(errors="replace").strip().splitlines()
+        return ": ".join(
+            ["its channel is closed" if code is None else f"exit code {code}", *lines[-1:]]
+        )
 
     def _hear(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -112,77 +133,9 @@ class ProcessTransport:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+        for pipe in self._pipes:
             with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
-
-
-def write_all(
-    send: Callable[[memoryview], int], channel: Any, data: bytes, deadline: float
-) -> None:
-    """Sends all of `data` with `send`, which accepts what it can without blocking; `channel` is the
-    file to wait on. Raises Gone if the other end is closed or does not read in time."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[send(view) :]
-        except BlockingIOError:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([], [channel], [], left)[1]:
-                raise Gone("it does not read") from None
-        except OSError as error:
-            raise Gone(str(error)) from error
-
-
-def ended(how: str | None, tail: bytes) -> str:
-    """`exit code 1: <last line of stderr>`."""
-    lines = tail.decode(errors="replace").strip().splitlines()
-    return ": ".join([how or "its channel is closed", *lines[-1:]])
-
-
-class Lost(Exception):
-    """A worker has become unusable; the message says why."""
-
-
-class TooLong(Lost):
-    """A message was not sent, as no worker would read it; the worker is as it was."""
-
-
-@dataclass(eq=False)
-class Worker:
-    """A worker as the host sees it: sends and receives messages, one per line."""
-
-    transport: Transport
-    buffer: bytearray = field(default_factory=bytearray)
-    live: set[int] = field(default_factory=set)
-    closing: list[int] = field(default_factory=list)
-    tools: dict[str, tuple[Tool, ...]] = field(default_factory=dict)
-    calls: int = 0
-
-    def send(self, message: Mapping[str, Any], deadline: float) -> None:
-        line = encode(message)
-        if len(line) > MAX_LINE:
-            raise TooLong(f"what is to be sent has {len(line)} bytes; at most {MAX_LINE}")
-        try:
-            self.transport.write(line, deadline)
-        except Gone as error:
-            raise Lost(f"it accepts no more input ({error or self.transport.epitaph()})") from error
-
-    def lines(self) -> list[dict[str, Any]]:
-        """The complete messages that have arrived. Raises Lost."""
-        try:
-            data = self.transport.read()
-        except Gone:
-            raise Lost(f"it ended ({self.transport.epitaph(ENDING)})") from None
-        self.buffer += data
-        *whole, rest = self.buffer.split(b"\n") if b"\n" in data else (self.buffer,)
-        if len(rest) > MAX_LINE:
-            raise Lost(f"it sent a line of more than {MAX_LINE // 2**20} MiB")
-        self.buffer = rest
-        try:
-            return [decode(bytes(line)) for line in whole]
-        except Unreadable as error:
-            raise Lost(f"it broke the protocol: {error}") from error
+                pipe.close()
 
 
 class Workers:
@@ -191,7 +144,7 @@ class Workers:
 
     def __init__(
         self,
-        spawn: Callable[[], Transport],
+        spawn: Callable[[], Worker],
         sandbox: SandboxSettings,
         source: Mapping[str, Any] | None,
     ) -> None:
@@ -207,7 +160,7 @@ class Workers:
         unexpected message: a bad episode may have left something running in it."""
         for worker in [worker for worker in self.there if worker not in busy]:
             try:
-                stray = worker.lines() or worker.buffer
+                stray = worker.lines() or worker.begun
             except Lost as error:
                 stray = [{"gone": str(error)}]
             if stray:
@@ -217,7 +170,7 @@ class Workers:
         for left in range(self._sandbox.retries, -1, -1):
             there = len(self.there)
             while len(self.there) < self._sandbox.workers:
-                self.there.append(Worker(self._spawn()))  # one by one: a later one may fail
+                self.there.append(self._spawn())  # one by one: a later one may fail
             for worker in self.there[there:]:
                 try:
                     self._greet(worker)
@@ -261,11 +214,9 @@ class Workers:
         deadline = time.monotonic() + self._sandbox.start
         try:
             while time.monotonic() < deadline and not self.ended:
-                if wait(worker.transport.filenos(), 0.2) and (messages := worker.lines()):
+                if wait(worker.filenos(), 0.2) and (messages := worker.lines()):
                     return messages[0]
-            raise Lost(
-                f"no greeting within {self._sandbox.start:g} s ({worker.transport.epitaph()})"
-            )
+            raise Lost(f"no greeting within {self._sandbox.start:g} s ({worker.epitaph()})")
         except Lost:
             self.retire(worker)
             raise
@@ -274,6 +225,6 @@ class Workers:
         """Ends a worker; `reason`: why it is lost."""
         if reason is not None:
             self.lost.append(reason)
-        worker.transport.kill()
+        worker.kill()
         if worker in self.there:
             self.there.remove(worker)
