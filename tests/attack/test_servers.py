@@ -21,8 +21,7 @@ from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Client, Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
-from trace_bench.policies.endpoints import OpenAISettings, served
-from trace_bench.policies.openai import OpenAIPolicy
+from trace_bench.policies.openai import OpenAIPolicy, OpenAISettings, served
 from trace_bench.rehearse.scripted import Answer, chat, models, serve
 from trace_bench.settings.schema import RoleSettings
 

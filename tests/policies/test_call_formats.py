@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import TEMPLATE, byte_tokenizer, save_model
+from models import byte_tokenizer, save_model
 from toy import TOOLS
 
 from trace_bench.core.chat import call_json, make_tool
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, TurnRequest
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.endpoints import OpenAISettings, served
 from trace_bench.policies.formats import FORMATS, read_reply
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.openai import OpenAISettings, served
 from trace_bench.policies.talk import read_message
 
 CHATML = """\
@@ -125,7 +125,6 @@ def test_results_follow_a_call_in_every_format(name: str) -> None:
     [
         ("Llama", '<|python_tag|>{"name": "a", "parameters": {}}', "", ["a"]),
         ("Llama", '{"name": "a", "parameters": {}}; {"name": "b", "arguments": {}}', "", "ab"),
-        ("Llama", '{"answer": 3}', '{"answer": 3}', []),
         ("Llama", '{"name": "Bob", "age": 3}', '{"name": "Bob", "age": 3}', []),
         ("Mistral", '[TOOL_CALLS][{"name":"a","arguments":{"t":"[TOOL_CALLS] x"}}]', "", ["a"]),
         ("Llama", "{x} is free", "{x} is free", []),
@@ -142,10 +141,12 @@ def test_what_models_also_write(how: str, text: str, content: str, names: Any) -
 @pytest.mark.parametrize(
     ("how", "text", "reason"),
     [
+        ("Hermes", "<tool_call>\n{oops}\n</tool_call>", "not JSON"),
+        ("Hermes", '<tool_call>{"arguments": {}}</tool_call>', 'no string "name"'),
+        ("Hermes", '<tool_call>{"name": "add", "arguments": "3"}</tool_call>', "not an object"),
+        ("Hermes", '<tool_call>{"name": "add"', "unclosed"),
         ("Llama", '{"name": "a"', "not JSON"),
-        ("Llama", '{"name": "a", "parameters": 3}', "not an object"),
         ("Mistral", "[TOOL_CALLS]a", "neither a list"),
-        ("Mistral", "[TOOL_CALLS][3]", 'no string "name"'),
         ("Mistral", "[TOOL_CALLS]a[ARGS]{", "not JSON"),
         ("QwenCoder", "<tool_call>a</tool_call>", "no <function=NAME>"),
         ("QwenCoder", "<tool_call><function=a><parameter=b>1</tool_call>", "no </parameter>"),
@@ -182,11 +183,6 @@ def test_thoughts_are_neither_said_nor_executed(
     assert reply.thoughts == thoughts and reply.malformed is None
     assert reply.message["content"] == content
     assert len(reply.message.get("tool_calls", ())) == calls
-
-
-def test_a_malformed_call_shows_no_thoughts() -> None:
-    reply = read_reply("<think>secret</think>\n<tool_call>{", 0, FORMATS[0])
-    assert reply.malformed and reply.message["content"] == "<tool_call>{"
 
 
 @pytest.mark.parametrize(
@@ -253,8 +249,3 @@ def test_a_prompt_may_begin_with_a_thought(tmp_path: Path) -> None:
 def test_a_template_of_no_known_format_is_refused_with_what_it_writes() -> None:
     with pytest.raises(UserError, match=r"writes tool calls as .*CALL probe.*QwenCoder, Llama"):
         Chat(byte_tokenizer(template("CALL {{ call.function.name }}")), "odd")
-
-
-def test_the_tests_own_template_takes_arguments_as_they_were_sampled() -> None:
-    assert type(Chat(byte_tokenizer(TEMPLATE)).calls).__name__ == "Hermes"
-    assert not Chat(byte_tokenizer(TEMPLATE)).calls.objects  # type: ignore[attr-defined]

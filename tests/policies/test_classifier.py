@@ -15,9 +15,8 @@ from playing import play
 from sandboxes import in_process as suite
 from transformers import AutoModelForCausalLM
 
-from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import AdapterRef, AgentSpec, Message, to_json
+from trace_bench.core.types import AdapterRef, AgentSpec, Message
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.classifier import ClassifierRouter
 from trace_bench.policies.routing.merge import Mixture, merge
@@ -118,20 +117,6 @@ def test_a_merged_adapter_is_one_for_peft_too(policy: Any, adapters: Any) -> Non
             expected = lines.gather(1, torch.tensor(turn.token_ids)[:, None])[:, 0]
             assert list(turn.logprobs) == pytest.approx(expected.tolist(), abs=2e-4)
             ids += turn.token_ids
-
-
-def test_a_run_plays_sums_by_the_classifier(policy: Any, adapters: Any) -> None:
-    world = suite("toolsandbox", "embedded")
-    tasks = list(world.tasks("dev"))[:4]
-    agent = AgentSpec(MODEL, adapters=adapters, router=description())
-    again = convert(json.loads(json.dumps(to_json(agent))), AgentSpec)
-    router = make_router(again, policy)
-    played = play(policy, world, again, tasks, [0] * 4, temperature=0.0, max_turns=2)
-    for task, trajectory in zip(tasks, played, strict=True):
-        step = world.make().reset(task)
-        choice = router.route(step.messages, step.tools)
-        assert trajectory.adapter == choice.name
-        assert {turn.adapter for turn in trajectory.turns} == {choice.name}
 
 
 def test_bad_descriptions_are_refused(policy: Any, adapters: Any) -> None:

@@ -1,7 +1,6 @@
 """The local policy against plain forward passes of the same models."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,11 +44,6 @@ def world(request, tmp_path_factory):
         if request.param == "low rank":
             patch.setattr(decoder, "SMALL", 0)
         yield model, AgentSpec(str(model), adapters=adapters), backend
-
-
-@pytest.fixture(scope="module")
-def qwen3(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("plain") / "model")
 
 
 def rollouts(policy, agent, count=18, *, temperature=1.0, route=None, max_tokens=24):
@@ -102,7 +96,12 @@ def plain_logprobs(model, ids, temperature):
     return (model(torch.tensor([ids])).logits[0] / temperature).log_softmax(-1).double()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.fixture(scope="session")
+def qwen3(small_model):
+    return small_model
+
+
+@pytest.mark.parametrize("temperature", [0.6, 0.0])
 def test_logprobs_agree_with_a_plain_forward_pass(world, temperature):
     folder, agent, backend = world
     policy = LocalPolicy(folder, batch=7)
@@ -115,43 +114,28 @@ def test_logprobs_agree_with_a_plain_forward_pass(world, temperature):
     for trajectory, name in zip(played, route, strict=True):
         assert trajectory.failure is None
         ids, mine, logprobs = flat(trajectory)
-        plain = plain_logprobs(models[name], ids, temperature)
+        plain = plain_logprobs(models[name], ids, temperature or 1.0)
         at = np.flatnonzero(mine)
+        if not temperature:
+            assert [ids[i] for i in at] == plain[at - 1].argmax(-1).tolist()
         expected = plain[at - 1, torch.tensor(ids)[at]].numpy()
         worst = max(worst, float(np.abs(expected - logprobs[at]).max()))
     assert worst < 2e-5
     # The adapters matter: the base model disagrees about what they sampled.
     ids, mine, logprobs = flat(played[1])
     at = np.flatnonzero(mine)
-    base = plain_logprobs(models[None], ids, temperature)[at - 1, torch.tensor(ids)[at]].numpy()
+    base = plain_logprobs(models[None], ids, temperature or 1.0)[
+        at - 1, torch.tensor(ids)[at]
+    ].numpy()
     assert np.abs(base - logprobs[at]).max() > 0.1
 
 
-def test_temperature_zero_takes_the_most_likely(world):
-    folder, agent, _ = world
-    played = rollouts(LocalPolicy(folder, batch=5), agent, 6, temperature=0.0)
-    model = load_model(folder)[0]
-    for trajectory in played:
-        ids, mine, logprobs = flat(trajectory)
-        plain = plain_logprobs(model, ids, 1.0)
-        at = np.flatnonzero(mine)
-        assert [ids[i] for i in at] == plain[at - 1].argmax(-1).tolist()
-        assert np.abs(plain[at - 1].amax(-1).numpy() - logprobs[at]).max() < 1e-5
-
-
-def test_another_batch_limit_changes_nothing_but_rounding(world):
-    folder, agent, _ = world
-    route = [(None, *NAMES)[i % 3] for i in range(18)]
-    small = rollouts(LocalPolicy(folder, batch=2), agent, route=route)
-    large = rollouts(LocalPolicy(folder, batch=32), agent, route=route)
-    for a, b in zip(small, large, strict=True):
-        assert flat(a)[0] == flat(b)[0]
-        assert np.abs(flat(a)[2] - flat(b)[2]).max() < 1e-5
-
-
 def test_the_same_call_gives_the_same_bits_whatever_came_before(world):
+    """And with another limit of the batch the same tokens."""
     folder, agent, _ = world
     fresh = rollouts(LocalPolicy(folder, batch=7), agent)
+    small = rollouts(LocalPolicy(folder, batch=2), agent, 6)
+    assert [flat(t)[0] for t in small] == [flat(t)[0] for t in fresh[:6]]
     used = LocalPolicy(folder, batch=7)
     rollouts(used, agent, 11, temperature=0.3, route=["b@0001"] * 11)
     assert rollouts(used, agent) == fresh
@@ -168,14 +152,14 @@ def test_long_and_short_episodes_in_many_blocks_of_slots(world, monkeypatch):
         return move(row, target)
 
     monkeypatch.setattr(policy._engine, "_move", counted)
-    lengths = [8 + 40 * (i % 3) for i in range(80)]  # of the user's text
+    lengths = [8 + 40 * (i % 3) for i in range(48)]  # of the user's text
     tasks = [
         Task(f"toy/{i}", "toy", "train", i, {"add": [10**n], "patience": i % 4})
         for i, n in enumerate(lengths)
     ]
-    route = [(None, "a@0001")[i % 2] for i in range(80)]
+    route = [(None, "a@0001")[i % 2] for i in range(48)]
     played = play(
-        policy, ToySuite(), agent, tasks, range(80), route=route, max_tokens=12, max_turns=5
+        policy, ToySuite(), agent, tasks, range(48), route=route, max_tokens=12, max_turns=5
     )
     if backend is Decoder:
         assert len(moves) > 5  # a short episode got a slot among short ones
@@ -185,14 +169,6 @@ def test_long_and_short_episodes_in_many_blocks_of_slots(world, monkeypatch):
         at = np.flatnonzero(mine)
         plain = plain_logprobs(models[name], ids, 1.0)[at - 1, torch.tensor(ids)[at]].numpy()
         assert np.abs(plain - logprobs[at]).max() < 1e-5
-
-
-def test_seeds_decide(qwen3):
-    policy = LocalPolicy(qwen3, batch=8)
-    agent = AgentSpec(str(qwen3))
-    same = play(policy, ToySuite(), agent, [toy_task(0)] * 3, [5, 5, 6], max_tokens=8)
-    one, again, other = (t.turns[0].token_ids for t in same)
-    assert one == again != other
 
 
 def test_what_a_group_has_in_common_is_computed_once(qwen3):
@@ -269,13 +245,6 @@ def test_token_limit_and_context_limit(qwen3):
     assert full.stop is StopReason.CONTEXT_LIMIT and not full.turns and full.failure is None
 
 
-def test_malformed_replies_are_marked(qwen3):
-    policy = LocalPolicy(qwen3, batch=1)
-    ids = policy.chat.encode("<tool_call>{")
-    reply = policy.chat.parse(ids, 0, ())
-    assert reply.malformed is not None and reply.message["content"] == "<tool_call>{"
-
-
 def test_released_episodes_leave_no_trace(qwen3):
     policy = LocalPolicy(qwen3, batch=2)
     messages = ({"role": "user", "content": "hello"},)
@@ -291,21 +260,6 @@ def test_released_episodes_leave_no_trace(qwen3):
     policy.submit(requests)
     policy.close()
     assert not policy._engine._members
-
-
-def test_slots_are_compacted_when_few_episodes_are_left(qwen3):
-    policy = LocalPolicy(qwen3, batch=32)
-    messages = ({"role": "user", "content": "hello"},)
-    policy.submit([TurnRequest(i, messages, TOOLS, seed=i, max_tokens=40) for i in range(32)])
-    alone = LocalPolicy(qwen3, batch=1)
-    alone.submit([TurnRequest(31, messages, TOOLS, seed=31, max_tokens=40)])
-    policy._engine.step(), policy._engine.step()
-    for i in range(31):
-        policy.release(i)
-    (moved,), (expected,) = policy.collect(), alone.collect()
-    assert policy._engine._row_of[31].slot == 0
-    assert moved.turn and expected.turn
-    assert moved.turn.token_ids == expected.turn.token_ids
 
 
 def test_adapters_come_and_go_with_agents(world):
@@ -389,20 +343,9 @@ def test_samples_follow_the_distribution():
         assert torch.allclose(logprobs, expected[ids].log(), atol=1e-6)
 
 
-def test_extreme_draws_stay_inside():
-    logits = torch.tensor([[-float("inf"), 0.0, 0.0, -float("inf")]] * 2)
-    draws = torch.tensor([0.0, 1 - 2.0**-24])
-    assert sample(logits, torch.ones(2), draws)[0].tolist() == [1, 2]
-
-
 def test_greedy_rows_alone_are_what_they_are_among_others():
     torch.manual_seed(0)
     logits, draws = torch.randn(5, 50), torch.rand(5)
     mixed = sample(logits.clone(), torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]), draws)
     alone = sample(logits[:4].clone(), torch.zeros(4), draws[:4])
     assert torch.equal(mixed[0][:4], alone[0]) and torch.equal(mixed[1][:4], alone[1])
-
-
-def test_loading_is_quiet(qwen3, capfd):
-    LocalPolicy(Path(qwen3), batch=1)
-    assert capfd.readouterr() == ("", "")

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from playing import play
 from safetensors.torch import load_file, save_file
-from sandboxes import in_process as suite
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Router
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Mixture, factors, merge, mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
@@ -91,53 +87,6 @@ def test_the_sum_of_updates_is_exact(tmp_path: Path) -> None:
         delta(made, "q_proj"), 0.7 * delta(one, "q_proj") + 0.3 * delta(two, "q_proj")
     )
     torch.testing.assert_close(delta(made, "v_proj"), 0.7 * delta(one, "v_proj"))
-
-
-class Undecided(Router):
-    """A router that always wants the same mixture."""
-
-    waits = False
-
-    def __init__(self, wanted: Mixture) -> None:
-        self.wanted = wanted
-
-    def route(self, messages, tools) -> Mixture:
-        return self.wanted
-
-
-def test_an_episode_is_played_with_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All weight on one adapter acts as that adapter; half of it does not."""
-    one = adapter(tmp_path, "one@1", 2, {"q_proj": 0.3, "v_proj": 0.3}, 8)
-    two = adapter(tmp_path, "two@1", 3, {"q_proj": 0.3}, 3)
-    agent = AgentSpec(MODEL, adapters=(one, two), router={"kind": "fixed", "adapter": None})
-    world = suite("toolsandbox", "embedded")
-    tasks = list(world.tasks("dev"))[:6]
-    policy = LocalPolicy(MODEL, batch=6)
-    logprobs = {}
-    alone = play(policy, world, agent, tasks, [0] * 6, temperature=0.0, route=["one@1"] * 6)
-    logprobs["one@1"] = [turn.logprobs for t in alone for turn in t.turns]
-    for weights in ((1.0, 0.0), (0.5, 0.5)):
-        wanted = Mixture((("one@1", weights[0]), ("two@1", weights[1])))
-        monkeypatch.setattr(
-            "trace_bench.play.rollouts.make_router", lambda a, p, w=wanted: Undecided(w)
-        )
-        played = play(policy, world, agent, tasks, [0] * 6, temperature=0.0)
-        assert {t.adapter for t in played} == {wanted.name}
-        logprobs[wanted.name] = [turn.logprobs for t in played for turn in t.turns]
-    policy.close()
-    same, other = logprobs["one@1*1+two@1*0"], logprobs["one@1*0.5+two@1*0.5"]
-    assert [len(x) for x in same] == [len(x) for x in logprobs["one@1"]]
-    for a, b in zip(same, logprobs["one@1"], strict=True):
-        assert a == pytest.approx(b, abs=1e-4)
-    assert other != same
-
-
-def test_weights_need_not_sum_to_one(tmp_path: Path) -> None:
-    one = adapter(tmp_path, "one@1", 2, {"q_proj": 1.0}, 8)
-    two = adapter(tmp_path, "two@1", 3, {"q_proj": 1.0}, 3)
-    made = merge(Mixture((("one@1", 1.0), ("two@1", 0.35))), [one, two])
-    expected = delta(one, "q_proj") + 0.35 * delta(two, "q_proj")
-    torch.testing.assert_close(delta(made, "q_proj"), expected)
 
 
 def test_a_changed_adapter_gives_another_sum(tmp_path: Path) -> None:

@@ -2,64 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from playing import play
-from safetensors.torch import save_file
+from servers.vllm import FakeVLLM, fake_adapter
 from toy import ToyEnv, ToySuite
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnReply, TurnRequest
-from trace_bench.core.types import AdapterRef, AgentSpec, Task
+from trace_bench.core.types import AgentSpec, Task
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies import openai
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.rehearse.scripted import Answer, chat, models, serve
 
 HELLO = ({"role": "user", "content": "Hello."},)
-
-
-class Fake:
-    """A vLLM as far as its HTTP goes. `logprob(name, time)` is what it answers a probe with."""
-
-    def __init__(self, logprob: Callable[[str, int], float]) -> None:
-        self.names = ["m"]
-        self.loads = 0
-        self.asked = 0
-        self.logprob = logprob
-        self.signs = lambda name: name
-
-    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
-        if path == "/v1/models":
-            return models(*self.names)
-        if path == "/v1/load_lora_adapter":
-            self.loads += 1
-            self.names.append(body["lora_name"])
-            return Answer("Success")
-        if path == "/v1/unload_lora_adapter":
-            self.names.remove(body["lora_name"])
-            return Answer("Success")
-        if body["model"] not in self.names:
-            return Answer({"error": f"no model {body['model']}"}, 404)
-        self.asked += 1
-        top = [{"token": "A", "logprob": self.logprob(body["model"], self.asked)}]
-        choice = {"logprobs": {"content": [{"top_logprobs": top, "logprob": -0.5}]}}
-        return chat("Hm.", self.signs(body["model"]), choice=choice)
-
-
-def adapter(folder: Path, name: str, value: float) -> AdapterRef:
-    place = folder / name
-    place.mkdir()
-    (place / "adapter_config.json").write_text(json.dumps({"name": name}))
-    save_file({"x.lora_B.weight": torch.full((2,), value)}, place / "adapter_model.safetensors")
-    return AdapterRef(name, str(place))
 
 
 def acting(*urls: str, **more: Any) -> OpenAIPolicy:
@@ -73,29 +34,12 @@ def one(policy: OpenAIPolicy, request: TurnRequest) -> TurnReply:
     return reply
 
 
-def by_name(name: str, time: int) -> float:
-    """Every name has its own answer."""
-    return -float(len(name)) - sum(map(ord, name)) / 1000
-
-
-def test_an_adapter_that_the_server_lost_is_loaded_again(tmp_path: Path) -> None:
-    """Another program that shares the server has taken it out, or the server was restarted."""
-    fake = Fake(by_name)
+def test_adapters_that_a_server_lost_are_loaded_again(tmp_path: Path) -> None:
+    """It was restarted, or another program has taken them out: all episodes go on."""
+    fake = FakeVLLM(owner="scripted")
     with serve(fake) as server:
         policy = acting(server.url)
-        policy.load(AgentSpec("m", adapters=(adapter(tmp_path, "a", 1.0),)))
-        fake.names[:] = ["m"]
-        reply = one(policy, TurnRequest(0, HELLO, adapter="a"))
-        assert reply.turn is not None and reply.turn.adapter == "a" and fake.loads == 2
-        policy.close()
-    assert fake.names == ["m"]
-
-
-def test_all_episodes_of_a_restarted_server_go_on(tmp_path: Path) -> None:
-    fake = Fake(by_name)
-    with serve(fake) as server:
-        policy = acting(server.url)
-        policy.load(AgentSpec("m", adapters=(adapter(tmp_path, "a", 1.0),)))
+        policy.load(AgentSpec("m", adapters=(fake_adapter(tmp_path, "a", 1.0),)))
         fake.names[:] = ["m"]
         policy.submit([TurnRequest(n, HELLO, adapter="a") for n in range(4)])
         replies: list[TurnReply] = []
@@ -103,22 +47,21 @@ def test_all_episodes_of_a_restarted_server_go_on(tmp_path: Path) -> None:
             replies += policy.collect()
         assert [reply.error for reply in replies] == [None] * 4 and fake.loads == 2
         policy.close()
+    assert fake.names == ["m"]
 
 
 def test_who_answers_under_an_adapters_name_must_be_it(tmp_path: Path) -> None:
-    fake = Fake(by_name)
-    fake.signs = lambda name: "m"
+    fake = FakeVLLM(lambda b: None if "logprobs" in b else chat("Hm.", "m"), owner="scripted")
     with serve(fake) as server:
         policy = acting(server.url)
-        policy.load(AgentSpec("m", adapters=(adapter(tmp_path, "a", 1.0),)))
+        policy.load(AgentSpec("m", adapters=(fake_adapter(tmp_path, "a", 1.0),)))
         reply = one(policy, TurnRequest(0, HELLO, adapter="a"))
         assert reply.turn is None and "'m' answered where 'a+" in str(reply.error)
         policy.close()
 
 
 def test_a_base_model_may_have_a_longer_name_for_itself() -> None:
-    fake = Fake(by_name)
-    fake.signs = lambda name: f"{name}-2026-01-01"
+    fake = FakeVLLM(lambda body: chat("Hm.", "m-2026-01-01"), owner="scripted")
     with serve(fake) as server:
         policy = acting(server.url)
         assert one(policy, TurnRequest(0, HELLO)).turn is not None
@@ -136,9 +79,9 @@ def test_a_base_model_may_have_a_longer_name_for_itself() -> None:
     ids=["silently the base model", "noise", "another adapter"],
 )
 def test_wrong_weights_are_caught(tmp_path: Path, logprob: Any, who: str) -> None:
-    with serve(Fake(logprob)) as server:
+    with serve(FakeVLLM(logprob=logprob, owner="scripted")) as server:
         policy = acting(server.url)
-        both = (adapter(tmp_path, "a", 1.0), adapter(tmp_path, "b", 2.0))
+        both = (fake_adapter(tmp_path, "a", 1.0), fake_adapter(tmp_path, "b", 2.0))
         with pytest.raises(UserError, match="just as " + who.replace("+", r"\+")):
             policy.load(AgentSpec("m", adapters=both))
         policy.close()
@@ -148,11 +91,11 @@ def test_what_only_some_servers_took_is_taken_out_again(tmp_path: Path) -> None:
     def refusing(path: str, body: dict[str, Any]) -> Answer:
         return models("m") if path == "/v1/models" else Answer({"error": "no LoRA"}, 400)
 
-    fake = Fake(by_name)
+    fake = FakeVLLM(owner="scripted")
     with serve(fake) as left, serve(refusing) as right:
         policy = acting(left.url, right.url)
         with pytest.raises(UserError, match="did not load the adapter a"):
-            policy.load(AgentSpec("m", adapters=(adapter(tmp_path, "a", 1.0),)))
+            policy.load(AgentSpec("m", adapters=(fake_adapter(tmp_path, "a", 1.0),)))
         assert len(fake.names) == 2
         policy.close()
     assert fake.names == ["m"]
@@ -164,7 +107,7 @@ def test_a_server_that_comes_back_gets_work_again(monkeypatch: pytest.MonkeyPatc
     def moody(path: str, body: dict[str, Any]) -> Answer:
         return models("m") if path == "/v1/models" else Answer(reset=down) if down else chat("x")
 
-    with serve(moody) as left, serve(Fake(by_name)) as right:
+    with serve(moody) as left, serve(FakeVLLM(owner="scripted")) as right:
         policy = acting(left.url, right.url)
         assert one(policy, TurnRequest(0, HELLO)).turn is None
         down = False

@@ -17,7 +17,7 @@ from trace_bench.core.types import AgentSpec, Message, Trajectory
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.scheduler import Order, Scheduler
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.talk import Talk, Thoughts, shared
+from trace_bench.policies.talk import Talk, Thoughts
 
 START: tuple[Message, ...] = (
     {"role": "system", "content": "Use the tool."},
@@ -86,11 +86,6 @@ def test_kept_thoughts_make_one_sequence(template: str) -> None:
     assert all(thought in found[-1][1] for thought in ("Three.", "Done.", "Four."))
 
 
-def test_a_template_that_keeps_thoughts_has_one_stretch_either_way() -> None:
-    chat = Chat(tokenizer(KEEPS))
-    assert spoken(chat, SAID, "own") == spoken(chat, SAID, "keep")
-
-
 def test_without_thinking_the_mark_of_no_thought_is_dropped() -> None:
     said = [(text.partition("</think>\n\n")[2], news) for text, news in SAID]
     found = spoken(Chat(tokenizer(), "m", False), said, "own")
@@ -111,10 +106,6 @@ def test_every_stretch_has_numbers_of_its_own() -> None:
         talk.ask([news])
         seeds.append(talk.seed(5))
     assert seeds[0] == 5 and len(set(seeds)) == 3
-
-
-def test_shared() -> None:
-    assert [shared((1, 2), two) for two in ((1, 2, 3), (1, 3), (), (2,))] == [2, 1, 0, 0]
 
 
 @pytest.fixture(scope="module")
@@ -181,23 +172,3 @@ def test_the_context_is_that_of_the_stretch(model: Path) -> None:
                 size += len(turn.token_ids)
                 assert size <= 300
     assert full["own"] < full["keep"]
-
-
-def test_another_adapter_reads_the_stretch(model: Path, tmp_path: Path) -> None:
-    from models import save_adapter
-
-    from trace_bench.core.protocols import TurnRequest
-    from trace_bench.core.types import AdapterRef
-
-    policy = LocalPolicy(model, context=600)
-    path = save_adapter(model, tmp_path / "a")
-    policy.load(AgentSpec("m", adapters=(AdapterRef("a@1", str(path)),)))
-    ids: tuple[int, ...] = ()
-    for n, adapter in enumerate((None, "a@1", "a@1", None)):
-        messages = START if not n else ({"role": "user", "content": f"{n}?"},)
-        policy.submit([TurnRequest(0, messages, TOOLS, adapter, seed=n, max_tokens=12)])
-        (reply,) = policy.collect()
-        assert reply.turn is not None and reply.turn.adapter == adapter
-        ids = (*ids[: reply.turn.kept], *reply.turn.prompt_ids, *reply.turn.token_ids)
-        assert policy._open[0].ids == ids
-    policy.close()

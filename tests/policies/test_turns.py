@@ -12,6 +12,7 @@ from models import save_adapter, save_model
 from peft import PeftModel
 from playing import play
 from sandboxes import in_process as suite
+from servers.vllm import FakeVLLM, fake_adapter
 from transformers import AutoModelForCausalLM
 
 from trace_bench.core.errors import UserError
@@ -22,7 +23,7 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.routing.turn import words_of
-from trace_bench.rehearse.scripted import Answer, chat, models, serve
+from trace_bench.rehearse.scripted import serve
 from trace_bench.show import render
 from trace_bench.tiny import MODEL_FOLDER
 
@@ -93,23 +94,9 @@ def test_every_turn_has_the_log_probabilities_of_its_own_adapter(kind: str, tmp_
 
 
 def test_a_server_is_asked_by_name_at_every_turn(tmp_path: Path) -> None:
-    refs = adapters(MODEL_FOLDER, tmp_path)
-    loaded: list[str] = []
-
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        if path == "/v1/models":
-            return models("m", *loaded, owner="vllm")
-        if path == "/v1/load_lora_adapter":
-            loaded.append(body["lora_name"])
-            return Answer("Success.")
-        if path == "/v1/unload_lora_adapter":
-            return Answer("Success.")
-        place = ["m", *loaded].index(body["model"])
-        told = {"content": [{"top_logprobs": [{"token": "x", "logprob": -float(place)}]}]}
-        return chat(f"Yes, {place}.", body["model"], choice={"logprobs": told})
-
+    refs = tuple(fake_adapter(tmp_path, f"{n}@0001", v) for v, n in enumerate(("one", "two"), 1))
     names = [None, "two@0001", "one@0001", "one@0001"]
-    with serve(script) as server:
+    with serve(FakeVLLM()) as server:
         policy = OpenAIPolicy(Endpoint((server.url,), retries=0), "m", capacity=2, extra=None)
         policy.load(AgentSpec("m", adapters=refs))
         turns = []

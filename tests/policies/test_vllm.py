@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from playing import play
 from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
 
@@ -21,11 +20,8 @@ from trace_bench.core.beginning import adapter_hash
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
-from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
+from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import Endpoint
-from trace_bench.policies.chat import Chat
-from trace_bench.policies.loading import load_tokenizer
-from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import served_name
 from trace_bench.rehearse.vllm import VARIABLE, serve
@@ -132,41 +128,6 @@ def test_training_on_its_rollouts_knows_every_token(url: str, tmp_path: Path) ->
     assert served(url) == ["tiny"]
 
 
-def test_base_and_adapters_act_in_one_batch(url: str, trained: Path) -> None:
-    agent = convert(json.loads((trained / "agent.json").read_text()), AgentSpec)
-    world = suite("toolsandbox", "embedded")
-    tasks = list(world.tasks("dev"))[:8]
-    names = [None, *(a.name for a in agent.adapters)]
-    many = [task for task in tasks for _ in names]
-    route = [name for _ in tasks for name in names]
-    server, here = policy(url), LocalPolicy(MODEL, batch=32)
-    both: list[list[Trajectory]] = []
-    for acting in (server, here):
-        seeds = [0] * len(many)
-        both.append(play(acting, world, agent, many, seeds, temperature=0.0, route=route))
-        acting.close()
-    for remote, local, name in zip(*both, route, strict=True):
-        assert {turn.adapter for turn in remote.turns} == {name}
-        assert remote.messages == local.messages
-        for one, two in zip(remote.turns, local.turns, strict=True):
-            assert one.prompt_ids == two.prompt_ids and one.token_ids == two.token_ids
-            assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)
-
-
-def test_calls_are_read_from_the_ids_as_in_this_process(url: str) -> None:
-    """vLLM is asked for no calls, and the prompt has the tools all the same."""
-    world = suite("toolsandbox", "embedded")
-    tasks = list(world.tasks("dev"))[:8]
-    chat = Chat(load_tokenizer(MODEL), "tiny")
-    server = OpenAIPolicy(Endpoint((url,)), "tiny", capacity=8, extra=None, chat=chat)
-    both: list[list[Trajectory]] = []
-    for acting in (server, LocalPolicy(MODEL, batch=8)):
-        both.append(play(acting, world, AgentSpec(str(MODEL)), tasks, [0] * 8, temperature=0.0))
-        acting.close()
-    assert [t.messages for t in both[0]] == [t.messages for t in both[1]]
-    assert any(turn.reply.get("tool_calls") for t in both[0] for turn in t.turns)
-
-
 def test_a_name_served_with_other_weights_is_caught(
     url: str, trained: Path, tmp_path: Path
 ) -> None:
@@ -186,28 +147,6 @@ def test_a_name_served_with_other_weights_is_caught(
         acting.load(AgentSpec("tiny", adapters=(right,)))
     acting.close()
     httpx.post(f"{url}/unload_lora_adapter", json={"lora_name": name}).raise_for_status()
-
-
-def test_an_adapter_that_the_server_cannot_read_is_reported(url: str, tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}")
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"nothing")
-    acting = policy(url, retries=0)
-    with pytest.raises(UserError, match=r"did not load the adapter broken@0001\+"):
-        acting.load(AgentSpec("tiny", adapters=(AdapterRef("broken@0001", str(tmp_path)),)))
-    acting.close()
-
-
-def test_more_prompts_at_once_than_a_batch_holds(url: str) -> None:
-    """vLLM must not cut a prompt here: see CPU in trace_bench/rehearse/vllm.py."""
-    acting = policy(url)
-    long = ({"role": "user", "content": "word " * 250},)
-    acting.submit([TurnRequest(i, long, seed=i, max_tokens=4) for i in range(24)])
-    replies: list[Any] = []
-    while len(replies) < 24:
-        replies += acting.collect()
-    acting.close()
-    assert [r.error for r in replies] == [None] * 24
-    assert sum(len(r.turn.prompt_ids) for r in replies) > 4096  # two batches of vLLM's
 
 
 def test_a_prompt_beyond_the_context_is_a_stop_and_not_a_failure(url: str) -> None:
@@ -237,17 +176,3 @@ def test_it_is_asked_for_one_turn_beforehand(url: str) -> None:
     with pytest.raises(UserError, match=r"no room for the first prompt .*1024 tokens"):
         acting.try_turn(long)
     acting.close()
-
-
-def test_labels_get_their_probabilities(url: str) -> None:
-    acting, here = policy(url), LocalPolicy(MODEL)
-    ask = [{"role": "user", "content": "Which one, A or B? Answer with one letter."}]
-    remote = acting.label_logprobs(ask, ["A", "B", "a", "I"])
-    assert remote is not None and all(value <= 0 for value in remote.values())
-    acting.close()
-    here.close()
-
-
-def test_an_unknown_model_is_named(url: str) -> None:
-    with pytest.raises(UserError, match="'large'; allowed: tiny"):
-        OpenAIPolicy(Endpoint((url,)), "large", capacity=1, extra=None).load(AgentSpec("large"))

@@ -16,8 +16,8 @@ from thinking import OPENED, AskingSuite
 
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
-from trace_bench.policies.endpoints import OpenAISettings, served
 from trace_bench.policies.loading import load_tokenizer
+from trace_bench.policies.openai import OpenAISettings, served
 from trace_bench.policies.talk import Thoughts
 from trace_bench.rehearse.vllm import VARIABLE, serve
 from trace_bench.trainers.adapters import begin_with, restart

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from playing import play
-from safetensors.torch import save_file
 from sandboxes import in_process as suite
+from servers.vllm import FakeVLLM, fake_adapter
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, Message
@@ -75,52 +74,28 @@ def test_without_probabilities_there_is_no_choice() -> None:
         make_router(AgentSpec("m", adapters=ADAPTERS, router=ZERO_SHOT), IdlePolicy())
 
 
-def test_unknown_adapters_are_named() -> None:
-    with pytest.raises(UserError, match="unknown adapter"):
-        make_router(AgentSpec("m", adapters=ADAPTERS[:1], router=ZERO_SHOT), None)
-
-
-def adapter(folder: Path, name: str) -> AdapterRef:
-    """A folder that looks like an adapter, for a server that does not look into it."""
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text("{}")
-    weights = {"x.lora_A.weight": torch.ones(1, 2), "x.lora_B.weight": torch.ones(2, 1)}
-    save_file(weights, folder / "adapter_model.safetensors")
-    return AdapterRef(name, str(folder))
-
-
 def test_every_episode_is_routed_by_itself_and_a_bad_answer_is_its_failure(tmp_path: Path) -> None:
     """A scripted vLLM with two adapters: wifi to one, reminders lost, the rest to the base."""
-    loaded: list[str] = []
 
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        if path == "/v1/models":
-            return models("m", *loaded, owner="vllm")
-        if path == "/v1/load_lora_adapter":
-            loaded.append(body["lora_name"])
-            return Answer("Success: it was added.")
-        if path == "/v1/unload_lora_adapter":
-            loaded.remove(body["lora_name"])
-            return Answer("Success: it was removed.")
-        if body["model"] == "m" and body["max_tokens"] == 1:
-            text = body["messages"][-1]["content"].lower()
-            if "remind" in text:
-                return Answer({"error": "no"}, 400)
-            return letters(A=-0.1) if "wifi" in text else letters(C=-0.1)
-        top = [{"token": "t", "logprob": -1.0 - len(body["model"])}]
-        content = [{"token": "t", "logprob": -1.0, "top_logprobs": top}]
-        return chat("Sorry.", body["model"], choice={"logprobs": {"content": content}})
+    def answer(body: dict[str, Any]) -> Answer | None:
+        if body["model"] != "m" or body["max_tokens"] != 1:
+            return None
+        text = body["messages"][-1]["content"].lower()
+        if "remind" in text:
+            return Answer({"error": "no"}, 400)
+        return letters(A=-0.1) if "wifi" in text else letters(C=-0.1)
 
-    adapters = (adapter(tmp_path / "w", "wifi@1"), adapter(tmp_path / "m", "mail@1"))
+    adapters = (fake_adapter(tmp_path, "wifi@1"), fake_adapter(tmp_path, "mail@1", 2.0))
+    vllm = FakeVLLM(answer)
     world = suite("toolsandbox", "embedded")
     tasks = list(world.tasks("train"))[:32]
-    with serve(script) as server:
+    with serve(vllm) as server:
         acting = OpenAIPolicy(Endpoint((server.url,), retries=0), "m", capacity=8, extra=None)
         played = play(acting, world, AgentSpec("m", adapters=adapters, router=ZERO_SHOT), tasks,
                       [0] * 32)  # fmt: skip
-        assert len(loaded) == 2 and all(name.startswith(("wifi@1+", "mail@1+")) for name in loaded)
+        assert [name.partition("+")[0] for name in vllm.names] == ["m", "wifi@1", "mail@1"]
         acting.close()
-        assert loaded == []
+        assert vllm.names == ["m"]
     seen = {"wifi": 0, "remind": 0, "other": 0}
     for task, trajectory in zip(tasks, played, strict=True):
         text = world.make().reset(task).messages[-1]["content"].lower()
@@ -146,3 +121,17 @@ def test_the_local_model_is_asked_the_same_way() -> None:
     assert router.route(said("The wifi is off."), []) in (None, "wifi@1", "mail@1")
     assert not router.waits, "the order of threads would decide what is computed together"
     here.close()
+
+
+def test_without_a_router_the_only_adapter_plays() -> None:
+    def route(router: Any, *adapters: AdapterRef) -> Any:
+        return make_router(AgentSpec("m", adapters=adapters, router=router)).route(said("x"), ())
+
+    assert route(None) is None and route(None, ADAPTERS[0]) == "wifi@1"
+    assert route({"kind": "fixed", "adapter": "mail@1"}, *ADAPTERS) == "mail@1"
+    with pytest.raises(UserError, match=r"2 adapters \(wifi@1, mail@1\) and no router"):
+        route(None, *ADAPTERS)
+    with pytest.raises(UserError, match=r"unknown router 'magic'; allowed: fixed, zero_shot"):
+        route({"kind": "magic"})
+    with pytest.raises(UserError, match=r"unknown adapter 'x@9'.*wifi@1, mail@1"):
+        route({"kind": "fixed", "adapter": "x@9"}, *ADAPTERS)

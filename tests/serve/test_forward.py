@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,15 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
-from safetensors.torch import save_file
 from servers.agent import Served, routed_agent, serving
+from servers.vllm import FakeVLLM, fake_adapter
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.served import served_name
-from trace_bench.rehearse.scripted import Answer, Server, chat, models, serve
+from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.serve.forward import Forward
 
 
@@ -29,47 +27,24 @@ def sent(**delta: Any) -> str:
     return f"data: {json.dumps({'choices': [{'delta': delta}]}, ensure_ascii=False)}\n\n"
 
 
-class Behind:
-    """A vLLM as far as its HTTP goes; it says which model it was asked for."""
+class Behind(FakeVLLM):
+    """It answers with the fault, if there is one, and streams."""
 
     def __init__(self) -> None:
-        self.names = ["m"]
+        super().__init__(self._said)
         self.fault: Answer | None = None
-        self.lock = threading.Lock()
 
-    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
-        with self.lock:
-            if path == "/v1/models":
-                return models(*self.names, owner="vllm")
-            if path == "/v1/load_lora_adapter":
-                self.names.append(body["lora_name"])
-                return Answer("Success")
-            if path == "/v1/unload_lora_adapter":
-                self.names.remove(body["lora_name"])
-                return Answer("Success")
-            if self.fault is not None:
-                return self.fault
-            if body["model"] not in self.names:
-                return Answer({"error": {"message": f"no model {body['model']}"}}, 404)
-        if body.get("stream"):
-            return Answer(f"{sent(content='Hm.')}data: [DONE]\n\n")
-        logprob = -1.0 - sum(map(ord, body["model"])) / 1000
-        top = [{"token": "A", "logprob": logprob}]
-        choice = {"logprobs": {"content": [{"top_logprobs": top, "logprob": -0.5}]}}
-        return chat("Hm.", body["model"], choice=choice)
+    def _said(self, body: dict[str, Any]) -> Answer | None:
+        if self.fault is not None or not body.get("stream") or body["model"] not in self.names:
+            return self.fault
+        return Answer(f"{sent(content='Hm.')}data: [DONE]\n\n")
 
 
 @contextmanager
 def both(tmp_path: Path) -> Iterator[tuple[Served, Server, Behind, dict[str, str]]]:
     """Our server in front of that one, and the adapters' names there."""
-    adapters = {}
-    for value, name in enumerate(("a", "b"), 1):
-        place = tmp_path / "adapters" / name
-        place.mkdir(parents=True)
-        (place / "adapter_config.json").write_text(json.dumps({"name": name}))
-        weights = {"x.lora_B.weight": torch.full((2,), float(value))}
-        save_file(weights, place / "adapter_model.safetensors")
-        adapters[name] = place
+    refs = [fake_adapter(tmp_path / "adapters", n, v) for v, n in enumerate(("a", "b"), 1)]
+    adapters = {ref.name: Path(ref.path) for ref in refs}
     agent = routed_agent(tmp_path, "m", adapters)
     there = {a.name: served_name(a) for a in agent.adapters}
     script = Behind()

@@ -20,7 +20,7 @@ from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import Policy, RunContext
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import StopReason, Trajectory, Turn, to_json
-from trace_bench.policies.endpoints import OpenAISettings, served
+from trace_bench.policies.openai import OpenAISettings, served
 from trace_bench.policies.talk import Thoughts
 from trace_bench.trainers import update as update_module
 from trace_bench.trainers.episodes import check_prompt

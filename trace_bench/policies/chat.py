@@ -9,7 +9,6 @@ the format of tool calls that it writes.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
@@ -102,11 +101,6 @@ class Chat:
             while self._remembered > _REMEMBERED and len(self._prompts) > 1:
                 self._remembered -= len(self._prompts.popitem(last=False)[1])
         return ids
-
-    @functools.cached_property
-    def longest(self) -> int:
-        """The most characters that one token can stand for."""
-        return max(map(len, self.tokenizer.get_vocab()))
 
     def check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Raises UserError if the template leaves the tools out of the prompt."""

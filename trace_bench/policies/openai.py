@@ -15,18 +15,20 @@ import reprlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from trace_bench.core.checked import PLACE
 from trace_bench.core.decode import Unreadable
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Policy, TurnReply, TurnRequest
+from trace_bench.core.protocols import Policy, RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import read_object, stable_seed
-from trace_bench.core.types import AgentSpec, Message, Turn
-from trace_bench.llm.client import Client, Endpoint, LLMError
+from trace_bench.core.types import AgentSpec, Message, Meta, Natural, Turn
+from trace_bench.llm.client import Client, Endpoint, LLMError, check_extra, check_urls, read_key
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.served import ContextFull, Servers, try_servers
+from trace_bench.policies.served import Servers, try_servers
 from trace_bench.policies.talk import LARGEST_ID, Conversation, Talk
 
 CHAT, TOKENS = "/chat/completions", "/completions"
@@ -35,6 +37,31 @@ CONFIG = "config.json"  # of a model's folder
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 PROBATION = 60.0  # seconds until a server that did not answer is tried again
 TOP = 20  # the most likely tokens to request when ranking labels
+
+
+@dataclass(frozen=True)
+class OpenAISettings:
+    """`policy.*` of `policy=openai`."""
+
+    base_url: tuple[str, ...] = field(metadata=PLACE)
+    """One address or a list of them; an episode stays on one server."""
+    key_env: str | None = field(default=None, metadata=PLACE)
+    """Name of the environment variable that holds the key; null: no key is sent."""
+    deadline: Annotated[float, Meta(ge=0.1)] = field(default=120.0, metadata=PLACE)
+    """Seconds for one attempt of a request."""
+    retries: Natural = field(default=5, metadata=PLACE)
+    """Further attempts after 429, 5xx, lost connections and deadlines."""
+    extra: Mapping[str, Any] | None = None
+    """More fields of every request, such as {chat_template_kwargs: {...}}."""
+    parse: Literal["server", "tokens"] = "server"
+    """Who reads calls and thoughts in a turn. server: what its parsers were started with; tokens:
+    this program, from the sampled ids of a vLLM, with the tokenizer in `model.path`: no parser
+    is needed there (docs/models.md has the formats)."""
+
+
+def template_options(thinking: bool | None) -> dict[str, dict[str, bool]]:
+    """What a request says to the template of vLLM's model; None: nothing."""
+    return {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
 
 
 class OpenAIPolicy(Policy):
@@ -183,29 +210,13 @@ class OpenAIPolicy(Policy):
         self._load[server] += 1
         return episode
 
-    def _alone(self, server: int, request: TurnRequest) -> Turn:
-        """The only turn of an episode at this server (`served.OneTurn`)."""
-        episode = self._begin(request, server)
-        self._hear(request, episode)
-        try:
-            return self._turn(request, self._answer(request, episode))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise Unreadable(f"{type(error).__name__}: {error}") from error
-        finally:
-            self.release(request.episode)
-
-    def _answer(self, request: TurnRequest, episode: Conversation) -> dict[str, Any]:
-        """A server's answer, also where its context has no room for a whole turn."""
-        for most in (request.max_tokens, None):
-            try:
-                body = self._body(request, episode, most)
-                return self._client.ask(self._path, body, episode.server)
-            except LLMError as error:
-                if not context_is_full(error):
-                    raise
-                if most is None or not self.servers.vllm:
-                    raise ContextFull(str(error), error.status) from error
-        raise AssertionError("the last attempt returns or raises")
+    def _alone(self, server: int, request: TurnRequest) -> TurnReply:
+        """The only turn of an episode at this server."""
+        self._hear(request, episode := self._begin(request, server))
+        self._send(request, episode, request.max_tokens)
+        (reply,) = self.collect()
+        self.release(request.episode)
+        return reply
 
     def _choose(self) -> int:
         """The server with the fewest live episodes. One that did not answer gets none at first,
@@ -306,3 +317,33 @@ def context_is_full(error: LLMError) -> bool:
     return error.status in (400, 413) and (
         "context_length_exceeded" in text or "context length" in text or "max_model_len" in text
     )
+
+
+def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
+    """`policy=openai`: sends requests to servers."""
+    endpoint = Endpoint(
+        check_urls(settings.base_url, "policy.base_url"),
+        read_key(settings.key_env, "policy.key_env"),
+        deadline=settings.deadline,
+        retries=settings.retries,
+        concurrency=run.batch,
+    )
+    extra = check_extra(settings.extra, "policy.extra")
+    for key, own in template_options(run.thinking).items():
+        extra = {**extra, key: {**own, **extra.get(key, {})}}
+    keep = run.thoughts == "keep"
+    if keep and settings.parse != "tokens":
+        raise UserError(
+            "policy.thoughts=keep at servers needs prompts that are rendered here, with the "
+            "tokenizer in `model.path`. Set policy.parse=tokens, or policy.thoughts=own."
+        )
+    chat = None
+    if settings.parse == "tokens":
+        from trace_bench.policies.loading import load_tokenizer
+
+        chat = Chat(load_tokenizer(run.model), run.model, run.thinking)
+    policy = OpenAIPolicy(
+        endpoint, run.served_model, capacity=run.batch, extra=extra, chat=chat, keep=keep
+    )
+    policy.hold_to(Path(run.model))
+    return policy

@@ -11,16 +11,15 @@ prompt must differ from the base model's.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import adapter_hash
-from trace_bench.core.decode import Unreadable
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import TurnRequest
+from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, Message, Turn
 from trace_bench.llm.client import Client, LLMError
 from trace_bench.policies.engine.lora import check_paths, read_weights
@@ -223,31 +222,29 @@ def changes_something(adapter: AdapterRef) -> bool:
     return any(bool(value.any()) for key, value in weights.items() if ".lora_B" in key)
 
 
-OneTurn = Callable[[int, TurnRequest], Turn]
-"""(server, request) -> the only turn of an episode at that server. Raises LLMError, ContextFull and
-Unreadable."""
+# -- before a run ---------------------------------------------------------------------------------
 
 
-class ContextFull(LLMError):
-    """The server's context has no room for the prompt and a turn."""
-
-    outage = False
-
-
-def try_servers(urls: Sequence[str], model: str, one: OneTurn, request: TurnRequest) -> str:
+def try_servers(
+    urls: Sequence[str],
+    model: str,
+    one: Callable[[int, TurnRequest], TurnReply],
+    request: TurnRequest,
+) -> str:
     """Asks each server for the turn before a run begins: what would fail every episode ends the run
     at once, with the server's own words and the setting to change. Returns what was asked; no
     rollout is spent. Where a server says which tokens it read, it is asked once more without the
-    tools: if it read the same, they do not reach the model. Raises UserError."""
+    tools: if it read the same, they do not reach the model. `one`: the only turn of an episode at a
+    server. Raises UserError."""
     asked = 0
     for server, url in enumerate(urls):
-        read = _turn(url, model, partial(one, server, request)).prompt_ids
+        read = _turn(url, model, one(server, request)).prompt_ids
         asked += 1
         if not request.tools or not read:
             continue
         bare = replace(request, tools=(), max_tokens=1)
         asked += 1
-        if _turn(url, model, partial(one, server, bare)).prompt_ids == read:
+        if _turn(url, model, one(server, bare)).prompt_ids == read:
             raise UserError(
                 f"the server {url} leaves tools out of the prompt, so the agent would never see "
                 f"them: the prompt of {len(read)} tokens is the same without them. Give it a chat "
@@ -258,26 +255,20 @@ def try_servers(urls: Sequence[str], model: str, one: OneTurn, request: TurnRequ
     return f"asked {many} for a first turn{tools}: {asked} requests, no rollout"
 
 
-def _turn(url: str, model: str, ask: Callable[[], Turn]) -> Turn:
-    try:
-        return ask()
-    except ContextFull as error:
+def _turn(url: str, model: str, reply: TurnReply) -> Turn:
+    if reply.turn is not None:
+        return reply.turn
+    if reply.context_full:
         raise UserError(
-            f"the server {url} has no room for the first prompt of a task: {error}. Start it with "
-            "a longer context (vLLM: --max-model-len), or lower `policy.max_tokens`."
-        ) from error
-    except LLMError as error:
-        remedy = _remedy(error.status, model, str(error))
-        raise UserError(f"the server {url} gives no turn: {error}. {remedy}") from error
-    except Unreadable as error:
-        raise UserError(
-            f"the server {url} gives no turn that can be used: {error}. It must have OpenAI's chat "
-            "completions; change `policy.base_url`."
-        ) from error
+            f"the server {url} has no room for the first prompt of a task: {reply.error}. Start it "
+            "with a longer context (vLLM: --max-model-len), or lower `policy.max_tokens`."
+        )
+    remedy = _remedy(str(reply.error), model)
+    raise UserError(f"the server {url} gives no turn: {reply.error}. {remedy}")
 
 
-def _remedy(status: int | None, model: str, said: str) -> str:
-    """What to do about a request that failed, by the answer's status and the server's words."""
+def _remedy(said: str, model: str) -> str:
+    """What to do about a request that failed, by the words of the error."""
     if "--tool-call-parser" in said:  # vLLM's
         return (
             "It was started without a parser of tool calls. Start it with "
@@ -285,16 +276,21 @@ def _remedy(status: int | None, model: str, said: str) -> str:
             "(hermes, qwen3_coder, llama3_json, mistral; docs/models.md), or set "
             "policy.parse=tokens, which needs none."
         )
-    if status in (401, 403):
-        return "Change its key (`policy.key_env`)."
-    if status == 404:
-        return (
-            f"It does not serve the model {model!r}, or no chat completions: change `model.name` "
-            "or `policy.base_url`."
-        )
-    if status is not None and status >= 400:
-        return (
-            "It refuses this request: change what it is asked for (`policy.extra`, "
-            "`policy.max_tokens`), or how it is started."
-        )
-    return "See its log, change `policy.base_url`, or raise `policy.deadline`."
+    status = re.search(r": HTTP (4\d\d): ", said)
+    match status[1] if status else None:
+        case None | "429":
+            return (
+                "It must have OpenAI's chat completions: see its log, change `policy.base_url`, or "
+                "raise `policy.deadline`."
+            )
+        case "401" | "403":
+            return "Change its key (`policy.key_env`)."
+        case "404":
+            return (
+                f"It does not serve the model {model!r}, or no chat completions: change "
+                "`model.name` or `policy.base_url`."
+            )
+    return (
+        "It refuses this request: change what it is asked for (`policy.extra`, "
+        "`policy.max_tokens`), or how it is started."
+    )

@@ -179,16 +179,12 @@ def _servers(
 # -- the run, once killed and once whole ------------------------------------------------------
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "trace_bench.rehearse", "--run", str(folder / "settings.json")]
-    with (folder / "log.txt").open("ab") as log:
-        return subprocess.Popen(words, stdout=log, stderr=log)
-
-
 @contextmanager
 def _running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The run in a process of its own, which ends with the block."""
-    process = _start(folder)
+    words = [sys.executable, "-m", "trace_bench.rehearse", "--run", str(folder / "settings.json")]
+    with (folder / "log.txt").open("ab") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=log)
     try:
         yield process
     finally:

@@ -20,8 +20,7 @@ from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AgentSpec, Message
 from trace_bench.llm.client import BODY, CONNECT, Client, Endpoint, LLMError, Secret, decompressed
 from trace_bench.play.steps import with_guidance
-from trace_bench.policies.endpoints import template_options
-from trace_bench.policies.openai import CHAT, OpenAIPolicy
+from trace_bench.policies.openai import CHAT, OpenAIPolicy, template_options
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.talk import first_choice

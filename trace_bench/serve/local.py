@@ -82,10 +82,8 @@ class Local:
 
     def _unread(self, ask: ChatRequest, model: Model) -> Refused | None:
         """Why the conversation cannot be read from its beginning, if it cannot; what is read stays
-        in the chat's cache, for the engine. Raises Refused for one that is far too long."""
+        in the chat's cache, for the engine."""
         policy = self._engine.policy
-        if sum(len(m["content"]) for m in ask.messages) > policy.context * policy.chat.longest:
-            raise _full()
         try:
             tokens = len(policy.chat.first(self._engine.guided(ask, model), ask.tools))
         except Exception as error:  # templates may raise any exception

@@ -82,7 +82,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
     },
     "policy": {
         "local": "trace_bench.policies:local_policy",
-        "openai": "trace_bench.policies.endpoints:served",
+        "openai": "trace_bench.policies.openai:served",
         "idle": "trace_bench.policies.scripted:IdlePolicy",
         "random": "trace_bench.policies.scripted:RandomPolicy",
         "reference": "trace_bench.policies.scripted:reference",
