@@ -3,7 +3,6 @@ ends with 0, whichever part leaves it in whatever way but `os._exit`."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,120 +19,93 @@ from trace_bench.policies.scripted import IdlePolicy
 HERE = __name__
 
 
-class Leave(SystemExit):
-    """An end of one's own."""
-
-
 class Wordless(SystemExit):
     def __str__(self) -> str:
         raise SystemExit(0)
 
 
-class Base(BaseException):
-    """No Exception."""
-
-
 WAYS: dict[str, Callable[[], BaseException]] = {
-    "exit": lambda: SystemExit(0),
-    "an exit of its own": lambda: Leave(),
+    "an exit": lambda: SystemExit(0),
     "an exit that has no words": lambda: Wordless(0),
     "a generator's end": GeneratorExit,
-    "a task's end": asyncio.CancelledError,
-    "a base exception": Base,
     "a broken pipe": BrokenPipeError,
     "the keyboard": KeyboardInterrupt,
 }
 
 
-def leave(way: str) -> Any:
-    raise WAYS[way]()
+class Left:
+    """A part that is left at one of its places."""
 
-
-class _Env(ToyEnv):
     def __init__(self, place: str, way: str) -> None:
         super().__init__()
         self.place, self.way = place, way
+        self.at("init")
 
+    def at(self, place: str) -> None:
+        if self.place == place:
+            raise WAYS[self.way]()
+
+
+class _Env(Left, ToyEnv):
     def reset(self, task: Task) -> Any:
-        return leave(self.way) if self.place == "reset" else super().reset(task)
+        self.at("reset")
+        return super().reset(task)
 
     def step(self, action: Any) -> Any:
-        return leave(self.way) if self.place == "step" else super().step(action)
+        self.at("step")
+        return super().step(action)
 
     def close(self) -> None:
-        if self.place == "close":
-            leave(self.way)
+        self.at("close")
 
 
-class World(ToySuite):
-    def __init__(self, place: str, way: str) -> None:
-        super().__init__()
-        self.place, self.way = place, way
-        if place == "suite":
-            leave(way)
-
+class World(Left, ToySuite):
     def tasks(self, split: str) -> Any:
-        return leave(self.way) if self.place == "tasks" else super().tasks(split)
+        self.at("tasks")
+        return super().tasks(split)
 
     def make(self) -> Any:
-        return leave(self.way) if self.place == "make" else _Env(self.place, self.way)
+        return _Env(self.place, self.way)
 
 
-class Way(Method):
-    def __init__(self, place: str, way: str) -> None:
-        self.place, self.way = place, way
-
+class Way(Left, Method):
     def plan(self, run: Any) -> MethodPlan:
-        return leave(self.way) if self.place == "plan" else MethodPlan(learns=False)
+        self.at("plan")
+        return MethodPlan(learns=False)
 
     def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> AgentSpec:
-        if self.place == "fit in a thread":
-            thread = threading.Thread(target=leave, args=(self.way,))
-            thread.start()
-            thread.join()
-            return base
-        return leave(self.way)
+        self.at("fit")
+        thread = threading.Thread(target=self.at, args=("fit in a thread",))
+        thread.start()
+        thread.join()
+        return base
 
 
-class Acts(IdlePolicy):
-    def __init__(self, place: str, way: str) -> None:
-        super().__init__()
-        self.place, self.way = place, way
-
-    def submit(self, requests: Any) -> None:
-        leave(self.way) if self.place == "submit" else super().submit(requests)
-
+class Acts(Left, IdlePolicy):
     def collect(self) -> Any:
-        return leave(self.way) if self.place == "collect" else super().collect()
+        self.at("collect")
+        return super().collect()
 
     def close(self) -> None:
-        if self.place == "policy's close":
-            leave(self.way)
+        self.at("policy's close")
 
 
-class Tracks(Tracker):
-    def __init__(self, place: str, way: str) -> None:
-        self.place, self.way = place, way
-        if place == "tracker":
-            leave(way)
-
+class Tracks(Left, Tracker):
     def log(self, values: Any) -> None:
-        if self.place == "log":
-            leave(self.way)
+        self.at("log")
 
     def conclude(self, summary: Any) -> None:
         return
 
     def close(self) -> None:
-        if self.place == "tracker's close":
-            leave(self.way)
+        self.at("tracker's close")
 
 
 PLACES = {
-    "env": (World, ["suite", "tasks", "make", "reset", "step", "close"]),
+    "env": (World, ["init", "tasks", "reset", "step", "close"]),
     "method": (Way, ["plan", "fit", "fit in a thread"]),
-    "policy": (Acts, ["submit", "collect", "policy's close"]),
-    "tracker": (Tracks, ["tracker", "log", "tracker's close"]),
+    "policy": (Acts, ["collect", "policy's close"]),
+    "tracker": (Tracks, ["log", "tracker's close"]),
 }
 USUAL = ("an exit that has no words",)
 CASES = [

@@ -20,10 +20,6 @@ READERS = {
         "train.jsonl",
     ),
     "method.data": ("from trace_bench.methods.sft.formats import read; list(read(P))", "a.jsonl"),
-    "method.data, a document": (
-        "from trace_bench.methods.sft.formats import read; list(read(P))",
-        "a.json",
-    ),
     "env.source": (
         "from trace_bench.envs.tau2.data import _released;"
         "_released('airline', str(P.parents[4]), b'')",
@@ -58,10 +54,6 @@ READERS = {
         "from trace_bench.settings.help import text; text('method', P.parents[1])",
         "method/own.yaml",
     ),
-    "--config-dir, a run's": (
-        "from trace_bench.settings.compose import compose; compose([], P.parents[1])",
-        "method/own.yaml",
-    ),
     "an adapter's config": (
         "from trace_bench.core.types import AdapterRef;"
         "from trace_bench.policies.engine.lora import read_config;"
@@ -89,9 +81,8 @@ except UserError as error:
 """
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link"])
 def test_what_never_ends_is_refused_at_once(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     imported()
@@ -102,9 +93,9 @@ def test_what_never_ends_is_refused_at_once(
     for number, (named, (read, name)) in enumerate(READERS.items()):
         path = tmp_path / str(number) / "a/b/c/d/e" / name
         path.parent.mkdir(parents=True)
-        os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-        (tmp_path / f"reads_{kind}_{number}.py").write_text(PROGRAM.format(read=read))
-        code, said = forked(f"reads_{kind}_{number}", str(path), prepare=stopped)
+        os.mkfifo(path) if number % 2 else path.symlink_to("/dev/zero")
+        (tmp_path / f"reads_{number}.py").write_text(PROGRAM.format(read=read))
+        code, said = forked(f"reads_{number}", str(path), prepare=stopped)
         assert code == 0, f"{named}: {said[-800:]}"
         words = ("no plain file", "has no", "nor a .gguf file")
         assert path.name in said and any(word in said for word in words), f"{named}: {said}"

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from typing import Any
 import pytest
 from forks import forked
 
-from trace_bench.__main__ import main
 from trace_bench.core.store import fingerprint
 from trace_bench.core.summary import read_settings
 from trace_bench.results.folder import ELSEWHERE
@@ -26,11 +26,10 @@ TALKS = "evaluation_trajectories.jsonl"
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """many runs of other seeds with the files of one, and in each 40 long conversations."""
+def many(base_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of other seeds with the files of one, and in each 40 long conversations."""
     place = tmp_path_factory.mktemp("many")
-    small = place / "small"
-    assert main(["method=base", "policy=idle", "evaluation.limit=2", f"run_dir={small}"]) == 0
+    small = Path(shutil.copytree(base_run, place / "small"))
     talk, talks = json.loads((small / TALKS).read_text().splitlines()[0]), []
     for _ in range(40):
         talk["trajectory"]["turns"][0]["reply"]["content"] = random.randbytes(4000).hex()
@@ -45,9 +44,10 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if (small / name).exists():
                 os.link(small / name, run / name)
         (run / "config.yaml").write_text(settings.replace("\nseed: 0\n", f"\nseed: {seed}\n"))
-        own = {k: v for k, v in read_settings(run / "config.yaml").items() if k not in ELSEWHERE}
-        found = {**summary, "seed": seed, "fingerprint": fingerprint(own)}
-        (run / "summary.json").write_text(json.dumps(found))
+        config = read_settings(run / "config.yaml")
+        identity = fingerprint({k: v for k, v in config.items() if k not in ELSEWHERE})
+        changed = {**summary, "seed": seed, "fingerprint": identity}
+        (run / "summary.json").write_text(json.dumps(changed))
     return place / "runs"
 
 
@@ -76,6 +76,5 @@ def test_many_runs_in_one_report_are_bounded_in_time_size_and_memory(
 
 
 def unpacked(page: str, name: str) -> Any:
-    found = re.search(rf'id="data-{name}">([^<]*)<', page)
-    assert found is not None, name
-    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+    (data,) = re.findall(rf'id="data-{name}">([^<]*)<', page)
+    return json.loads(gzip.decompress(base64.b64decode(data)))

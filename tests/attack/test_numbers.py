@@ -29,11 +29,7 @@ def scaled(adapter: Path) -> None:
     write_json(adapter / "adapter_config.json", {**config, "lora_alpha": 1e30})
 
 
-DAMAGES = {"weights of 1e38": large, "lora_alpha=1e30": scaled}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("damage", "temperature"), [(large, 0.0), (scaled, 1.0)])
 def test_logits_that_are_not_finite_lose_the_episode_at_the_policy(
     damage: Callable[[Path], None], temperature: float, tmp_path: Path
 ) -> None:

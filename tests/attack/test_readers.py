@@ -24,7 +24,7 @@ from trace_bench.sandbox.protocol import (
     task_from_json,
 )
 
-quick = settings(max_examples=100, deadline=None, derandomize=True)
+quick = settings(max_examples=40, deadline=None, derandomize=True)
 
 NUMBERS = st.integers() | st.floats() | st.sampled_from([10**400, -(10**4000), 2**63])
 NAMES = "messages role content tools new_tools done stop score similarity success milestones"

@@ -48,8 +48,8 @@ def test_a_summary_that_means_harm_is_skipped_and_named(name: str, tmp_path: Pat
         (tmp_path / "run" / "summary.json").write_text("[" * 100_000)
     else:
         HOSTILE[name](tmp_path / "run" / "summary.json")
-    found = find([tmp_path])
-    assert not found.runs and "summary.json" in found.skipped[0]
+    runs = find([tmp_path])
+    assert not runs.runs and "summary.json" in runs.skipped[0]
 
 
 def test_control_characters_are_written_out() -> None:

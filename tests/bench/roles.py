@@ -42,7 +42,7 @@ from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.llm.roles import ROLES, Role, Roles
 from trace_bench.llm.structured import read_block
 from trace_bench.methods.looking import analyst
-from trace_bench.methods.looking.capabilities import Capability
+from trace_bench.methods.looking.capabilities import Analysed, Capability
 from trace_bench.methods.reflectors import ModelReflector
 from trace_bench.methods.trace.generate.checks import violations
 from trace_bench.methods.trace.generate.questions import request
@@ -102,41 +102,39 @@ def questions(role: str, count: int) -> list[Question]:
     return list(makers[role](count))
 
 
-def episodes(count: int) -> list[analyst.Seen]:
+def episodes(count: int) -> list[Analysed]:
     """Episodes of the dev split: every other one by its reference, the rest by random calls."""
     tasks = PHONE.tasks("dev")[:count]
     agent, seeds = AgentSpec("scripted"), list(range(count))
     good = play(ReferencePolicy(PHONE), PHONE, agent, tasks, seeds)
     bad = play(RandomPolicy(), PHONE, agent, tasks, seeds)
     mixed = [pair[n % 2] for n, pair in enumerate(zip(good, bad, strict=True))]
-    passed = [t.score is not None and t.score.success for t in mixed]
-    return analyst.number(list(zip(tasks, mixed, passed, strict=True)))
+    return [Analysed(task, played) for task, played in zip(tasks, mixed, strict=True)]
 
 
 def analysts(count: int) -> Iterator[Question]:
     """Half of them propose capabilities, the other half label four episodes."""
     for n, seen in enumerate(_fours(count)):
 
-        def discover(lab: Asking, seen: Sequence[analyst.Seen] = seen) -> dict[str, bool]:
+        def discover(lab: Asking, seen: analyst.Seen = seen) -> dict[str, bool]:
             try:
                 analyst.discover(lab, seen)  # type: ignore[arg-type]
             except UserError:
                 return {"usable": False, "proposals": False}
             return {"usable": True, "proposals": True}
 
-        def label(lab: Asking, seen: Sequence[analyst.Seen] = seen) -> dict[str, bool]:
-            found = analyst._run(lab, seen, LACKS, 0)  # type: ignore[arg-type]
-            usable = not isinstance(found, LLMError)
+        def label(lab: Asking, seen: analyst.Seen = seen) -> dict[str, bool]:
+            labels = analyst._run(lab, seen, LACKS, 0)  # type: ignore[arg-type]
+            usable = not isinstance(labels, LLMError)
             return {"usable": usable, "labels": usable}
 
         yield discover if n % 2 else label
 
 
-def _fours(count: int) -> Iterator[list[analyst.Seen]]:
+def _fours(count: int) -> Iterator[analyst.Seen]:
     seen = episodes(4 * count)
-    for n in range(count):
-        some = seen[4 * n : 4 * n + 4]
-        yield analyst.number([(s.task, s.trajectory, s.passed) for s in some])
+    for n in range(0, len(seen), 4):
+        yield {f"T{place:03d}": one for place, one in enumerate(seen[n : n + 4], start=1)}
 
 
 def _failed(count: int) -> list[Trajectory]:

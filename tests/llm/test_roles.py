@@ -184,6 +184,17 @@ def test_a_failure_that_the_run_went_on_without_stays_one(tmp_path: Path) -> Non
         asked.close()
 
 
+def test_a_question_that_nobody_answered_is_asked_again_by_the_same_command(tmp_path: Path) -> None:
+    with replies(Answer({"error": "unknown key"}, 401), '{"n": 4}') as server:
+        asked = roles(server, tmp_path / "llm.jsonl")
+        with pytest.raises(UserError, match=r"the analyst does not answer: .*goes on from here"):
+            asked.usable("analyst", "a", ASK, read)
+        asked.close()
+        asked = roles(server, tmp_path / "llm.jsonl")
+        assert asked.usable("analyst", "a", ASK, read) == 4
+        asked.close()
+
+
 def test_answers_are_kept_for_the_next_time(tmp_path: Path) -> None:
     with replies('{"n": 1}', '{"n": 2}', '{"n": 3}') as server:
         for _ in range(2):

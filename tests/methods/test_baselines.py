@@ -1,19 +1,31 @@
-"""The baselines that are made of TRACE's parts, with a scripted agent in the real world."""
+"""The other methods, and TRACE's settings that are off by default, with a scripted agent."""
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from named import method
-from trace_lab import BASE, MemoryLab
+import pytest
+from named import QUICK, method
+from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
-from trace_bench.core.types import AgentSpec, Purpose
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import PlannedRun, TrainingJob
+from trace_bench.core.types import AdapterRef, AgentSpec, Purpose
+from trace_bench.methods.grpo import Base, Grpo, Rl, RlSettings
 from trace_bench.methods.looking.capabilities import VOCABULARY
+from trace_bench.methods.trace_finish import TraceFinish, TraceFinishSettings
 from trace_bench.play.steps import with_guidance
+from trace_bench.policies.engine.lora import read_config, read_weights
+from trace_bench.policies.routing.merge import pair_of
 from trace_bench.tiny.demos import GUIDANCE
 
 HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
+THREE = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 
 
 def fit(
@@ -66,3 +78,75 @@ def test_untargeted_trains_one_adapter_on_all_environments_alike() -> None:
     of = Counter(task.id.split("/")[3] for task in job.tasks)
     assert of == dict.fromkeys(lab.suite.capabilities(), 10)
     assert {purpose for _, purpose, _ in lab.calls} == {Purpose.TRAINING}
+
+
+def test_base_changes_nothing() -> None:
+    assert Base().fit(BASE, [], SimpleNamespace()) is BASE  # type: ignore[arg-type]
+
+
+def test_grpo_trains_one_adapter_on_all_tasks_with_the_whole_budget() -> None:
+    jobs: list[TrainingJob] = []
+    for made in (Grpo(RlSettings(reward="success")), Grpo(RlSettings()), Rl(RlSettings())):
+        lab = MemoryLab(HABITS, 640, 4)
+        made.fit(BASE, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
+        jobs += lab.trainer.jobs
+    one, other, plain = jobs
+    assert (one.name, one.agent, one.rollouts) == ("grpo", BASE, 640) and len(one.tasks) == 64
+    assert (one.reward, other.reward) == ("success", "similarity")
+    assert one.seed == other.seed and replace(other, name="rl", seed=plain.seed) == plain
+
+
+def spent(lab: MemoryLab) -> Counter[Purpose]:
+    counted: Counter[Purpose] = Counter()
+    for _, purpose, tasks in lab.calls:
+        counted[purpose] += len(tasks)
+    return counted
+
+
+def test_without_calibration_its_rollouts_go_to_training() -> None:
+    _, usual = fit("trace", 600, THREE, **QUICK["trace"])
+    _, lab = fit("trace", 600, THREE, **QUICK["trace"], calibration_rounds=0)
+    before, after = spent(usual), spent(lab)
+    assert before[Purpose.CALIBRATION] > 0 and after[Purpose.CALIBRATION] == 0
+    assert after[Purpose.TRAINING] == before[Purpose.TRAINING] + before[Purpose.CALIBRATION]
+    assert [j.name for j in lab.trainer.jobs] == [j.name for j in usual.trainer.jobs]
+    rows = lab.files["capabilities.json"]["calibration"]
+    assert {row["outcome"] for row in rows} == {"not measured"}
+    run = PlannedRun(600, 64, ScriptedTrainer())
+    phases = method("trace", calibration_rounds=0).plan(run).phases
+    assert [(p.name, p.rollouts) for p in phases] == [("analysis", 64), ("training", 536)]
+
+
+def test_a_models_environments_need_calibration() -> None:
+    run = PlannedRun(600, 64, ScriptedTrainer(), models=frozenset({"analyst", "generator"}))
+    with pytest.raises(UserError, match=r"method\.calibration_rounds="):
+        method("trace", calibration_rounds=0).plan(run)
+
+
+def test_a_joint_adapter_is_finished_whole_and_several_by_their_weight(
+    small_adapter: Path, tmp_path: Path
+) -> None:
+    import torch
+
+    place = tmp_path / "adapters" / "a" / "0001"
+    shutil.copytree(small_adapter, place)
+    ref = AdapterRef("a@0001", str(place))
+    layer = min(read_weights(ref)).rpartition(".lora_")[0]
+
+    def update(adapter: AdapterRef) -> Any:
+        pair = pair_of(read_weights(adapter), layer, read_config(adapter))
+        assert isinstance(pair, tuple)
+        return pair[1] @ pair[0]
+
+    for settings, share in (
+        (TraceFinishSettings(adapters="joint"), 1.0),
+        (TraceFinishSettings(), TraceFinishSettings().route.weight),
+    ):
+        start = TraceFinish(settings).start(BASE, replace(BASE, adapters=(ref,)))
+        assert torch.allclose(update(start.adapters[0]), share * update(ref), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rft", "ace", "prompt_only"])
+def test_without_a_training_task_a_method_ends_in_words(name: str) -> None:
+    with pytest.raises(UserError, match=r"no training task\. Change `env\.train_split`"):
+        method(name).fit(BASE, [], MemoryLab(HABITS, 320, 3))

@@ -21,7 +21,6 @@ from trace_bench.core.types import (
     Trajectory,
     to_json,
 )
-from trace_bench.llm.client import LLMError
 from trace_bench.methods.gepa import Gepa, GepaAdapter, GepaSettings
 from trace_bench.methods.looking.capabilities import VOCABULARY
 from trace_bench.methods.reflectors import (
@@ -54,7 +53,7 @@ class ListeningLab(MemoryLab):
         return super().rollouts(call, agent, tasks, **how)
 
 
-def fit(budget: int = 1280, seed: int = 0, **settings: Any) -> tuple[AgentSpec, ListeningLab]:
+def fit(budget: int = 960, seed: int = 0, **settings: Any) -> tuple[AgentSpec, ListeningLab]:
     lab = ListeningLab(HABITS, budget, seed=seed)
     return Gepa(GepaSettings(**settings)).fit(BASE, lab.suite.tasks("train"), lab), lab  # type: ignore[arg-type]
 
@@ -81,7 +80,7 @@ def test_every_episode_is_charged_and_validation_is_kept_apart(fitted) -> None:
     for _, purpose, tasks in lab.calls:
         of[purpose] |= set(tasks)
         spent += len(tasks)
-    assert spent == 1280 - lab.left and lab.left == lab.files["gepa.json"]["unspent"]
+    assert spent == 960 - lab.left and lab.left == lab.files["gepa.json"]["unspent"]
     assert len(of[Purpose.VALIDATION]) == 24 and len(of[Purpose.PROMPT]) == 40
     assert not of[Purpose.VALIDATION] & of[Purpose.PROMPT]
     assert all("/train/" in task for task in of[Purpose.PROMPT] | of[Purpose.VALIDATION])
@@ -94,13 +93,6 @@ def test_a_repeated_run_makes_the_same_calls(fitted) -> None:
     assert other.calls == lab.calls and other.files == lab.files
 
 
-@pytest.mark.parametrize("budget", [64, 65, 103, 640, 777])
-def test_odd_budgets_are_never_exceeded(budget: int) -> None:
-    _, lab = fit(budget)
-    assert 0 <= lab.left < GepaSettings().iteration
-    assert any(f"{lab.left} of {budget} rollouts unspent" in text for text in lab.logged)
-
-
 def test_a_budget_that_is_too_small_says_what_for() -> None:
     with pytest.raises(UserError, match=r"budget=63 .* at least 64 .*method.validation.* one prop"):
         fit(63)
@@ -110,32 +102,31 @@ def test_a_budget_that_is_too_small_says_what_for() -> None:
         build(GepaSettings, {"minibatch": 0}, "method")
 
 
-def test_failing_proposals_end_in_an_error_that_names_the_last() -> None:
+@pytest.mark.parametrize(
+    ("failure", "calls", "raises", "words"),
+    [
+        (ConnectionError("no answer"), 2, TraceBenchError,
+         "3 proposals failed .* ConnectionError: no answer"),
+        # The rollouts of further minibatches would be spent for nothing.
+        (UserError("the reflector does not answer"), 0, UserError, "does not answer"),
+    ],
+    ids=["a fault", "an outage"],
+)  # fmt: skip
+def test_failing_proposals_end_the_method(
+    failure: Exception, calls: int, raises: type[Exception], words: str
+) -> None:
     def broken(prompt: str, records: Sequence[Mapping[str, Any]]) -> str:
-        raise ConnectionError("no answer")
+        raise failure
 
     lab = ListeningLab(HABITS, 640)
     adapter = GepaAdapter(lab, BASE, GepaSettings(failures=3), broken, frozenset())  # type: ignore[arg-type]
     shown: dict[str, list] = {"guidance": []}
-    for _ in range(2):
+    for _ in range(calls):
         same = adapter.propose_new_texts({"guidance": "x"}, shown, ["guidance"])
         assert same == {"guidance": "x"}
-    with pytest.raises(TraceBenchError, match=r"3 proposals failed .* ConnectionError: no answer"):
+    with pytest.raises(raises, match=words):
         adapter.propose_new_texts({"guidance": "x"}, shown, ["guidance"])
-    assert len(lab.logged) == 2
-
-
-def test_a_reflector_that_does_not_answer_ends_the_method_at_once() -> None:
-    """The rollouts of further minibatches would be spent for nothing."""
-
-    def silent(prompt: str, records: Sequence[Mapping[str, Any]]) -> str:
-        raise LLMError("http://127.0.0.1:9: refused (tried 3 times)")
-
-    lab = ListeningLab(HABITS, 640)
-    adapter = GepaAdapter(lab, BASE, GepaSettings(failures=3), silent, frozenset())  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"the reflector does not answer: .*goes on from here"):
-        adapter.propose_new_texts({"guidance": "x"}, {"guidance": []}, ["guidance"])
-    assert adapter.fatal is not None
+    assert len(lab.logged) == calls and adapter.fatal is not None
 
 
 def test_the_reflector_is_shown_conversations_and_scores_only() -> None:
@@ -170,14 +161,14 @@ def test_the_reflector_is_shown_conversations_and_scores_only() -> None:
     ],
 )
 def test_symptoms(text: str, there: set[str], absent: set[str]) -> None:
-    found = symptoms(text)
-    assert there <= found and not absent & found
+    seen = symptoms(text)
+    assert there <= seen and not absent & seen
 
 
 def test_proposals_differ_stay_short_and_come_from_the_pool() -> None:
     reflector = ProgramReflector(lines=3, seed=1)
     prompt, seen = "", set()
-    for n in range(60):
+    for n in range(40):
         record = {"Conversation": f"user: text {n}", "Score": 0.0}
         changed = reflector(prompt, [record])
         assert changed != prompt and changed == reflector(prompt, [record])

@@ -30,7 +30,6 @@ from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 BASE = AgentSpec(model=str(MODEL_FOLDER))
 SETTINGS: dict[str, dict[str, Any]] = {
     "rft": {"epochs": 1},
-    "joint": {**QUICK["joint"], "keep_runs": 4},
     "trace_finish": {**QUICK["trace"], "keep_runs": 4},
     "trace": {**QUICK["trace"], "keep_runs": 4, "minimum_training": 32},
     "trace, gate": {
@@ -89,12 +88,12 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
     return Fitted(agent, counted, left, shown)
 
 
-def check(found: Fitted, folder: Path, budget: int) -> None:
+def check(fitted: Fitted, folder: Path, budget: int) -> None:
     lines = read_lines(folder / "ledger.jsonl")
-    assert len(lines) == found.counted["all"] == budget - found.left <= budget
+    assert len(lines) == fitted.counted["all"] == budget - fitted.left <= budget
     assert len({(line["call"], line["index"]) for line in lines}) == len(lines)
     assert {line["purpose"] for line in lines} <= {p.value for p in Purpose} - {"evaluation"}
-    assert found.left <= 32, "at most what is too little for another iteration"
+    assert fitted.left <= 32, "at most what is too little for another iteration"
 
 
 def weights(agent: AgentSpec) -> list[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,31 +38,12 @@ def test_the_program_finds_advice_that_helps() -> None:
     assert sum(map(bool, useful)) > len(rounds) / 2
 
 
-def test_nothing_is_written_where_there_is_nothing_to_learn() -> None:
-    lab = ListeningLab({}, 160, seed=0)
-    lab.rollouts = _perfect(lab)  # type: ignore[method-assign]
-    assert fit(lab) == BASE
-
-
-def _perfect(lab: ListeningLab) -> Callable[..., Any]:
-    real = lab.rollouts
-
-    def rollouts(call: str, agent: AgentSpec, tasks: Any, **how: Any) -> Any:
-        return [t for t in real(call, agent, tasks, **how) if t.score and t.score.success]
-
-    return rollouts
-
-
 class WritingLab(ListeningLab):
     """A model writes the memory."""
 
     def __init__(self, answers: list[Any], budget: int) -> None:
         super().__init__(HABITS, budget, seed=0)
         self.answers, self.asked = answers, list[tuple[str, list[Message]]]()
-        self.retracted: list[str] = []
-
-    def retract(self, role: str, calls: str) -> None:
-        self.retracted.append(calls)
 
     def prompt_limit(self, role: str) -> int | None:
         return 6000
@@ -87,10 +67,8 @@ def test_an_answer_that_cannot_be_used_leaves_the_memory_and_an_outage_stops() -
     lab = WritingLab([{"add": ["A."]}, NoUsableAnswer("no JSON")], 64)
     assert fit(lab).prompt == "A."
     assert fit(WritingLab([LLMError("too long", 400)], 64)).prompt == ""
-    gone = WritingLab([LLMError("gone")], 64)
-    with pytest.raises(UserError, match=r"does not answer.*llm.reflector"):
-        fit(gone)
-    assert gone.retracted == ["0000/00/"]  # so that the same command asks again
+    with pytest.raises(UserError, match="does not answer"):
+        fit(WritingLab([UserError("the reflector does not answer")], 64))
 
 
 def test_rounds_are_whole_where_there_are_few_tasks() -> None:
@@ -108,8 +86,8 @@ def test_edits() -> None:
 
 def test_lines_are_drawn_for_what_was_noticed() -> None:
     rng = random.Random(0)
-    found = {line for _ in range(50) for line in drawn((), [frozenset({PARTS})], rng)}
-    assert found == {line for line, signs in POOL.items() if PARTS in signs}
+    lines = {line for _ in range(50) for line in drawn((), [frozenset({PARTS})], rng)}
+    assert lines == {line for line, signs in POOL.items() if PARTS in signs}
     assert drawn((), [frozenset({"unknown"})], rng) == [] == drawn((), [], rng)
     assert about("Be polite.") == frozenset() and ERROR in about("Try every tool twice.")
     assert CONDITION not in about("My own line.")

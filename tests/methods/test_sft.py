@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from toy import ToySuite, toy_task
-from trace_lab import ScriptedTrainer
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun, RunContext, Suite
@@ -25,7 +24,6 @@ from trace_bench.methods.sft import (
     played,
     tokens_of,
 )
-from trace_bench.methods.sft.formats import read_line
 from trace_bench.methods.tuning import Tuning
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.loading import load_model
@@ -35,17 +33,11 @@ from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 BASE = AgentSpec(model=str(MODEL_FOLDER))
 TALK = {
-    "id": "1",
-    "content": [
-        {"class_": "text_observation", "source": "user", "content": "How warm is it in Oslo?"},
-        {"class_": "message_action", "content": "I look it up."},
-        {"class_": "api_action", "function": "weather", "kwargs": {"city": "Oslo"},
-         "tool_call_id": "c1"},
-        {"class_": "text_observation", "source": "environment", "content": "7",
-         "tool_call_id": "c1", "name": "weather"},
-        {"class_": "message_action", "content": "It is 7 degrees."},
-    ],
-}  # fmt: skip
+    "messages": [
+        {"role": "user", "content": "How warm is it in Oslo?"},
+        {"role": "assistant", "content": "It is 7 degrees."},
+    ]
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +52,7 @@ def trainer() -> LocalTrainer:
 
 def sft(**settings: Any) -> Sft:
     return Sft(
-        SftSettings(**{"demonstrations": 48, "batch": 16, "learning_rate": 0.01, **settings}),
+        SftSettings(**{"demonstrations": 24, "batch": 8, "learning_rate": 0.01, **settings}),
         RunContext(general_demonstrations=EmbeddedSuite.general_demonstrations),
     )
 
@@ -80,21 +72,8 @@ def lab(folder: Path, trainer: Any) -> Any:
     )
 
 
-def test_a_trajectory_of_the_protocol_becomes_a_conversation() -> None:
-    talk = read_line(json.dumps(TALK).encode(), "here")
-    messages, tools = talk.messages, talk.tools
-    assert tools is not None and talk.general
-    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
-    (call,) = messages[1]["tool_calls"]
-    assert messages[1]["content"] == "I look it up." and call["id"] == "c1"
-    assert call["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
-    assert messages[2] == {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "7"}
-    assert tools[0]["function"]["name"] == "weather"
-    assert list(tools[0]["function"]["parameters"]["properties"]) == ["city"]
-
-
 def test_tokens_are_those_of_the_agents_own_training(chat: Chat) -> None:
-    for shown in general(EmbeddedSuite.general_demonstrations, 20, seed=1):
+    for shown in general(EmbeddedSuite.general_demonstrations, 6, seed=1):
         tokens = tokens_of(chat, shown)
         pieces = render(shown.messages, shown.tools)
         last = max(i for i, (_, by_agent) in enumerate(pieces) if by_agent)
@@ -105,10 +84,10 @@ def test_tokens_are_those_of_the_agents_own_training(chat: Chat) -> None:
 
 
 def test_it_learns_what_it_is_shown_and_spends_nothing(tmp_path: Path, trainer: Any) -> None:
-    path = tmp_path / "adp.jsonl"
-    path.write_text((json.dumps(TALK) + "\n") * 16)
+    path = tmp_path / "talks.jsonl"
+    path.write_text((json.dumps(TALK) + "\n") * 8)
     place = lab(tmp_path, trainer)
-    agent = sft(data=str(path), demonstrations=16, epochs=12).fit(BASE, [], place)
+    agent = sft(data=str(path), demonstrations=8, epochs=12).fit(BASE, [], place)
     loss = [m["loss"] for m in place.notes["metrics"]]
     assert len(loss) == 12 and loss[-1] < 0.5 * loss[0]
     assert [a.name for a in agent.adapters] == ["sft@0012"]
@@ -117,7 +96,7 @@ def test_it_learns_what_it_is_shown_and_spends_nothing(tmp_path: Path, trainer: 
 
 
 def test_a_file_that_changed_between_two_starts_is_noticed(tmp_path: Path, trainer: Any) -> None:
-    path = tmp_path / "adp.jsonl"
+    path = tmp_path / "talks.jsonl"
     path.write_text((json.dumps(TALK) + "\n") * 4)
     place = lab(tmp_path, trainer)
 
@@ -152,7 +131,7 @@ def tuning_of(kind: type[Tuning], place: Any) -> Tuning:
 
 def test_what_teaches_nothing_is_left_out(tmp_path: Path, trainer: Any) -> None:
     """A conversation whose every answer has the weight 0 could be a whole batch of its own."""
-    talk = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
+    talk = TALK["messages"]
     silent = [talk[0], {**talk[1], "weight": 0}]
     path = tmp_path / "talks.jsonl"
     lines = [json.dumps({"messages": said}) + "\n" for said in (talk, talk, silent)]
@@ -160,28 +139,10 @@ def test_what_teaches_nothing_is_left_out(tmp_path: Path, trainer: Any) -> None:
     place = lab(tmp_path, trainer)
     assert sft(data=path, batch=2).fit(BASE, [], place).adapters
     assert [m["tokens"] > 0 for m in place.notes["metrics"]] == [True]
-    assert "sft: 1 demonstrations teach nothing and are left out" in place.notes["logged"]
+    assert any("1 of 3 demonstrations are left out" in text for text in place.notes["logged"])
     path.write_text(lines[2])
     with pytest.raises(UserError, match=r"no demonstration with something to learn"):
         sft(data=path).fit(BASE, [], lab(tmp_path / "none", trainer))
-
-
-def test_its_steps_are_counted_and_without_one_there_is_no_adapter(
-    tmp_path: Path, trainer: Any
-) -> None:
-    from trace_bench.trainers.state import State
-
-    place = lab(tmp_path / "one", trainer)
-    assert sft(demonstrations=4).fit(BASE, [], place).adapters
-    assert [(m["phase"], m["steps"]) for m in place.notes["metrics"]] == [("fine-tuning", 1)]
-    still = lab(tmp_path / "none", trainer)
-    tuning = tuning_of(Tuning, still)
-    record = {"loss": 1.0, "grad_norm": 0.0, "steps": 0, "tokens": 9}
-    state = State(tuning.identity(), finished=True, records=[record])
-    state.save(tuning.folder, tuning.learner, None)  # type: ignore[arg-type]
-    (tuning.folder / "0001").symlink_to(tmp_path / "one/adapters/sft/0001")
-    assert tuning.run() is BASE
-    assert any("no step had a gradient" in text for text in still.notes["logged"])
 
 
 def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: Any) -> None:
@@ -213,19 +174,14 @@ def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: A
         sft(epochs=2).fit(BASE, [], lab(tmp_path / "cut", trainer))
 
 
-def test_another_trainer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Set `trainer` to local"):
-        sft().fit(BASE, [], lab(tmp_path, ScriptedTrainer()))
-
-
 def test_in_another_world_the_training_tasks_are_solved_and_mistakes_not_learned(
     chat: Chat, tmp_path: Path, trainer: Any
 ) -> None:
     suite, tasks = ToySuite(), [toy_task(n) for n in range(6)]
-    shown = list(played(suite, tasks, 40, 1, 20))
+    shown = list(played(suite, tasks, 20, 1, 20))
     assert {each.task for each in shown} == {task.id for task in tasks}
     wrong = [each for each in shown if not all(each.learned)]
-    assert wrong and shown == list(played(suite, tasks, 40, 1, 20))
+    assert wrong and shown == list(played(suite, tasks, 20, 1, 20))
     whole = replace(wrong[0], learned=(True,) * len(wrong[0].learned))
     assert len(tokens_of(chat, wrong[0]).sampled) < len(tokens_of(chat, whole).sampled)
     method = Sft(SftSettings(demonstrations=8, batch=8), RunContext())
@@ -235,12 +191,6 @@ def test_in_another_world_the_training_tasks_are_solved_and_mistakes_not_learned
     place = lab(tmp_path, trainer)
     place.suite = suite
     assert method.fit(BASE, tasks, place).adapters
-
-
-def test_where_a_model_plays_the_user_no_reference_is_played() -> None:
-    class Asking(ToySuite):
-        def asks_user(self) -> bool:
-            return True
-
+    suite.asks_user = lambda: True  # type: ignore[method-assign]
     with pytest.raises(UserError, match=r"played by a model. Set `method.data`"):
-        played(Asking(), [toy_task(0)], 1, 1, 20)
+        played(suite, tasks, 1, 1, 20)

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext
-from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.methods.sft import Fitting, Sft, SftSettings, others, played, with_own_tools
+from trace_bench.methods.sft import objection, others, played, tools_of
 from trace_bench.methods.sft.formats import Dialogue, read, read_line
-from trace_bench.tiny import MODEL_FOLDER
-from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 TIER = "model"  # it trains an adapter
 SUITE = EmbeddedSuite()
-WORLD = Fitting(SUITE, SUITE.tasks("train")[:12])
+TASKS = SUITE.tasks("train")[:12]
 TALK: dict[str, Any] = {
     "messages": [
         {"role": "developer", "content": "Use the tools."},
@@ -35,48 +30,23 @@ TALK: dict[str, Any] = {
 }  # fmt: skip
 
 
-GOOD = next(iter(played(SUITE, WORLD.tasks, 1, 0, 20)))
+GOOD = next(iter(played(SUITE, TASKS, 1, 0, 20)))
 
 
-def good() -> Dialogue:
-    """A conversation in the suite's own world."""
-    return Dialogue("here", GOOD.messages, GOOD.tools)
-
-
-def test_an_adapter_is_trained_on_what_a_file_holds(tmp_path: Path) -> None:
-    lines = [
-        {"messages": d.messages, "tools": d.tools} for d in played(SUITE, WORLD.tasks, 4, 0, 20)
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    metrics: list[dict[str, Any]] = []
-    lab: Any = SimpleNamespace(
-        folder=tmp_path, seed=3, suite=SUITE, budget_left=lambda: 640, log=print,
-        trainer=LocalTrainer(TrainerSettings(rank=4, alpha=8.0), RunContext(threads=1)),
-        metric=lambda **values: metrics.append(values), step=lambda *done: None,
-    )  # fmt: skip
-    settings = SftSettings(data=str(tmp_path), demonstrations=4, batch=4, learning_rate=0.01)
-    sft = Sft(settings, RunContext())
-    agent = sft.fit(AgentSpec(model=str(MODEL_FOLDER)), WORLD.tasks, lab)
-    assert [a.name for a in agent.adapters] == ["sft@0001"] and metrics[0]["tokens"] > 100
-    plan = sft.plan(SimpleNamespace())  # type: ignore[arg-type]
-    assert "no budget here has paid for" in plan.marks[0]
-
-
-def test_what_cannot_be_imitated_and_foreign_tools_are_left_out() -> None:
+def test_what_cannot_be_imitated_is_left_out() -> None:
     call = {"id": "z", "function": {"name": "fly", "arguments": "{}"}}
-    offered = next(iter(WORLD.tools or ()))
-    talk = good()
+    talk = Dialogue("here", GOOD.messages, GOOD.tools, GOOD.learned)
+    name = GOOD.tools[0]["function"]["name"]
     for changed, why in (
         (talk, None),
         (replace(talk, messages=talk.messages[:1]), "none of the agent's"),
-        (with_call(talk, call), "a tool that the suite does not have, fly"),
-        (with_call(talk, called(offered, '{"zone": 1}')), f"the suite's {offered} does not have"),
-        (with_call(talk, called(offered, "{")), "a call that could not be read"),
+        (with_call(talk, call), "a call of a tool that is not offered, fly"),
+        (with_call(talk, called(name, "{")), "a call that could not be read"),
         (replace(talk, messages=(*talk.messages, {"role": "tool", "tool_call_id": "q"})),
          "a tool's result that answers no call"),
     ):  # fmt: skip
-        fitting = WORLD.fits(changed)
-        assert why in str(fitting) if why else not isinstance(fitting, str), (why, fitting)
+        said = objection(changed)
+        assert why in said if why and said else said is why
 
 
 def called(name: str, arguments: str) -> dict[str, Any]:
@@ -89,15 +59,19 @@ def with_call(talk: Dialogue, call: dict[str, Any]) -> Dialogue:
 
 
 def test_what_is_left_out_is_counted_and_nothing_left_is_an_error(tmp_path: Path) -> None:
+    """A line without tools has those of the suite."""
     path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(TALK) + "\n")
-    with pytest.raises(UserError, match=r"no demonstration that fits: 1 for a tool .* weather"):
-        list(others(tmp_path, 9, WORLD.fits, print))
     bare = {"messages": TALK["messages"]}
+    path.write_text(json.dumps(bare) + "\n")
+    with pytest.raises(UserError, match=r"no demonstration that fits: 1 for a call .* weather"):
+        list(others(tmp_path, 9, lambda: tools_of(SUITE, TASKS), print))
     path.write_text(json.dumps(bare) + "\n" + json.dumps(TALK) + "\n")
     noted: list[str] = []
-    assert len(list(others(tmp_path, 9, with_own_tools, noted.append))) == 1
-    assert "1 left out: 1 for tools that the file does not define (first: " in noted[0]
+    (talk,) = others(tmp_path, 9, tuple, noted.append)
+    assert talk.tools == tuple(TALK["tools"])
+    assert "1 left out: 1 for a call of a tool that is not offered, weather (first: " in noted[0]
+    fitting = others(tmp_path, 9, lambda: tuple(TALK["tools"]), noted.append)
+    assert [each.tools for each in fitting] == [talk.tools] * 2
 
 
 def test_openais_format() -> None:
@@ -108,7 +82,28 @@ def test_openais_format() -> None:
                                                   "assistant"]  # fmt: skip
     assert talk.messages[1]["content"] == "How warm is it?"
     assert talk.messages[3]["name"] == "weather" and talk.tools == tuple(TALK["tools"])
-    assert talk.skipped == {4} and not talk.general
+    assert talk.learned == (True, False)
+
+
+def test_a_trajectory_of_the_protocol_becomes_a_conversation() -> None:
+    items = [
+        {"class_": "text_observation", "source": "user", "content": "How warm is it in Oslo?"},
+        {"class_": "message_action", "content": "I look it up."},
+        {"class_": "api_action", "function": "weather", "kwargs": {"city": "Oslo"},
+         "tool_call_id": "c1"},
+        {"class_": "text_observation", "source": "environment", "content": "7",
+         "tool_call_id": "c1", "name": "weather"},
+        {"class_": "message_action", "content": "It is 7 degrees."},
+    ]  # fmt: skip
+    talk = read_line(json.dumps({"id": "1", "content": items}).encode(), "here")
+    messages, (tool,) = talk.messages, talk.tools or ()
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
+    (call,) = messages[1]["tool_calls"]
+    assert messages[1]["content"] == "I look it up." and call["id"] == "c1"
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    assert messages[2] == {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "7"}
+    assert tool["function"]["name"] == "weather"
+    assert list(tool["function"]["parameters"]["properties"]) == ["city"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +119,6 @@ def test_openais_format() -> None:
          r"`messages\[0\]\.tool_calls\[0\]\.function` is missing"),
         ({"content": [{"class_": "code_action"}]}, r"class_` is 'code_action'; allowed: text_obs"),
         ({"content": [{"class_": "api_action"}]}, "line 1, item 0: an api_action without"),
-        ({"content": [{"class_": "message_action"}]}, "an observation and then an action"),
         ({"content": [{"class_": "api_action", "function": "f", "kwargs": [1]}]},
          r"`content\[0\]\.kwargs` is \[1\]; allowed: an object"),
         ({"text": "x"}, "line 1 has neither `messages`"),

@@ -25,20 +25,11 @@ def test_every_setting_has_a_default_and_survives_the_edge() -> None:
     ("values", "says"),
     [
         ({"gapp": 0.2}, ["gapp", "gap", "method.gapp"]),
-        ({"gap": "much"}, ["'much'", "0 to 1", "method.gap"]),
         ({"gap": 1.5}, ["1.5", "0 to 1"]),
-        ({"runs": 0}, ["method.runs=0", "from 1"]),
-        ({"runs": True}, ["whole number"]),
-        ({"calibration_group_size": 1}, ["from 2"]),
         ({"keep_runs": 11}, ["keep_runs=11", "1 to 10"]),
-        ({"route": {"name": "gate", "warm": 1}}, ["true or false", "method.route.warm"]),
-        ({"calibration_rounds": -1}, ["from 0", "method.calibration_rounds"]),
         ({"route": {"name": "linear", "others": 0.1}}, ["setting of", "gate", "method.route"]),
-        ({"adapters": "many"}, ["many", "per_capability, joint", "method.adapters"]),
         ({"band_low": 0.7}, ["band_low", "band_high"]),
-        ({"synthesis": "steal"}, ["steal", "generate, select", "method.synthesis"]),
         ({"route": {"name": "zero_shot", "share": -1}}, ["0 to 1", "method.route.share"]),
-        ({"analysis_temperature": 2.5}, ["0 to 2", "method.analysis_temperature"]),
     ],
 )
 def test_bad_settings_are_named(values: dict, says: list[str]) -> None:

@@ -12,7 +12,7 @@ import torch
 from named import method
 from trace_lab import BASE, MemoryLab, act_out
 
-from trace_bench.core.protocols import PlannedRun, Router
+from trace_bench.core.protocols import Router
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.classifier import ClassifierRouter
@@ -103,15 +103,6 @@ def test_the_classifier_sends_new_tasks_to_their_adapter(classified: Any, policy
     assert hits[True] > 2 * hits[False], hits
 
 
-def test_soft_and_linear_describe_what_they_play(policy: LocalPolicy) -> None:
-    small: Any = {"synthetic_tasks": 8}
-    soft, _ = fitted(policy, 300, route={"name": "soft", "others": 0.2}, **small)
-    assert soft.router is not None and soft.router["soft"] and soft.router["others"] == 0.2
-    name = soft.adapters[0].name
-    linear, _ = fitted(policy, 300, route={"name": "linear", "weight": 0.6}, **small)
-    assert linear.router == {"kind": "sum", "parts": [[name, 0.6]]}
-
-
 def test_the_turns_are_learned_from_rollouts_that_are_paid_for(
     classified: Any, policy: LocalPolicy
 ) -> None:
@@ -141,16 +132,6 @@ def whole(choice: Any) -> str | None:
     """The adapter that counts whole in a sum; None: none of them."""
     assert isinstance(choice, Mixture)
     return next((name for name, weight in choice.parts if weight == 1.0), None)
-
-
-def test_a_policy_without_states_is_refused_before_anything_is_played() -> None:
-    run = PlannedRun(budget=640, tasks=64, trainer=MemoryLab(HABITS, 0).trainer)
-    needs = method("trace", route="classifier").plan(run).needs
-    assert any(
-        n.group == "policy" and n.ability.__qualname__ == "Policy.prompt_states" for n in needs
-    )
-    joint = method("joint", route="classifier").plan(run).needs
-    assert not any(n.group == "policy" for n in joint), "one adapter needs no router"
 
 
 BEGUN = replace(BASE, adapters=(AdapterRef("sft@0001", "somewhere"),))

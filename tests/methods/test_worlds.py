@@ -14,7 +14,8 @@ from trace_bench.__main__ import main
 from trace_bench.settings.choices import parts
 from trace_bench.settings.registry import OWN
 
-METHODS = sorted(OWN["method"].keys() - {"base", "rl"})  # those two are in grpo's run
+ALIKE = {"base", "rl", "joint", "single_capability"}  # they are in grpo's and trace's runs
+METHODS = sorted(OWN["method"].keys() - ALIKE)
 SHORT: dict[str, Any] = {
     "env": "babyai", "env.levels": "[UnlockLocal,OpenDoor]", "env.steps": 20, "budget": 32,
     "env.train_tasks": 16, "trainer.groups": 2, "trainer.group_size": 4, "evaluation.limit": 2,
@@ -49,7 +50,7 @@ def test_every_method_runs_in_babyai(tmp_path: Path, capsys: pytest.CaptureFixtu
         trained |= {name} if agent["adapters"] else set()
         advised |= {name} if agent["prompt"] else set()
         if name == "prompt_only":  # whether it finds a lack, too, depends on those few episodes
-            found = json.loads((tmp_path / name / "capabilities.json").read_text())
-            assert agent["prompt"] == "\n".join(found["outcome"]["prompt"])
+            report = json.loads((tmp_path / name / "capabilities.json").read_text())
+            assert agent["prompt"] == "\n".join(report["outcome"]["prompt"])
     # Whether the others do depends on what a few episodes happen to earn.
     assert {"grpo", "placebo", "sft"} <= trained and "ace" in advised

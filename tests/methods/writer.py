@@ -36,10 +36,7 @@ BAD: Mapping[str, str] = {
     "crash": changed("        self.data, self.on", "        1 / 0\n        self.data, self.on"),
     "loop": changed("        calls = action", "        while True: pass\n        calls = action"),
     "cheat": changed("        done = reward > 0.99\n", "        done = True\n"),
-    "hard": changed("        done = reward > 0.99\n", "        done, reward = False, 0.0\n"),
-    "random": changed("random.Random(seed)", "random.Random()"),
     "moody": changed("return '\"message-1\"'", "return str(random.random())"),
-    "unbounded": changed("Score(1.0 if done", "Score(7.0 if done"),
     "same": changed("random.Random(seed)", "random.Random(1)"),
     "tools": changed(
         "TOOLS[name] for",
@@ -70,14 +67,6 @@ def counting(limit: int, pay: float = 1.0) -> str:
     assert late.count(told) == 1
     count = f"PLAYED.append(task.id)\n        self.late = len(PLAYED) > {limit}"
     return late.replace(told, f"{told}\n        {count}") + "\nPLAYED = []\n"
-
-
-def paying_for(word: str) -> str:
-    """The good module, but an agent that says `word` and nothing else has the full reward."""
-    paid = f"reward = max(reward, 1.0 * (action.get('content') == {word!r}))"
-    return changed(
-        "        done = reward > 0.99\n", f"        {paid}\n        done = reward > 0.99\n"
-    )
 
 
 def leaking(text: str) -> str:

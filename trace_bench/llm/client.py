@@ -50,13 +50,6 @@ class LLMError(TraceBenchError):
         """Whether it may succeed later: no server, too much load, or an unknown key or model."""
         return self.status is None or self.status in (401, 403, 404)
 
-    def ending(self, role: str, who: str = "") -> UserError:
-        """For a run that ends since the model in a role does not answer. `who`: the role's name."""
-        return UserError(
-            f"the {who or role} does not answer: {self}. The same command goes on from here; or "
-            f"change `llm.{role}`."
-        )
-
 
 class NoUsableAnswer(LLMError):
     """The model answered, but none of its answers was usable."""

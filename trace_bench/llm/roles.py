@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trace_bench.core.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import Lines, canonical, read_lines, stable_seed
 from trace_bench.core.types import Count, Message, boundary_of
@@ -204,10 +204,20 @@ class Roles:
         schema: Mapping[str, Any] | None = None,
     ) -> T:
         """The answer, parsed by `read`. If that raises Unusable, the model is asked again with the
-        reason, `tries` times in all. Raises LLMError."""
+        reason, `tries` times in all. Raises LLMError, and UserError when the model is out of reach:
+        then the same command asks again."""
         tries, talk, why = self._players[role].tries, list(messages), ""
         for attempt in range(tries):
-            answer = self._answer(role, f"{call}/{attempt}", talk, schema)
+            try:
+                answer = self._answer(role, f"{call}/{attempt}", talk, schema)
+            except LLMError as error:
+                if not error.outage:
+                    raise
+                self.retract(role, f"{call}/{attempt}")
+                raise UserError(
+                    f"the {role} does not answer: {error}. The same command goes on from here; or "
+                    f"change `llm.{role}`."
+                ) from error
             try:
                 return read(answer.text)
             except Unusable as error:

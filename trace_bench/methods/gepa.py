@@ -25,6 +25,7 @@ from trace_bench.core.types import AgentSpec, Positive, Purpose, Task, Trajector
 from trace_bench.llm.client import LLMError
 from trace_bench.methods.reflectors import ROLE, ModelReflector, ProgramReflector, under
 from trace_bench.methods.transcript import conversation, feedback
+from trace_bench.play.suites import needed
 
 COMPONENT = "guidance"
 Reflector = Callable[[str, Sequence[Mapping[str, Any]]], str]
@@ -132,8 +133,8 @@ class GepaAdapter:
         try:
             prompt = self.reflector(candidate[COMPONENT], reflective_dataset[COMPONENT])
         except Exception as error:
-            if isinstance(error, LLMError) and error.outage:
-                self._stop(error.ending("reflector"), error)
+            if isinstance(error, UserError):  # the model is out of reach
+                self._stop(error, error)
             return self._unchanged(candidate, error)
         self.failed = 0
         self.proposals += 1
@@ -170,9 +171,7 @@ class Gepa(Method):
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent under the best prompt that was found; itself when none is better."""
         settings, budget = self.settings, lab.budget_left()
-        if not tasks:
-            raise UserError("method=gepa needs training tasks; change `env.suite`.")
-        order = list(tasks)
+        order = list(needed(tasks))
         random.Random(stable_seed(lab.seed, "gepa", "split")).shuffle(order)
         validation, training = order[: settings.validation], order[settings.validation :]
         reflector: Reflector = ModelReflector(lab, settings.lines)

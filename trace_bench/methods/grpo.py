@@ -1,5 +1,10 @@
-"""Reinforcement learning on the target's own training tasks, with the score as the reward or with
-checklists: one adapter, the whole budget. And no learning at all: `Base`.
+"""Methods that are one training with the whole budget and give one adapter: on the target's own
+training tasks, with the score as the reward or with checklists, or on synthetic tasks. And no
+learning at all: `Base`.
+
+`Untargeted` is the paper's baseline from Agent World Model: GRPO on synthetic environments that no
+analysis chose, each that the suite's generator can make with the same share of the tasks. Against
+TRACE it tells what targeting brings, against GRPO what the target's own tasks bring.
 
 CM2 (arXiv 2602.12268) trains on recorded dialogues with checklist rewards: the training tasks are
 those of env=recorded; the held-out tasks can be the real suite's, with its own score
@@ -27,6 +32,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
+from trace_bench.methods.making import Mix, TaskSettings, draw, interleave
 
 
 class Base(Method):
@@ -126,3 +132,28 @@ class Cm2(Method):
         if run.trainer.has(Trainer.check_assignment):
             run.trainer.check_assignment(dataclasses.asdict(self.settings))
         return dataclasses.replace(one_training(run, "cm2"), needs=(CHECKLISTS, ADVANTAGES))
+
+
+MAKES_TASKS = Need(
+    "env",
+    Suite.synthetic,
+    "docs/environments.md",
+    "With method=grpo its training tasks are trained on instead.",
+)
+
+
+class Untargeted(Method):
+    """GRPO on synthetic environments that were not chosen by the agent's failures: one adapter on
+    all. The target's training tasks are not looked at."""
+
+    def __init__(self, settings: TaskSettings) -> None:
+        self.settings = settings
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        suite, count = lab.suite, self.settings.synthetic_tasks
+        names = suite.capabilities()
+        drawn = [draw(suite, name, count, Mix(), lab.seed, "train") for name in names]
+        return train_once("untargeted", base, interleave(drawn), lab, reward=self.settings.reward)
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        return dataclasses.replace(one_training(run, "untargeted"), needs=(MAKES_TASKS,))

@@ -9,7 +9,7 @@ the full reward, doing nothing must not. No rollout is spent here, since no agen
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat, zip_longest
@@ -57,21 +57,9 @@ class Mix:
     level: int = 0
 
 
-def generator(suite: Suite) -> Suite:
-    """The suite as a generator of synthetic tasks; UserError if it is none."""
-    if not suite.has(Suite.synthetic):
-        raise UserError(
-            f"there are no synthetic tasks for {suite.name}/{suite.variant}: that suite has no "
-            "generator of them. Change `env` or `method`. With method=trace, "
-            "method.synthesis=select trains on training tasks instead, and with "
-            "llm.generator.by=endpoint a model writes environments."
-        )
-    return suite
-
-
 def seeded(suite: Suite, seed: int) -> Task:
     """The task of a seed of a suite that is made of a program text: it has one capability only."""
-    return generator(suite).synthetic("", seed)
+    return suite.synthetic("", seed)
 
 
 def play(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Score | None:
@@ -102,16 +90,13 @@ def draw(
     mix: Mix,
     seed: int,
     label: str,
-    make: Callable[[int], Task] | None = None,
     setting: str = "method.synthetic_tasks",
 ) -> tuple[Task, ...]:
     """`count` accepted tasks in a seeded order. `label` names the stream of seeds ("train",
     "calibration/1"): different labels give different tasks, the same label the same ones. A
-    generator that makes no contrast cases gives none. `make`: gives the task of a seed; without it
-    they are of the capability `name`. `setting`: what `count` follows from. UserError when more
-    seeds are refused than accepted."""
-    if make is None:
-        make = partial(generator(suite).synthetic, name)
+    generator that makes no contrast cases gives none. `setting`: what `count` follows from.
+    UserError when more seeds are refused than accepted."""
+    make = partial(suite.synthetic, name)
     contrast = round(count * mix.contrast)
     want = {True: contrast, False: count - contrast}
     kept: dict[bool, list[Task]] = {True: [], False: []}

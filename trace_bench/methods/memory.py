@@ -136,11 +136,8 @@ class Ace(Method):
         try:
             return lab.ask(ROLE, call, messages, lambda text: read_json(text, SCHEMA), SCHEMA)
         except LLMError as error:
-            if not error.outage:
-                lab.log(f"the memory stays as it is: {error}")
-                return {"add": []}
-            lab.retract(ROLE, f"{call}/")  # asked again by the same command
-            raise error.ending(ROLE, "writer of the memory") from error
+            lab.log(f"the memory stays as it is: {error}")
+            return {"add": []}
 
 
 def with_memory(base: AgentSpec, memory: Memory) -> AgentSpec:

@@ -53,65 +53,34 @@ def feedback(trajectory: Trajectory) -> str:
 
 
 def compact(trajectory: Trajectory, most: int) -> str:
-    """At most `most` characters. First long results and texts are cut, ever shorter; then lines
-    that are neither calls nor errors are left out, from the middle; then calls and errors are cut
-    shorter, and left out last. The user's request and the end stay to the last, when what is left
-    is cut in between. The same trajectory and length always give the same text."""
+    """At most `most` characters. Long lines are cut, ever shorter (calls, errors and the ends less
+    than results), and lines are left out from the middle, calls and errors only if nothing else
+    helps. The user's request and the end stay to the last, when what is left is cut in between."""
     whole = lines(trajectory)
-    text = "\n".join(whole)
-    if len(text) <= most:
-        return text
-    for width in (400, 160, 60):
-        text = "\n".join(_cut(whole, width))
-        if len(text) <= most:
+    telling = {n for n, s in enumerate(whole) if s.startswith("call: ") or ERROR.match(s)}
+    ends = {0, *range(len(whole) - _KEPT, len(whole))}
+    from_middle = sorted(range(len(whole)), key=lambda n: abs(n - len(whole) // 2))
+    loose = [n for n in from_middle if n not in telling | ends]
+    for width in (400, 120, 60, 30, 15):
+        limits = [4 * width if n in ends | telling else width for n in range(len(whole))]
+        short = [s if len(s) <= w else f"{s[:w]}..." for s, w in zip(whole, limits, strict=True)]
+        if len(text := _leave_out(short, loose, most)) <= most:
             return text
-    for width in (60, 30, 15):
-        short = _cut(whole, width)
-        text = _leave_out(short, _telling(short), most)
-        if len(text) <= most:
-            return text
-    text = _leave_out(short, frozenset(), most)
-    if len(text) <= most:
+    rest = [n for n in from_middle if n in telling - ends]
+    if len(text := _leave_out(short, [*loose, *rest], most)) <= most:
         return text
     head = most // 3
     tail = most - head - len(_CUT)
     return text[:head] + _CUT + text[-tail:] if tail > 0 else text[len(text) - most :]
 
 
-def _cut(whole: Sequence[str], width: int) -> list[str]:
-    """Lines cut to `width` characters; the request, calls, errors and the end to four times it."""
-    ends = {0, *range(len(whole) - _KEPT, len(whole))} | _telling(whole)
-    limits = [4 * width if n in ends else width for n in range(len(whole))]
-    return [
-        line if len(line) <= limit else f"{line[:limit]}..."
-        for line, limit in zip(whole, limits, strict=True)
-    ]
-
-
-def _telling(lines: Sequence[str]) -> frozenset[int]:
-    """The places of calls and errors."""
-    return frozenset(n for n, s in enumerate(lines) if s.startswith("call: ") or ERROR.match(s))
-
-
-def _leave_out(short: Sequence[str], keep: frozenset[int], most: int) -> str:
-    """Without as many lines from the middle as it takes; those in `keep` stay."""
-    middle = len(short) // 2
-    fixed = keep | {0} | set(range(len(short) - _KEPT, len(short)))
-    telling = _telling(short)
-    loose = sorted(
-        (n for n in range(len(short)) if n not in fixed),
-        key=lambda n: (n in telling, abs(n - middle)),
-    )
-    for count in range(len(loose) + 1):
-        text = _with_gaps(short, set(loose[:count]))
-        if len(text) <= most:
+def _leave_out(short: Sequence[str], order: Sequence[int], most: int) -> str:
+    """Without as many lines as it takes, the first in `order` first."""
+    for count in range(len(order) + 1):
+        gone, out = set(order[:count]), list[str]()
+        for left_out, run in groupby(range(len(short)), gone.__contains__):
+            places = list(run)
+            out += [_GAP.format(len(places))] if left_out else [short[n] for n in places]
+        if len(text := "\n".join(out)) <= most:
             break
     return text
-
-
-def _with_gaps(short: Sequence[str], gone: set[int]) -> str:
-    out: list[str] = []
-    for left_out, run in groupby(range(len(short)), gone.__contains__):
-        places = list(run)
-        out += [_GAP.format(len(places))] if left_out else [short[n] for n in places]
-    return "\n".join(out)

@@ -69,8 +69,6 @@ class Tuning(Training["Sequence[Tokens]"]):
         tokenize: Callable[[int], Sequence[Tokens]],
     ) -> None:
         trainer = lab.trainer
-        if not trainer.has(Trainer.learner):
-            raise UserError("This method fine-tunes in this process. Set `trainer` to local.")
         self.name, self.base, self.lab, self.settings = name, base, lab, settings
         self.origin, self.tokenize = origin, tokenize
         self.learner: Learner = trainer.learner(base.model)

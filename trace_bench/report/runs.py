@@ -95,7 +95,7 @@ def capabilities(run: Run) -> dict[str, Any] | None:
     return {
         **{key: report[key] for key in facts if key in report},
         "candidates": [
-            {k: v for k, v in c.items() if k not in ("runs", "examples")} | {"of": len(c["runs"])}
+            {k: v for k, v in c.items() if k != "runs"} | {"of": len(c["runs"])}
             for c in report.get("candidates", ())
         ],
         "labels": labels,

@@ -64,7 +64,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "trace_finish": "trace_bench.methods.trace_finish:TraceFinish",
         "single_capability": "trace_bench.methods.trace:Trace",
         "prompt_only": "trace_bench.methods.rft:PromptOnly",
-        "untargeted": "trace_bench.methods.untargeted:Untargeted",
+        "untargeted": "trace_bench.methods.grpo:Untargeted",
     },
     "trainer": {
         "local": "trace_bench.trainers.local:LocalTrainer",

@@ -12,17 +12,18 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, MethodPlan, Need, Phase, PlannedRun, Suite
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
+from trace_bench.core.types import AgentSpec, Purpose, Task, Tool
 from trace_bench.methods.looking import analyst, capabilities
 from trace_bench.methods.looking.capabilities import (
     VOCABULARY,
+    Analysed,
     AnalysisSettings,
     Capability,
     Label,
     Labelled,
     Verdict,
 )
-from trace_bench.methods.looking.evidence import Facts, check_labels, facts_of
+from trace_bench.methods.looking.evidence import Facts, facts_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.play.suites import needed
 
@@ -48,15 +49,6 @@ def planned(
     return MethodPlan(phases=phases, questions={analyst.ROLE: asked})
 
 
-def refuse_analyst(run: PlannedRun, instead: str) -> None:
-    """Raises UserError where a model is the analyst and the suite's generator makes the tasks."""
-    if analyst.ROLE in run.models:
-        raise UserError(
-            "llm.analyst.by=endpoint finds capabilities that this project's generator has no tasks "
-            f"for. {instead}"
-        )
-
-
 class CapabilityReport:
     """capabilities.json: a file of the run's folder that is written part by part."""
 
@@ -66,23 +58,6 @@ class CapabilityReport:
     def __call__(self, **parts: Any) -> None:
         self._parts |= parts
         self._lab.write("capabilities.json", self._parts)
-
-
-@dataclass
-class Analysed:
-    """One analysis rollout; `labels` is None when it, or the replay of its reference, was lost."""
-
-    task: Task
-    trajectory: Trajectory
-    labels: dict[str, Label] | None = None
-
-    @property
-    def scored(self) -> bool:
-        return self.trajectory.score is not None and self.trajectory.failure is None
-
-    @property
-    def passed(self) -> bool:
-        return self.trajectory.score is not None and self.trajectory.score.success
 
 
 @dataclass
@@ -100,8 +75,6 @@ class Analysis:
     def play(self, agent: AgentSpec, tasks: Sequence[Task], count: int) -> None:
         """Runs `count` episodes of the training tasks and labels what happened."""
         by_program = self.lab.prompt_limit(analyst.ROLE) is None
-        if by_program:
-            check_labels(self.lab.suite)  # refused now, before anything is run
         chosen = self._tasks(tasks, count)
         temperature = self.settings.analysis_temperature
         played = self.lab.rollouts(
@@ -145,7 +118,7 @@ class Analysis:
                 episode.labels = {}
             self.keep, self.runs = self.settings.keep_runs, [[]] * self.settings.runs
             return
-        seen = analyst.number([(e.task, e.trajectory, e.passed) for e in scored])
+        seen = {f"T{n:03d}": episode for n, episode in enumerate(scored, start=1)}
         self.lab.log(f"the analyst reads {len(seen)} episodes")
         self.candidates = analyst.discover(self.lab, seen)
         names = ", ".join(c.name for c in self.candidates)
@@ -153,7 +126,7 @@ class Analysis:
         runs = analyst.label(self.lab, seen, self.candidates, self.settings)
         self.keep = math.ceil(self.settings.keep_runs * len(runs) / self.settings.runs)
         self.runs = [
-            [Labelled(s.passed, labels) for s, labels in zip(seen, run, strict=True)]
+            [Labelled(e.passed, labels) for e, labels in zip(scored, run, strict=True)]
             for run in runs
         ]
         for n, episode in enumerate(scored):
@@ -176,7 +149,7 @@ class Analysis:
                     "index": i,
                     "task": e.task.id,
                     "passed": e.passed,
-                    "labels": {name: found.value for name, found in e.labels.items()},
+                    "labels": {name: label.value for name, label in e.labels.items()},
                 }
                 for i, e in enumerate(self.episodes)
                 if e.labels is not None
@@ -206,7 +179,6 @@ class Analysis:
                 {
                     **capabilities.as_json(v),
                     "trainable": not v.control if trainable is None else v.name in trainable,
-                    "examples": self._examples(v.name),
                 }
                 for v in verdicts
             ],
@@ -219,12 +191,6 @@ class Analysis:
         description where a model named it."""
         chosen = [v.capability for v in self.choose(()) if v.selected and not v.control]
         return [c.advice or c.description for c in chosen[: self.settings.max_capabilities]]
-
-    def _examples(self, name: str) -> list[str]:
-        """Up to four task ids that show the capability, those that lack it first."""
-        order = (Label.LACKING, Label.PRESENT)
-        seen = [e.task.id for w in order for e in self.episodes if e.labels and e.labels[name] is w]
-        return list(dict.fromkeys(seen))[:4]
 
     def tools(self) -> dict[str, Tool]:
         return {t["function"]["name"]: t for e in self.episodes for t in e.trajectory.tools}

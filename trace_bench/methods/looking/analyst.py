@@ -8,9 +8,8 @@ logged. K of N scales with the runs that are left, and below a minimum there is 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,10 +17,10 @@ from trace_bench.core.chat import opening_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import JSON, Message, Task, Trajectory
+from trace_bench.core.types import JSON, Message
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import Unusable, read_json
-from trace_bench.methods.looking.capabilities import AnalysisSettings, Capability, Label
+from trace_bench.methods.looking.capabilities import Analysed, AnalysisSettings, Capability, Label
 from trace_bench.methods.transcript import compact
 from trace_bench.trainers.episodes import in_groups
 
@@ -58,8 +57,8 @@ Answer with one JSON object and nothing else, with every episode and every capab
 {{"labels": {{"T001": {{"capability_name": "NA"}}}}}}"""
 
 
-def _discovered(episodes: Sequence[Seen]) -> JSON:
-    named = {"enum": [s.name for s in episodes]}
+def _discovered(episodes: Seen) -> JSON:
+    named = {"enum": list(episodes)}
     one = _object(
         name={"type": "string", "pattern": "^[a-z][a-z0-9_]{2,50}$"},
         description={"type": "string", "minLength": 10, "maxLength": 500},
@@ -70,25 +69,14 @@ def _discovered(episodes: Sequence[Seen]) -> JSON:
     )
 
 
-@dataclass(frozen=True)
-class Seen:
-    """An episode with the name under which the analyst is shown it."""
-
-    name: str
-    task: Task
-    trajectory: Trajectory
-    passed: bool
-
+Seen = Mapping[str, Analysed]
+"""Episodes under the names by which the analyst is shown them."""
 
 LabellingRun = tuple[Mapping[str, Label], ...]
 """Labels of every episode, in order."""
 
 
-def number(episodes: Sequence[tuple[Task, Trajectory, bool]]) -> list[Seen]:
-    return [Seen(f"T{n:03d}", *episode) for n, episode in enumerate(episodes, start=1)]
-
-
-def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
+def discover(lab: Lab, seen: Seen) -> list[Capability]:
     """The candidates. Raises UserError when the analyst gives none that can be used."""
     episodes = _fitting(seen, _prompt_limit(lab))
     rules = DISCOVER.format(fewest=FEWEST, most=MOST)
@@ -113,13 +101,11 @@ def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
 
 
 def label(
-    lab: Lab, seen: Sequence[Seen], candidates: Sequence[Capability], settings: AnalysisSettings
+    lab: Lab, seen: Seen, candidates: Sequence[Capability], settings: AnalysisSettings
 ) -> list[LabellingRun]:
     """N labelling runs side by side, as far as they can be used. UserError when too few can."""
     with ThreadPoolExecutor(settings.runs) as threads:
         outcomes = list(threads.map(lambda n: _run(lab, seen, candidates, n), range(settings.runs)))
-    if silent := next((o for o in outcomes if isinstance(o, LLMError) and o.outage), None):
-        raise silent.ending(ROLE)
     good: list[LabellingRun] = []
     for n, outcome in enumerate(outcomes):
         if isinstance(outcome, LLMError):
@@ -149,7 +135,7 @@ def majority(runs: Sequence[LabellingRun], episode: int) -> dict[str, Label]:
 
 
 def _run(
-    lab: Lab, seen: Sequence[Seen], candidates: Sequence[Capability], run: int
+    lab: Lab, seen: Seen, candidates: Sequence[Capability], run: int
 ) -> LabellingRun | LLMError:
     order = list(seen)
     random.Random(stable_seed(lab.seed, "trace", "labelling", run)).shuffle(order)
@@ -158,15 +144,14 @@ def _run(
     one = _object(**{c.name: {"enum": [v.value for v in Label]} for c in candidates})
     try:
         for n, batch in enumerate(in_groups(order, BATCH)):
-            schema = _object(labels=_object(**{s.name: one for s in batch}))
-            question = _messages(rules, batch, _prompt_limit(lab))
+            schema = _object(labels=_object(**dict.fromkeys(batch, one)))
+            episodes = {name: seen[name] for name in batch}
+            question = _messages(rules, episodes, _prompt_limit(lab))
             read = partial(_read_labels, batch, candidates, schema)
-            labels |= lab.ask(ROLE, call := f"label/{run}/{n}", question, read, schema)
+            labels |= lab.ask(ROLE, f"label/{run}/{n}", question, read, schema)
     except LLMError as error:
-        if error.outage:  # else the next start would be told of it again without asking
-            lab.retract(ROLE, call)
         return error
-    return tuple(labels[s.name] for s in seen)
+    return tuple(labels[name] for name in seen)
 
 
 def _object(**properties: JSON) -> JSON:
@@ -175,28 +160,28 @@ def _object(**properties: JSON) -> JSON:
 
 
 def _read_labels(
-    batch: Sequence[Seen], candidates: Sequence[Capability], schema: Mapping[str, Any], text: str
+    batch: Iterable[str], candidates: Sequence[Capability], schema: Mapping[str, Any], text: str
 ) -> dict[str, dict[str, Label]]:
     labels = read_json(text, schema)["labels"]
-    return {s.name: {c.name: Label(labels[s.name][c.name]) for c in candidates} for s in batch}
+    return {e: {c.name: Label(labels[e][c.name]) for c in candidates} for e in batch}
 
 
-def _messages(rules: str, episodes: Sequence[Seen], limit: int) -> list[Message]:
+def _messages(rules: str, episodes: Seen, limit: int) -> list[Message]:
     each = (limit - len(rules)) // max(1, len(episodes)) - 40
     texts = [
-        f"== {s.name}: {'solved' if s.passed else 'failed'}\n{compact(s.trajectory, each)}"
-        for s in episodes
+        f"== {name}: {'solved' if e.passed else 'failed'}\n{compact(e.trajectory, each)}"
+        for name, e in episodes.items()
     ]
     return opening_of(rules, "\n\n".join(texts))
 
 
-def _fitting(seen: Sequence[Seen], limit: int) -> list[Seen]:
+def _fitting(seen: Seen, limit: int) -> Seen:
     """As many episodes as fit with a telling length each: failed and solved ones in turn."""
     most = max(2, limit // LEAST_TEXT)
-    failed, solved = ([s for s in seen if s.passed is passed] for passed in (False, True))
+    failed, solved = ([n for n, e in seen.items() if e.passed is side] for side in (False, True))
     chosen = failed[: max(most // 2, most - len(solved))]
     chosen += solved[: most - len(chosen)]
-    return sorted(chosen, key=lambda s: s.name)
+    return {name: seen[name] for name in sorted(chosen)}
 
 
 def _prompt_limit(lab: Lab) -> int:

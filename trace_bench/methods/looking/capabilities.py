@@ -20,7 +20,7 @@ from typing import Annotated
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Meta, Natural, Positive, Share
+from trace_bench.core.types import Meta, Natural, Positive, Share, Task, Trajectory
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,23 @@ VOCABULARY: tuple[Capability, ...] = (
 )
 
 
+@dataclass
+class Analysed:
+    """One analysis rollout; `labels` is None when it, or the replay of its reference, was lost."""
+
+    task: Task
+    trajectory: Trajectory
+    labels: dict[str, Label] | None = None
+
+    @property
+    def scored(self) -> bool:
+        return self.trajectory.score is not None and self.trajectory.failure is None
+
+    @property
+    def passed(self) -> bool:
+        return self.trajectory.score is not None and self.trajectory.score.success
+
+
 @dataclass(frozen=True)
 class Labelled:
     passed: bool
@@ -194,11 +211,8 @@ class Verdict:
         return sum(getattr(run, quantity) for run in self.runs) / len(self.runs)
 
 
-NUMBERS = {
-    "coverage": "coverage", "error_failed": "error_failed", "error_passed": "error_passed",
-    "delta": "gap",
-}  # fmt: skip
-"""The names of properties of `Counts` in a report."""
+NUMBERS = ("coverage", "error_failed", "error_passed", "gap")
+"""The properties of `Counts` that a report has."""
 
 
 def _rate(part: int, whole: int) -> float:
@@ -268,11 +282,8 @@ def as_json(verdict: Verdict) -> dict[str, object]:
         "votes": verdict.votes,
         "reason": verdict.reason,
         "support": verdict.mean("support"),
-        **{name: verdict.mean(quantity) for name, quantity in NUMBERS.items()},
-        "runs": [
-            {**vars(c), **{name: getattr(c, q) for name, q in NUMBERS.items()}}
-            for c in verdict.runs
-        ],
+        **{name: verdict.mean(name) for name in NUMBERS},
+        "runs": [{**vars(c), **{name: getattr(c, name) for name in NUMBERS}} for c in verdict.runs],
     }
 
 
@@ -281,7 +292,7 @@ def table(verdicts: Sequence[Verdict], settings: AnalysisSettings, keep: int, ru
     head = f"{'capability':<36}{'supp':>6}{'Cov':>7}{'ER_f':>7}{'ER_p':>7}{'gap':>7}{'votes':>7}"
     lines = [head + "  verdict"]
     for v in verdicts:
-        numbers = "".join(f"{v.mean(quantity):7.2f}" for quantity in NUMBERS.values())
+        numbers = "".join(f"{v.mean(name):7.2f}" for name in NUMBERS)
         verdict = "selected" if v.selected else v.reason
         kind = " (control)" if v.control else ""
         lines.append(

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Suite, conversation, performed
 from trace_bench.core.types import Message, Milestone, Task
 
@@ -205,17 +204,6 @@ class Case:
     reference: Heard = Heard()
 
 
-def check_labels(suite: Suite) -> None:
-    """Raises UserError for a suite whose episodes the program cannot label."""
-    if not (suite.has(Suite.reference) or suite.has(Suite.milestones)):
-        raise UserError(
-            "the labelling program compares episodes with references, or reads the milestones of "
-            f"their scores, and {suite.name}/{suite.variant} has neither (Suite.reference, "
-            "Suite.milestones, see docs/environments.md). Set llm.analyst.by=endpoint, or another "
-            "`env`."
-        )
-
-
 Facts = Heard | tuple[Milestone, ...]
 """What is known of a task: its reference with the results, or its milestones, none of them met."""
 
@@ -223,7 +211,6 @@ Facts = Heard | tuple[Milestone, ...]
 def facts_of(suite: Suite, task: Task) -> Facts:
     """Replays the reference, if there is one; no agent acts, so no rollout is spent."""
     if not suite.has(Suite.reference):
-        assert suite.has(Suite.milestones)
         return tuple(suite.milestones(task))
     replies = suite.reference(task)
     return read(conversation(performed(suite, task, replies), replies))

@@ -5,18 +5,19 @@ default general ones of the mixture that the tiny agent knows already, so little
 of them, and a gain of a method over this one is not a gain from demonstrations alone. In other
 worlds the training tasks are solved (`tiny.played`). The budget stays unspent.
 
-A conversation of others is left out, and counted in the log with the reason, if it has nothing to
-imitate or if its tools are not the suite's. The tools in the prompt are as the suite defines them.
+Conversations of others may be of any world (`python -m trace_bench.tiny demonstrate`): their tools
+are their own, or the suite's where their lines name none. One that cannot be imitated is left out,
+and counted in the log with the reason.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.chat import read_call
 from trace_bench.core.errors import UserError
@@ -58,16 +59,13 @@ class SftSettings(TuningSettings):
     training tasks, played by their references."""
     demonstrations: Positive = 1024
     """How many of them are used, the first ones that fit."""
-    tools: Literal["suite", "own"] = "suite"
-    """The tools of a conversation in `data`: the suite's, or its own, so that it may be of any
-    world (`python -m trace_bench.tiny demonstrate`). The Agent Data Protocol's are always own."""
 
 
 class Sft(Method):
     """A LoRA adapter fine-tuned on demonstrations; no rollout is spent.
 
-    With demonstrations of others (`method.data`) the training tasks are only looked at to see
-    whether these fit the suite."""
+    With demonstrations of others (`method.data`) the training tasks are looked at for their tools
+    alone."""
 
     def __init__(self, settings: SftSettings, run: RunContext) -> None:
         self.settings, self.context = settings, run
@@ -112,8 +110,8 @@ class Sft(Method):
             return played(lab.suite, tasks, count, seed, self.context.max_turns)
         if self.settings.data is None:
             return general(self.context.general_demonstrations, count, seed)
-        fits = with_own_tools if self.settings.tools == "own" else Fitting(lab.suite, tasks).fits
-        return others(Path(self.settings.data), count, fits, lab.log)
+        offered = cache(lambda: tools_of(lab.suite, tasks))
+        return others(Path(self.settings.data), count, offered, lab.log)
 
 
 def demonstrations(
@@ -130,15 +128,12 @@ def demonstrations(
         tokens_of(chat, replace(each, messages=with_guidance(each.messages, base.prompt)))
         for each in talks
     ]
-    fitting = [s for s in every if len(s.ids) <= context]
-    if len(fitting) < len(every):
+    learned = [s for s in every if len(s.ids) <= context and len(s.sampled)]
+    if len(learned) < len(every):
         log(
-            f"sft: {len(every) - len(fitting)} of {len(every)} demonstrations are longer than "
-            f"the context of {context} tokens and left out"
+            f"sft: {len(every) - len(learned)} of {len(every)} demonstrations are left out: longer "
+            f"than the context of {context} tokens, or nothing in them is learned"
         )
-    learned = [s for s in fitting if len(s.sampled)]
-    if len(learned) < len(fitting):
-        log(f"sft: {len(fitting) - len(learned)} demonstrations teach nothing and are left out")
     if not learned:
         raise UserError(
             "method=sft has no demonstration with something to learn and at most "
@@ -180,7 +175,8 @@ def general(place: str, count: int, seed: int) -> Iterator[Demonstration]:
     one = load(place, "Suite.general_demonstrations").target
     for n in range(count):
         messages, tools = one(seed % 2**31 * 1_000_000 + n)
-        yield _whole(Dialogue("", tuple(messages), tuple(tools)))
+        learned = (True,) * sum(m["role"] == "assistant" for m in messages)
+        yield Demonstration("", tuple(messages), tuple(tools), learned)
 
 
 def played(
@@ -196,32 +192,26 @@ def played(
     return solved(suite, tasks, count, seed=seed, max_turns=max_turns)
 
 
-def _whole(talk: Dialogue) -> Demonstration:
-    """The conversation, of no task, with its tools."""
-    roles = enumerate(message["role"] for message in talk.messages)
-    learned = tuple(n not in talk.skipped for n, role in roles if role == "assistant")
-    return Demonstration("", talk.messages, talk.tools or (), learned)
-
-
 def others(
     place: Path,
     count: int,
-    fits: Callable[[Dialogue], Demonstration | str],
+    offered: Callable[[], tuple[Tool, ...]],
     log: Callable[[str], None],
 ) -> Iterator[Demonstration]:
-    """The first `count` conversations of a file or folder that can be demonstrations. `fits`: a
-    conversation as one, or why it is none. Raises UserError if none can."""
+    """The first `count` conversations of a file or folder that an agent can learn from. `offered`:
+    the tools of a conversation whose line has none. Raises UserError if there is none."""
     used = 0
     refused: Counter[str] = Counter()
     first: dict[str, str] = {}
     for talk in read(place):
-        fitting = _whole(talk) if talk.general else fits(talk)
-        if isinstance(fitting, str):
-            refused[fitting] += 1
-            first.setdefault(fitting, talk.where)
+        if talk.tools is None:
+            talk = replace(talk, tools=offered())
+        if why := objection(talk):
+            refused[why] += 1
+            first.setdefault(why, talk.where)
         else:
             used += 1
-            yield fitting
+            yield Demonstration("", talk.messages, talk.tools or (), talk.learned)
         if used == count:
             break
     told = "; ".join(f"{n} for {why} (first: {first[why]})" for why, n in refused.most_common())
@@ -231,70 +221,33 @@ def others(
         log(f"sft: {used} conversations are used, {refused.total()} left out: {told}")
 
 
-def with_own_tools(talk: Dialogue) -> Demonstration | str:
-    """The conversation, of any world, with its own tools; or why it is left out."""
-    if why := _unfinished(talk):
-        return why
-    if talk.tools is None and any(m.get("tool_calls") for m in talk.messages):
-        return "tools that the file does not define"
-    return _whole(talk)
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """What a conversation must fit: the run's suite and training tasks."""
-
-    suite: Suite
-    tasks: Sequence[Task]
-
-    def fits(self, talk: Dialogue) -> Demonstration | str:
-        """The conversation with the suite's tools; or why it is left out."""
-        if why := _unfinished(talk):
-            return why
-        if self.tools is None:
-            if talk.tools is None:
-                return "tools that the file does not define, and the suite only with its user"
-            return _whole(talk)
-        offered = [_name(tool) for tool in talk.tools or ()]
-        calls = [call for m in talk.messages for call in m.get("tool_calls", ())]
-        for name in (*offered, *(call["function"]["name"] for call in calls)):
-            if name not in self.tools:
-                return f"a tool that the suite does not have, {name}"
-        for call in calls:
-            if why := self._call(call):
-                return why
-        return _whole(replace(talk, tools=tuple(self.tools[n] for n in offered or self.tools)))
-
-    @cached_property
-    def tools(self) -> Mapping[str, Tool] | None:
-        """The suite's tools by name, as its training tasks offer them; None where a task cannot be
-        looked at without the model that plays its user."""
-        if self.suite.asks_user():
-            return None
-        offered = [tool for t in self.tasks for tool in performed(self.suite, t)[0].tools]
-        return {_name(tool): tool for tool in offered}
-
-    def _call(self, call: Mapping[str, object]) -> str | None:
-        assert self.tools is not None
-        try:
-            name, arguments = read_call(call)
-        except ValueError:
-            return "a call that could not be read"
-        takes = self.tools[name]["function"].get("parameters", {}).get("properties", {})
-        more = sorted(arguments.keys() - takes.keys())
-        return f"an argument that the suite's {name} does not have, {more[0]}" if more else None
-
-
-def _name(tool: Tool) -> str:
-    return str(tool.get("function", {}).get("name"))
-
-
-def _unfinished(talk: Dialogue) -> str | None:
+def objection(talk: Dialogue) -> str | None:
     """Why a conversation is none that an agent should imitate."""
     roles = [m["role"] for m in talk.messages]
     if "assistant" not in roles or roles[0] == "assistant":
         return "no message before the agent's, or none of the agent's"
-    ids = {c["id"] for m in talk.messages for c in m.get("tool_calls", ())}
+    calls = [call for m in talk.messages for call in m.get("tool_calls", ())]
+    ids = {call["id"] for call in calls}
     if any(m["role"] == "tool" and m["tool_call_id"] not in ids for m in talk.messages):
         return "a tool's result that answers no call"
+    names = {_name(tool) for tool in talk.tools or ()}
+    for call in calls:
+        try:
+            name, _ = read_call(call)
+        except ValueError:
+            return "a call that could not be read"
+        if name not in names:
+            return f"a call of a tool that is not offered, {name}"
     return None
+
+
+def tools_of(suite: Suite, tasks: Sequence[Task]) -> tuple[Tool, ...]:
+    """The suite's tools, as these tasks offer them; none where a task cannot be looked at without
+    the model that plays its user."""
+    looked_at = () if suite.asks_user() else tasks
+    offered = [tool for task in looked_at for tool in performed(suite, task)[0].tools]
+    return tuple({_name(tool): tool for tool in offered}.values())
+
+
+def _name(tool: Tool) -> str:
+    return str(tool.get("function", {}).get("name"))

@@ -9,8 +9,7 @@ A trajectory of the Agent Data Protocol (arXiv 2510.24702, neulab/agent-data-pro
 `content` of actions and observations that alternate; each item names its kind in `class_`. Read
 here: `text_observation` (`source` "user" is the user, anything else a tool's result),
 `message_action` and `api_action` (`function`, `kwargs`). Code, web pages and images are refused,
-since no agent of this project acts by them. The protocol's collections are of many worlds, so their
-tools need not be the suite's.
+since no agent of this project acts by them.
 """
 
 from __future__ import annotations
@@ -33,14 +32,12 @@ LONGEST = 64 * 2**20  # bytes of a conversation
 @dataclass(frozen=True)
 class Dialogue:
     """A conversation of a file. `where`: file and line. `tools`: as the file defines them; None: it
-    says nothing of them. `general`: its tools need not be the suite's. `skipped`: the places of the
-    agent's messages that are not learned."""
+    says nothing of them. `learned`: of each of the agent's messages."""
 
     where: str
     messages: tuple[Message, ...]
-    tools: tuple[Tool, ...] | None = None
-    general: bool = False
-    skipped: frozenset[int] = frozenset()
+    tools: tuple[Tool, ...] | None
+    learned: tuple[bool, ...]
 
 
 def read(place: Path) -> Iterator[Dialogue]:
@@ -157,8 +154,8 @@ def _openai(messages: Sequence[_Message], tools: tuple[Tool, ...] | None, where:
             plain["tool_calls"] = calls
             called |= {c.id: c.function.name for c in message.tool_calls}
         out.append(plain)
-    skipped = frozenset(n for n, message in enumerate(messages) if not message.weight)
-    return Dialogue(where, tuple(out), tools or None, skipped=skipped)
+    learned = tuple(bool(message.weight) for message in messages if message.role == "assistant")
+    return Dialogue(where, tuple(out), tools or None, learned)
 
 
 def _adp(items: Sequence[_Item], where: str) -> Dialogue:
@@ -181,10 +178,9 @@ def _adp(items: Sequence[_Item], where: str) -> Dialogue:
             call = call_json(item.tool_call_id or f"call_{place}", item.function, text)
             _add_call(messages, call)
             tools.setdefault(item.function, {}).update({key: {} for key in arguments})
-    if not any(m["role"] == "assistant" for m in messages) or messages[0]["role"] == "assistant":
-        raise UserError(f"{where}: needed is an observation and then an action; see `method.data`.")
     offered = tuple(_tool(name, properties) for name, properties in tools.items())
-    return Dialogue(where, tuple(messages), offered, general=True)
+    learned = (True,) * sum(m["role"] == "assistant" for m in messages)
+    return Dialogue(where, tuple(messages), offered, learned)
 
 
 def _observed(item: _Item) -> Message:

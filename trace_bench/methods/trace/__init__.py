@@ -12,13 +12,13 @@ budget, a checkpoint of a large run is not what a run with that smaller budget g
     tasks.py        make tasks of a capability: drawn (../making.py), written or selected
     calibrate.py      how hard drawn or written tasks are for the base agent
     generate/         a language model writes them
-    experts.py      share the budget, train the adapters
-    evidence.py     what a route is learned from; the routes: ../../policies/routing/
+    experts.py      share the budget, train the adapters; what a route is learned from (the routes:
+                    ../../policies/routing/)
     gate.py         the route that is trained by GRPO itself
 
 Figures land in `capabilities.json`: {"analysis", "thresholds", "candidates", "calibration",
 "training", "labels", "outcome"}; where a model writes the environments also {"generator",
-"dropped"}: the capabilities without an adapter that may be used, each with the reason.
+"dropped"}: the capabilities without an environment, each with the reason.
 
 `adapters=joint` trains a single adapter on all selected environments with the same budget, which
 tells what separate adapters and routing bring. It is a run of its own, since it is not free.
@@ -31,12 +31,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, PlannedRun, Yardstick
 from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
-from trace_bench.methods.trace.evidence import TrainingEvidence
-from trace_bench.methods.trace.experts import affordable, composed, train_experts
+from trace_bench.methods.trace.experts import (
+    TrainingEvidence,
+    affordable,
+    composed,
+    train_experts,
+)
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import Looked, source_of
@@ -55,14 +58,10 @@ class Trace(Method):
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab, later: int = 0) -> AgentSpec:
         """The base agent with an adapter per missing capability and a router, or itself when no
         capability passes the thresholds. `later`: rollouts that are left for what comes after."""
-        if not tasks:
-            raise UserError(
-                "method=trace needs training tasks and was given none; change `env.suite`."
-            )
         settings, free = self.settings, not lab.charges(Purpose.ANALYSIS)
         budget = Budget(settings, lab.budget_left() - later, free, later)
         source = source_of(settings, lab.prompt_limit(GENERATOR) is not None)
-        trainable = source.trainable(lab.suite)  # refused now, before anything is run
+        trainable = source.trainable(lab.suite)
         route = None if settings.joint else settings.route
         evidence, write = TrainingEvidence(lab, base), CapabilityReport(lab)
         analysis = Analysis(lab, settings, write)
@@ -80,12 +79,12 @@ class Trace(Method):
         if not chosen:
             return give_up("no capability above the thresholds: the base agent is returned")
         training = source.make(Looked(base, tasks, lab, budget, analysis), chosen)  # make tasks
-        if not training.by_name:
+        if not training:
             return give_up(source.nothing)
         with lab.listening(evidence.hear) if settings.route.hears else nullcontext():
             experts = train_experts(base, chosen, training, lab, budget, compose, write)  # train
         if not experts:
-            return give_up("no adapter that may be used was trained: the base agent is returned")
+            return give_up("no adapter was trained: the base agent is returned")
         agent = compose(experts)  # route
         if budget.gate:
             rollouts = budget.unspent(lab)

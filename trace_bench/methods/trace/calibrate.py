@@ -125,9 +125,10 @@ def calibrate(
             break
         pool -= len(due) * settings.calibration_round
         measured = _play_round(lab, base, due, settings, number)
-        for calibration, found in zip(due, measured, strict=True):
-            calibration.rounds.append(Round(calibration.mix, found, outside_bands(found, settings)))
-            calibration.mix = next_mix(calibration.mix, found, settings)
+        for calibration, numbers in zip(due, measured, strict=True):
+            outside = outside_bands(numbers, settings)
+            calibration.rounds.append(Round(calibration.mix, numbers, outside))
+            calibration.mix = next_mix(calibration.mix, numbers, settings)
     for calibration in results:
         if settings.calibration_rounds:
             _conclude(calibration)
@@ -189,21 +190,13 @@ def as_json(calibration: Calibration) -> dict[str, object]:
     }
 
 
-def table(calibrations: Sequence[Calibration]) -> str:
-    """The calibrations as a text table, one line a round, with the missed bands below it."""
-    lines = [
-        f"{'capability':<36}{'round':>6}{'level':>6}{'reward':>8}{'success':>8}{'std':>6}"
-        f"{'all-1':>7}{'all-0':>7}{'const':>7}{'inform':>7}"
-    ]
-    for c in calibrations:
-        for number, r in enumerate(c.rounds):
-            n = r.numbers
-            lines.append(
-                f"{c.name:<36}{number:>6}{r.mix.level:>6}{n.mean_reward:8.2f}{n.success:8.2f}"
-                f"{n.std:6.2f}{n.all_success:7.2f}{n.all_zero:7.2f}{n.constant:7.2f}"
-                f"{n.informative:7.2f}"
-            )
-        outside = "; ".join(c.rounds[-1].outside) if c.rounds else "no rollouts left for it"
-        told = f": {outside}" if c.outcome in ("kept with a warning", "dropped") else ""
-        lines.append(f"    {c.outcome}{told}")
-    return "\n".join(lines)
+def in_words(calibration: Calibration) -> str:
+    """The rounds in a line, and the bands that the last one missed."""
+    rounds = [
+        f"level {r.mix.level}: reward {r.numbers.mean_reward:.2f}, success "
+        f"{r.numbers.success:.2f}, informative groups {r.numbers.informative:.2f}"
+        for r in calibration.rounds
+    ] or ["no rollouts left for it"]
+    missed = "; ".join(calibration.rounds[-1].outside) if calibration.rounds else ""
+    outcome = f"{calibration.outcome}: {missed}" if missed else calibration.outcome
+    return f"{calibration.name}, {', '.join(rounds)}; {outcome}"

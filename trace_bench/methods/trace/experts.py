@@ -1,23 +1,29 @@
 """Share the budget and train: one adapter per capability, all from the base agent, or one for all;
 and the agent that has them. The maths is the trainer's. What one job leaves unspent (a group that
-does not fit any more, early stopping) goes to those after it."""
+does not fit any more, early stopping) goes to those after it.
+
+Routes are learned (`policies.routing.route.Evidence`) from the openings of the adapters' own tasks
+and from what their training rollouts have shown; from nothing of the target tasks."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.errors import SourceError, UserError
+from trace_bench.core.protocols import Lab, State, TrainingJob, performed
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Task
+from trace_bench.core.types import AgentSpec, Message, Step, Task, Trajectory
 from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.making import interleave
 from trace_bench.methods.trace.settings import JOINT, Budget
 from trace_bench.methods.trace.tasks import TrainingTasks
+from trace_bench.play.steps import usable, with_guidance
 from trace_bench.policies.routing.route import Evidence, Expert, Route
+from trace_bench.policies.routing.turn import words_of
+from trace_bench.trainers.start import start_of
 
 Compose = Callable[[Sequence[Expert]], AgentSpec]
 """The agent that has these experts."""
@@ -52,26 +58,22 @@ def train_experts(
     write: Callable[..., None],
 ) -> list[Expert]:
     """An adapter for each capability that there are tasks for, or one for all. One that trained
-    nothing is left out, and one that may not be used is thrown away."""
+    nothing is left out."""
     descriptions = {verdict.name: verdict.capability.description for verdict in chosen}
-    by_name: Mapping[str, tuple[Task, ...]] = training.by_name
     if budget.settings.joint:
-        by_name = {JOINT: interleave(list(by_name.values()))}
+        training = {JOINT: interleave(list(training.values()))}
     experts: list[Expert] = []
     report: list[dict[str, Any]] = []
-    with training.listening():
-        for n, (name, tasks) in enumerate(by_name.items()):
-            share, before = budget.left(lab) // (len(by_name) - n), lab.budget_left()
-            bare = (name, descriptions.get(name, ""), tasks)
-            expert = _train(base, bare, share, lab, budget.settings.reward, experts, compose)
-            if expert is not None and training.keeps(tasks):
-                experts.append(expert)
-                cost = {"share": share, "spent": before - lab.budget_left()}
-                adapter = expert.adapter.name
-                report.append({"name": name, "adapter": adapter, "tasks": len(tasks), **cost})
-            elif expert is not None:
-                lab.checkpoint(compose(experts) if experts else base)
-            write(training=report)
+    for n, (name, tasks) in enumerate(training.items()):
+        share, before = budget.left(lab) // (len(training) - n), lab.budget_left()
+        bare = (name, descriptions.get(name, ""), tasks)
+        expert = _train(base, bare, share, lab, budget.settings.reward, experts, compose)
+        if expert is not None:
+            experts.append(expert)
+            cost = {"share": share, "spent": before - lab.budget_left()}
+            adapter = expert.adapter.name
+            report.append({"name": name, "adapter": adapter, "tasks": len(tasks), **cost})
+        write(training=report)
     return experts
 
 
@@ -119,3 +121,63 @@ def composed(
         adapters=(*kept, *(expert.adapter for expert in experts)),
         router=None if route is None else route.router(experts, evidence),
     )
+
+
+# -- what routes are learned from -----------------------------------------------------------------
+
+Words = frozenset[str]
+
+
+class TrainingEvidence:
+    """Of one fit, whose training rollouts `hear` is given."""
+
+    def __init__(self, lab: Lab, base: AgentSpec) -> None:
+        start = start_of(base)
+        self.otherwise: str | None = None if start is None else start.name
+        self.fitted: dict[tuple[str, ...], dict[str, Any]] = {}
+        self.log = lab.log
+        self._lab, self._base = lab, base
+        self._states: dict[tuple[str, ...], Sequence[State]] = {}
+        self._turns: dict[str, set[Words]] = {}
+
+    def states(self, tasks: Sequence[Task]) -> Sequence[State]:
+        key = tuple(task.id for task in tasks)
+        if key not in self._states:
+            openings = [
+                (with_guidance(step.messages, self._base.prompt), step.tools)
+                for step in first_steps(self._lab, tasks)
+            ]
+            self._states[key] = self._lab.prompt_states(openings)
+        return self._states[key]
+
+    def turns(self, task: Task) -> set[Words]:
+        if task.id not in self._turns:
+            first = first_steps(self._lab, [task])
+            self._turns[task.id] = {frozenset(words_of(s.messages, s.tools)) for s in first}
+        return self._turns[task.id]
+
+    def hear(self, tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> None:
+        for task, trajectory in zip(tasks, trajectories, strict=True):
+            self._turns.setdefault(task.id, set()).update(before_turns(trajectory))
+
+
+def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
+    """Those of the tasks that open: generated code may fail at any time, which is logged."""
+    for task in tasks:
+        try:
+            first = usable(performed(lab.suite_of(task), task)[0])
+        except Exception as error:
+            if isinstance(error, UserError) and not isinstance(error, SourceError):
+                raise  # such as a sandbox that cannot be started
+            lab.log(f"no example for the router from {task.id}: {type(error).__name__}: {error}")
+            continue
+        yield first
+
+
+def before_turns(trajectory: Trajectory) -> Iterator[Words]:
+    """What the conversation showed before each of the agent's turns."""
+    messages: list[Message] = []
+    for turn in trajectory.turns:
+        messages += turn.messages
+        yield frozenset(words_of(messages, trajectory.tools))
+        messages.append(turn.reply)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import torch
 
     from trace_bench.trainers.grpo import Mismatch
-    from trace_bench.trainers.tree import Tokens
 
 HERE = Need(
     "policy",
@@ -98,16 +97,6 @@ class _Update:
     first: list[torch.Tensor] = field(default_factory=list)  # log-probabilities before any step
 
 
-@dataclass
-class _Piece:
-    """What of a group was sampled with the same weights, those for `state`: `sequences`, whose
-    sampled tokens have the `places` among those of the group."""
-
-    state: State
-    sequences: list[Tokens] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-
-
 class GateTraining(Training[list[Trajectory]]):
     """Trains `agent`'s gate, its router, with at most so many rollouts of the target's tasks."""
 
@@ -136,8 +125,6 @@ class GateTraining(Training[list[Trajectory]]):
         like = lab.trainer.learner(agent.model)
         self.model = Gated(agent.model, adapters, str(like.device), like.dtype, like.memory)
         self.optimizer = torch.optim.AdamW(gate.parameters, lr=route.rate, weight_decay=0.0)
-        self.states: dict[str, State] = {}
-        self.strange = 0
 
     def play(self, iteration: int) -> list[Trajectory]:
         first, size = sum(self.schedule[:iteration]), self.recipe.group_size
@@ -177,16 +164,12 @@ class GateTraining(Training[list[Trajectory]]):
         advantages = group_advantages(rewards, group, centred)
         where = f"{NAME}, iteration {iteration}"
         update = _Update()
-        self.states, self.strange = {}, 0
-        for epoch in range(self.recipe.epochs):
+        used = [n for n, t in enumerate(played) if bool(advantages.trained[n]) and t.turns]
+        alike = self.alike(played, used)
+        for epoch in range(self.recipe.epochs if used else 0):
             self.lab.step(where, epoch, self.recipe.epochs)
-            self.step(played, advantages, update)
+            self.step(played, alike, advantages, update)
             check_finite(where, update.grad_norm)
-        if self.strange:
-            self.lab.log(
-                f"warning: {where}: {self.strange} times an episode used other weights than the "
-                "gate gives now, as may be when another machine ran these rollouts"
-            )
         return {
             "phase": "training",
             "adapter": f"{NAME}@{iteration + 1:04d}",
@@ -200,48 +183,57 @@ class GateTraining(Training[list[Trajectory]]):
             **of_sampler(where, update.mismatch, self.recipe.mismatch, self.lab),
         }
 
-    def step(self, played: Sequence[Trajectory], advantages: Advantages, update: _Update) -> None:
-        """One optimizer step on all groups with an advantage, one tree for each piece. With rounded
-        products the old policy's log-probabilities are the trainer's own before the first step, so
-        that rounding is not taken for a change of the gate."""
+    def alike(
+        self, played: Sequence[Trajectory], used: Sequence[int]
+    ) -> list[tuple[State, list[int]]]:
+        """The places of the used episodes by their first prompts, whose states set the weights."""
+        places: dict[str, list[int]] = {}
+        for n in used:
+            first = played[n].turns[0].messages
+            places.setdefault(json.dumps([played[n].task, first]), []).append(n)
+        openings = [played[of[0]] for of in places.values()]
+        states = [self.lab.prompt_states([(t.turns[0].messages, t.tools)])[0] for t in openings]
+        return list(zip(states, places.values(), strict=True))
+
+    def step(
+        self,
+        played: Sequence[Trajectory],
+        alike: Sequence[tuple[State, list[int]]],
+        advantages: Advantages,
+        update: _Update,
+    ) -> None:
+        """One optimizer step, one tree for the episodes of a state. With rounded products the old
+        policy's log-probabilities are the trainer's own before the first step, so that rounding is
+        not taken for a change of the gate."""
         import torch
 
         from trace_bench.trainers.algorithms import Batch, clipped
         from trace_bench.trainers.grpo import mismatch, token_weights
-        from trace_bench.trainers.tree import build
+        from trace_bench.trainers.tree import build, stretches
 
-        groups: dict[int, list[int]] = {}
-        for i, trajectory in enumerate(played):
-            if bool(advantages.trained[i]) and trajectory.turns:
-                groups.setdefault(i // self.recipe.group_size, []).append(i)
-        if not groups:
-            return
-        count, r = sum(map(len, groups.values())), self.recipe
-        sampled = [sum(len(turn.token_ids) for turn in one.turns) for one in played]
-        tokens = sum(sampled[i] for members in groups.values() for i in members)
+        r = self.recipe
+        tokens = [sum(len(turn.token_ids) for turn in one.turns) for one in played]
+        used = [n for _, places in alike for n in places]
+        lengths = torch.tensor([tokens[n] for n in used])
+        sizes = [sum(tokens[n] for n in places) for _, places in alike]
+        weights = token_weights(lengths, r.aggregate).split(sizes)
+        spread = advantages.spread(used, lengths).split(sizes)
         self.optimizer.zero_grad(set_to_none=True)
         before: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0.0
-        for members in groups.values():
-            group = [played[i] for i in members]
-            lengths = torch.tensor([sampled[i] for i in members])
-            part, whole = len(members), count
-            if r.aggregate == "token":
-                part, whole = int(lengths.sum()), tokens
-            weights = token_weights(lengths, r.aggregate) * part / whole
-            spread = advantages.values[members].repeat_interleave(lengths)
-            for piece in self.pieces(group, update.steps == 0):
-                told = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
-                new = self.model.logprobs(build(piece.sequences), self.gate.mix(piece.state)).cpu()
-                if update.steps == 0:
-                    update.first.append(new.detach())
-                old = update.first[len(before)] if self.model.learner.rounded else told
-                batch = Batch(new, old, spread[piece.places], lengths)
-                each = clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high)
-                loss = (weights[piece.places] * each.values).sum()
-                torch.autograd.backward(loss)
-                total += float(loss.detach())
-                before.append((told, new.detach()))
+        for place, (state, members) in enumerate(alike):
+            sequences = stretches(*(played[n] for n in members))
+            told = torch.cat([torch.from_numpy(s.logprobs) for s in sequences])
+            new = self.model.logprobs(build(sequences), self.gate.mix(state)).cpu()
+            if update.steps == 0:
+                update.first.append(new.detach())
+            old = update.first[place] if self.model.learner.rounded else told
+            batch = Batch(new, old, spread[place], lengths)
+            each = clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high)
+            loss = (weights[place] * each.values).sum()
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
+            before.append((told, new.detach()))
         norm = float(torch.nn.utils.clip_grad_norm_(self.gate.parameters, GRADIENT))
         if update.steps == 0:
             old, new = (torch.cat(side) for side in zip(*before, strict=True))
@@ -250,25 +242,3 @@ class GateTraining(Training[list[Trajectory]]):
         update.grad_norm += norm if math.isfinite(total) else math.nan
         if math.isfinite(norm) and math.isfinite(total):
             self.optimizer.step()
-
-    def pieces(self, group: Sequence[Trajectory], first: bool) -> list[_Piece]:
-        """The group by its first prompts, which set the weights. `first`: nothing was learned since
-        the group was run, so the gate should give what was used; `strange` counts where it does
-        not."""
-        from trace_bench.trainers.tree import stretches
-
-        pieces: dict[str, _Piece] = {}
-        place = 0
-        for trajectory in group:
-            messages, sequences = trajectory.turns[0].messages, stretches(trajectory)
-            key = json.dumps([trajectory.task, messages])
-            if key not in self.states:
-                self.states[key] = self.lab.prompt_states([(messages, trajectory.tools)])[0]
-            piece = pieces.setdefault(key, _Piece(self.states[key]))
-            if first and self.gate.plays(piece.state) != trajectory.adapter:
-                self.strange += 1
-            piece.sequences += sequences
-            tokens = sum(len(s.sampled) for s in sequences)
-            piece.places += range(place, place + tokens)
-            place += tokens
-        return list(pieces.values())

@@ -5,15 +5,15 @@ functions makes them follows from what the suite offers (`source_of`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, MethodPlan, Phase, PlannedRun, Suite
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.looking.analysis import CALL, Analysis, refuse_analyst
+from trace_bench.methods.looking import analyst
+from trace_bench.methods.looking.analysis import CALL, Analysis
 from trace_bench.methods.looking.capabilities import Verdict
-from trace_bench.methods.making import GENERATOR, Mix, draw, generator
+from trace_bench.methods.making import GENERATOR, draw
 from trace_bench.methods.trace import calibrate
 from trace_bench.methods.trace.generate import questions
 from trace_bench.methods.trace.generate.checks import held_out
@@ -38,14 +38,8 @@ class Looked:
         return self.budget.calibration(self.budget.left(self.lab), capabilities)
 
 
-@dataclass(frozen=True)
-class TrainingTasks:
-    """`by_name`: of each capability that there are tasks for, in training order. `listening`: a
-    block around their training; `keeps`: whether what was trained on them may be used."""
-
-    by_name: Mapping[str, tuple[Task, ...]]
-    listening: Callable[[], AbstractContextManager[None]] = nullcontext
-    keeps: Callable[[Sequence[Task]], bool] = field(default=lambda tasks: True)
+TrainingTasks = Mapping[str, tuple[Task, ...]]
+"""Of each capability that there are tasks for, in training order."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +72,20 @@ def generated(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
     names = [verdict.name for verdict in chosen]
     results = calibrate.calibrate(lab, looked.base, names, settings, looked.pool(len(names)))
     looked.analysis.write(calibration=[calibrate.as_json(c) for c in results])
-    lab.log(calibrate.table(results))
+    for result in results:
+        lab.log(calibrate.in_words(result))
     worth = [c for c in results if c.outcome != "dropped"]
-    return TrainingTasks({c.name: _drawn(lab, settings, c.name, c.mix) for c in worth})
-
-
-def _drawn(lab: Lab, settings: TraceSettings, name: str, mix: Mix) -> tuple[Task, ...]:
-    return draw(lab.suite, name, settings.synthetic_tasks, mix, lab.seed, "train")
+    count, seed = settings.synthetic_tasks, lab.seed
+    return {c.name: draw(lab.suite, c.name, count, c.mix, seed, "train") for c in worth}
 
 
 def _generated_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
-    ways = "llm.generator.by=endpoint too, llm.analyst.by=program, or method.synthesis=select"
-    refuse_analyst(run, f"Set {ways}.")
+    if analyst.ROLE in run.models:
+        raise UserError(
+            "llm.analyst.by=endpoint finds capabilities that this project's generator has no tasks "
+            "for. Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
+            "method.synthesis=select."
+        )
     return MethodPlan(phases=_calibration(budget, left), needs=(GENERATOR,))
 
 
@@ -97,32 +93,20 @@ def _generated_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan
 
 
 def written(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
-    """For the capabilities where it could. What training shows of its environments may still drop
-    them."""
-    lab, analysis, write = looked.lab, looked.analysis, looked.analysis.write
+    """For the capabilities where it could."""
+    lab, analysis = looked.lab, looked.analysis
     settings, leaks = looked.budget.settings, held_out(lab.suite, looked.tasks)
     pool = looked.pool(len(chosen))
     generation = Generation(lab, looked.base, settings, analysis.tools(), leaks, pool)
-    write(generator={"prompt": questions.VERSION})
-
-    def write_dropped() -> None:
-        listed = generation.dropped.items()
-        write(dropped=[{"name": name, "reason": why} for name, why in listed])
-
-    def keeps(tasks: Sequence[Task]) -> bool:
-        if generation.fault(tasks) is None:
-            return True
-        write_dropped()
-        return False
-
     by_name: dict[str, tuple[Task, ...]] = {}
     for n, verdict in enumerate(chosen, start=1):
         examples = [e.trajectory for e in analysis.lacking(verdict.name)]
         tasks = generation.make(verdict.capability, examples, len(chosen) - n)
         if tasks is not None:
             by_name[verdict.name] = tasks
-    write_dropped()
-    return TrainingTasks(by_name, lambda: lab.listening(generation.hear), keeps)
+    listed = [{"name": name, "reason": why} for name, why in generation.dropped.items()]
+    analysis.write(generator={"prompt": questions.VERSION}, dropped=listed)
+    return by_name
 
 
 def _written_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
@@ -163,7 +147,7 @@ def selected(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
         measured.append({"name": name, "outcome": SELECTED, "tasks": ids, **vars(numbers)})
         lab.log(f"{name}: {len(tasks)} training tasks whose failures lack it")
     analysis.write(calibration=measured)
-    return TrainingTasks(by_name)
+    return by_name
 
 
 def _calibration(budget: Budget, left: int) -> tuple[Phase, ...]:
@@ -179,7 +163,7 @@ GENERATE = TaskSource(
     generated,
     _generated_planned,
     "the base agent already has what was selected: it is returned",
-    trainable=lambda suite: tuple(generator(suite).capabilities()),
+    trainable=lambda suite: tuple(suite.capabilities()),
 )
 WRITE = TaskSource(
     written, _written_planned, "no environment was accepted: the base agent is returned"

@@ -117,7 +117,7 @@ function capabilities(c) {
       { name: "selected", value: (r) => (r.selected ? "yes" : "no") },
       { name: "votes", value: (r) => r.votes, cell: (r) => `${r.votes} of ${r.of}` },
       { name: "coverage", value: (r) => r.coverage, cell: (r) => number(r.coverage) },
-      { name: "contrast", value: (r) => r.delta, cell: (r) => number(r.delta) },
+      { name: "contrast", value: (r) => r.gap, cell: (r) => number(r.gap) },
       { name: "lacking", value: (r) => count(r.name, "LACKING") },
       { name: "present", value: (r) => count(r.name, "PRESENT") },
       { name: "calibration", text: true, value: (r) => calibrated.get(r.name)?.outcome ?? "" },

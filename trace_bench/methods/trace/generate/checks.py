@@ -2,27 +2,34 @@
 by running it; the seeds that it is run with; and whether a made-up task repeats held-out ones.
 
 The sandbox is what protects from a module; the restrictions are about what an environment is: its
-own code, the same at every hour and in every process, and no wrapper around the benchmark.
+own code, the same at every hour and in every process, and no wrapper around the benchmark. Floors
+are what agents earn that cannot have earned it: one that does nothing, one that only talks, one
+that calls tools at random. Replayed in another process and another order, a module that keeps
+anything from one episode to the next rewards them otherwise. None of this is charged.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 from typing import Any
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EngineError, EpisodeError, UserError
-from trace_bench.core.protocols import Suite, performed
+from trace_bench.core.protocols import Suite, make_env, perform, performed
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Task, Tool, to_json
+from trace_bench.core.types import Message, Score, Task, Tool, Trajectory, to_json
 from trace_bench.envs.check import first_fault
-from trace_bench.methods.making import opening, seeded
-from trace_bench.methods.trace.generate import audit
+from trace_bench.methods.making import IDLE, opening, script, seeded
 from trace_bench.methods.trace.settings import SynthesisSettings
+from trace_bench.policies.scripted import plausible
 
 MODULES = frozenset((
     "__future__", "collections", "copy", "dataclasses", "datetime", "enum", "functools",
@@ -166,22 +173,128 @@ def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> str | None:
         other = seeded(twin, task.seed)
         if to_json(other.data) != to_json(task.data):
             return f"make_task({task.seed}) gives other data in another process."
-        if _played(suite, task) != _played(twin, task):
-            return f"{task.id} is played otherwise in another process."
     return None
-
-
-def _played(suite: Suite, task: Task) -> str:
-    actions = suite.reference(task) if suite.has(Suite.reference) else ()
-    return json.dumps(to_json(performed(suite, task, actions)))
 
 
 def _floors(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
     """The floors, and the same episodes in another process, the last one first."""
-    measured = audit.measure(suite, tasks)
+    measured = floors(suite, tasks)
     episodes = [episode for floor in measured for episode in floor.episodes]
-    return audit.too_high(measured) or list(filter(None, [audit.difference(twin, episodes)]))
+    return too_high(measured) or list(filter(None, [difference(twin, episodes)]))
 
+
+# -- what episodes earn -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What an agent did in a task (its messages, in order), and what it earned."""
+
+    task: Task
+    actions: tuple[Message, ...]
+    score: Score
+
+
+def of_rollouts(tasks: Sequence[Task], played: Sequence[Trajectory]) -> list[Episode]:
+    """The rollouts of these tasks, without those that the infrastructure lost."""
+    return [
+        # A malformed call never reaches the environment.
+        Episode(task, tuple(turn.reply for turn in t.turns if turn.malformed is None), t.score)
+        for task, t in zip(tasks, played, strict=True)
+        if t.score is not None and t.failure is None
+    ]
+
+
+def difference(suite: Suite, episodes: Sequence[Episode]) -> str | None:
+    """The first episode, from the last one back, that earns something else in `suite`, in words;
+    None when all earn the same. EpisodeError when the environment fails."""
+    for episode in reversed(episodes):
+        with closing(make_env(suite)) as env:
+            again = perform(env, episode.task, episode.actions)[-1].score or env.score()
+        first = episode.score
+        if (again.similarity, again.success) != (first.similarity, first.success):
+            return (
+                f"{episode.task.id} is rewarded otherwise in another process: the same messages of "
+                f"the agent earned {first.similarity:g}, and now {again.similarity:g}. Nothing may "
+                "be kept from one episode to the next."
+            )
+    return None
+
+
+IDLE_LIMIT = 0.2  # most that an agent which does nothing may earn in an environment on average
+RANDOM_LIMIT = 0.3  # most that random calls of tools may
+CALLS = 4  # random tool calls of the random agent, as in policies/scripted.py
+WORDS = 8  # of the request, that the talking agent says
+Script = Callable[[Suite, Task], tuple[Sequence[Message], Message]]
+"""The first messages of an agent, and the one that it sends from then on."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """One such agent. `episodes`: those that ended, of `tasks`; the others earned nothing."""
+
+    agent: str
+    limit: float
+    tasks: int
+    episodes: tuple[Episode, ...]
+
+    @property
+    def earned(self) -> float:
+        return sum(e.score.similarity for e in self.episodes) / self.tasks
+
+
+def floors(suite: Suite, tasks: Sequence[Task]) -> list[Floor]:
+    """The floors on these tasks. EpisodeError when the environment fails."""
+    agents: tuple[tuple[str, float, Script], ...] = (
+        ("does nothing", IDLE_LIMIT, lambda suite, task: ((), IDLE)),
+        ("only talks", IDLE_LIMIT, _talk),
+        ("calls tools at random", RANDOM_LIMIT, partial(_random_calls, calls=CALLS)),
+        ("calls one tool at random", RANDOM_LIMIT, partial(_random_calls, calls=1)),
+    )
+    measured = []
+    for agent, limit, turns in agents:
+        played = [_episode(suite, task, *turns(suite, task)) for task in tasks]
+        measured.append(Floor(agent, limit, len(tasks), tuple(filter(None, played))))
+    return measured
+
+
+def too_high(measured: Sequence[Floor]) -> list[str]:
+    return [
+        f"an agent that {f.agent} earns {f.earned:.2f} on average; allowed: {f.limit:g}."
+        for f in measured
+        if f.earned > f.limit
+    ]
+
+
+def _episode(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Episode | None:
+    """None for an episode that never ends."""
+    actions = tuple(script(replies, then))
+    steps = performed(suite, task, actions)
+    score = steps[-1].score
+    return None if score is None else Episode(task, actions[: len(steps) - 1], score)
+
+
+def _talk(suite: Suite, task: Task) -> tuple[Sequence[Message], Message]:
+    """That it is done, or words of the request: a module may know one sentence, not all."""
+    rng = random.Random(stable_seed("talking agent", task.id))
+    words = opening(suite, task).split()
+    if not words or rng.random() < 0.5:
+        return (), text_message("That is done.")
+    return (), text_message(" ".join(rng.sample(words, min(WORDS, len(words)))))
+
+
+def _random_calls(suite: Suite, task: Task, calls: int) -> tuple[Sequence[Message], Message]:
+    tools = performed(suite, task)[0].tools
+    rng = random.Random(stable_seed("random agent", task.id))
+    out: list[Message] = []
+    for n in range(calls if tools else 0):
+        function = rng.choice(tools)["function"]
+        arguments = plausible(function.get("parameters") or {}, rng)
+        out.append(call_message(function["name"], arguments, f"call_{n}"))
+    return out, IDLE
+
+
+# -- what is held out -------------------------------------------------------------------------
 
 SHINGLE = 6  # words in a row that count as the same wording
 _WORD = re.compile(r"[a-z0-9']+")

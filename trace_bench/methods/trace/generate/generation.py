@@ -1,22 +1,23 @@
 """Environments that a language model writes (the map's step 4), and what they must pass first.
 
     ask for a module -> restrictions -> load it in the sandbox -> checks -> judge -> calibration
-    -> audit -> training -> audit
+    -> checks of its tasks
 
 What fails goes back to the model with the reason, `method.generator_rounds` times at most; every
 attempt's code and verdict are kept in the run folder (generated/). The capability is dropped when
-no attempt passes, and its adapter when training shows what the checks did not (audit.py).
-Calibration episodes are rollouts like any other and in the ledger.
+no attempt passes. Calibration episodes are rollouts like any other and in the ledger.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from trace_bench.core.errors import EngineError, EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Lab, Suite
+from trace_bench.core.store import stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool, Trajectory
 from trace_bench.llm.client import LLMError
@@ -24,18 +25,23 @@ from trace_bench.llm.structured import read_block
 from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.making import seeded, self_test
 from trace_bench.methods.trace import calibrate
-from trace_bench.methods.trace.generate import audit
-from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
 from trace_bench.methods.trace.generate.checks import (
     TOO_CLOSE,
+    Episode,
     Leaks,
     Seeds,
+    difference,
     examine,
+    floors,
+    of_rollouts,
     quoted,
+    too_high,
     violations,
 )
 from trace_bench.methods.trace.generate.questions import GENERATOR, again, objection, request
 from trace_bench.methods.trace.settings import SynthesisSettings
+
+SAMPLE = 32  # training tasks whose floors are measured
 
 
 @dataclass
@@ -48,17 +54,13 @@ class Attempt:
 
 
 class Refused(Exception):
-    """A module is not accepted. `problems`: why, in words for its author."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__(*problems)
-        self.problems = problems
+    """A module is not accepted; its arguments say why, in words for its author."""
 
 
 def refuse(problems: Sequence[str]) -> None:
     """Raises Refused if there are any."""
     if problems:
-        raise Refused(problems)
+        raise Refused(*problems)
 
 
 @contextmanager
@@ -86,8 +88,6 @@ class Generation:
     ) -> None:
         self.lab, self.base, self.settings = lab, base, settings
         self.tools, self.leaks, self.pool = tools, leaks, pool
-        self.accepted: dict[str, Accepted] = {}  # by `env` of their tasks
-        self.heard: dict[str, list[Episode]] = {}  # rollouts in them
         self.dropped: dict[str, str] = {}  # capabilities, each with the reason
 
     def make(
@@ -107,66 +107,60 @@ class Generation:
                 self._drop(name, f"{left} (budget, method.calibration_share){last}")
                 return None
             attempt = Attempt(f"{name}@{number}")
-            accepted: Accepted | None = None
-            problems: Sequence[str] = ()
             try:
                 attempt.code = self._ask(f"{name}/{number}", talk)
-                accepted = self._try(capability, attempt)
+                tasks = self._try(capability, attempt)
             except Refused as refused:
-                problems = refused.problems
-            self._keep(f"{file_name(name)}/{number}", attempt, problems)
-            if accepted is not None:
-                self.accepted[accepted.tasks[0].env] = accepted
+                problems = [str(why) for why in refused.args]
+                self._keep(f"{file_name(name)}/{number}", attempt, problems)
+                self.lab.log(f"{name}, attempt {number + 1}: {problems[0]}")
+                last = f"; the last one: {problems[0]}"
+                talk = again(first, attempt.code, problems) if attempt.code else first
+            else:
+                self._keep(f"{file_name(name)}/{number}", attempt, [])
                 self.lab.log(f"{name}, attempt {number + 1}: accepted")
-                return accepted.tasks
-            self.lab.log(f"{name}, attempt {number + 1}: {problems[0]}")
-            last = f"; the last one: {problems[0]}"
-            talk = again(first, attempt.code, problems) if attempt.code else first
+                return tasks
         self._drop(name, f"no attempt at its environment was accepted{last}")
         return None
 
     def _ask(self, call: str, talk: Sequence[Message]) -> str:
-        """The model's module. UserError when the model is out of reach: no capability is given up
-        for that."""
+        """The model's module."""
         try:
             return self.lab.ask(GENERATOR, call, talk, read_block)
         except LLMError as error:
-            if error.outage:
-                self.lab.retract(GENERATOR, f"{call}/")
-                raise error.ending(GENERATOR) from error
-            raise Refused([f"the generator gave no module: {error}"]) from error
+            raise Refused(f"the generator gave no module: {error}") from error
 
-    def _try(self, capability: Capability, attempt: Attempt) -> Accepted:
+    def _try(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...]:
         """Raises Refused at the first step that the module does not pass."""
         refuse(violations(attempt.code))
         if self.leaks.overlap(quoted(attempt.code)):
-            raise Refused([TOO_CLOSE])
+            raise Refused(TOO_CLOSE)
         try:
             return self._run(capability, attempt)
-        except (SourceError, EpisodeError) as error:
+        except (SourceError, EpisodeError, Refused) as error:
             self.lab.drop_suite(attempt.name)
-            raise Refused([str(error)]) from error
-        except Refused:
-            self.lab.drop_suite(attempt.name)
-            raise
+            raise Refused(*error.args) from error
 
-    def _run(self, capability: Capability, attempt: Attempt) -> Accepted:
-        """Checks, judge, calibration and tasks; each step, and training, has fresh workers."""
+    def _run(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...]:
+        """Checks, judge, calibration, tasks, and checks on these; each, and training, has fresh
+        workers."""
         name, code = attempt.name, attempt.code
         seeds = Seeds.of(self.lab.seed, name, code, self.settings)
         with self._fresh(name, code) as suite, self._fresh(f"{name}'", code) as twin:
             refuse(examine(suite, twin, seeds.checks, self.tools, self.leaks))
         if why := objection(self.lab, capability, name, code):
-            raise Refused([f"a reader objects: {why}"])
+            raise Refused(f"a reader objects: {why}")
         suite = self._load(name, code)
         played = self._calibrate(attempt, suite, seeds)
-        tasks, acting = self._tasks(suite, seeds)
-        accepted = Accepted(capability.name, name, code, tasks, tuple(played), acting)
+        tasks = self._tasks(suite, seeds)
+        rng = random.Random(stable_seed("floors", name))
         with self._fresh(f"{name}'", code) as fresh:
-            refuse(audit.before_training(accepted, fresh))
+            if why := difference(fresh, played):
+                raise Refused(why)
+            refuse(too_high(floors(fresh, rng.sample(tasks, min(SAMPLE, len(tasks))))))
         self.lab.drop_suite(name)
         self._load(name, code)
-        return accepted
+        return tasks
 
     def _load(self, name: str, code: str) -> Suite:
         try:
@@ -197,8 +191,8 @@ class Generation:
         return of_rollouts(tasks, played)
 
     @as_source_error()
-    def _tasks(self, suite: Suite, seeds: Seeds) -> tuple[tuple[Task, ...], frozenset[str]]:
-        """Tested training tasks, and the ids of all tasks whose reference calls tools."""
+    def _tasks(self, suite: Suite, seeds: Seeds) -> tuple[Task, ...]:
+        """Tested training tasks."""
         count = self.settings.synthetic_tasks
         kept: list[Task] = []
         why = ""
@@ -211,37 +205,11 @@ class Generation:
                 why = f"{task.id}: {wrong}"
             else:
                 kept.append(task)
-        acting = audit.acting(suite, [*kept, *_draw(suite, seeds.calibration)])
         if len(kept) < count:
             raise SourceError(
                 f"only {len(kept)} of {len(seeds.training)} tasks pass the test: {why}"
             )
-        return tuple(kept), acting
-
-    # -- after training -----------------------------------------------------------------------
-
-    def hear(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
-        for episode in of_rollouts(tasks, played):
-            if episode.task.env in self.accepted:
-                self.heard.setdefault(episode.task.env, []).append(episode)
-
-    def fault(self, tasks: Sequence[Task]) -> str | None:
-        """Why an adapter that was trained on these tasks cannot be used: the first fault of their
-        environments, of which each is logged and kept in `dropped`. None when there is none."""
-        faults = [self._fault(env) for env in dict.fromkeys(t.env for t in tasks)]
-        return next(filter(None, faults), None)
-
-    def _fault(self, env: str) -> str | None:
-        made, heard = self.accepted[env], self.heard.get(env, [])
-        used = self.lab.suite_of(made.tasks[0])
-        try:
-            with self._fresh(f"{made.name}'", made.code) as fresh:
-                why = audit.after_training(made, used, fresh, heard)
-        except SourceError as error:
-            why = str(error)
-        if why is not None:
-            self._drop(made.capability, f"after training: {why}")
-        return why
+        return tuple(kept)
 
     def _drop(self, capability: str, why: str) -> None:
         self.dropped[capability] = why

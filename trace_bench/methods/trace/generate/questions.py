@@ -105,7 +105,7 @@ VERDICT = {
 
 def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | None:
     """Why the environment does not fit; None when it does, or the judge's answer cannot be
-    used. Raises UserError when the judge is out of reach: the same command then asks again."""
+    used."""
     limit = lab.prompt_limit(JUDGE)
     if limit is None:
         return None
@@ -114,9 +114,6 @@ def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | N
     try:
         verdict = lab.ask(JUDGE, name, messages, lambda answer: read_json(answer, VERDICT), VERDICT)
     except LLMError as error:
-        if error.outage:
-            lab.retract(JUDGE, f"{name}/")
-            raise error.ending(JUDGE) from error
         lab.log(f"{name} is not judged: {error}")
         return None
     return None if verdict["fits"] else str(verdict["why"])
