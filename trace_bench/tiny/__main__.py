@@ -8,7 +8,7 @@
 `split`, `size`, `success`, `minutes`, `synthetic`, `without`, `rare`, `renamed`, `demonstrations`,
 `passes`, `seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file,
 to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `synthetic`, `seed`;
-`method=sft method.tools=own` reads them.
+`method=sft` reads them.
 
 `build` is `make` for the agent of the phone world, from demonstrations of no task, as many as the
 shipped one's. Without `out` it means the folder from which the package loads its model, which is
