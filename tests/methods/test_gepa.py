@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from trace_lab import BASE, MemoryLab
 
-from trace_bench.core.checked import build
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.types import (
     AgentSpec,
@@ -91,15 +90,6 @@ def test_a_repeated_run_makes_the_same_calls(fitted) -> None:
     again, other = fit()
     assert to_json(again) == to_json(agent)
     assert other.calls == lab.calls and other.files == lab.files
-
-
-def test_a_budget_that_is_too_small_says_what_for() -> None:
-    with pytest.raises(UserError, match=r"budget=63 .* at least 64 .*method.validation.* one prop"):
-        fit(63)
-    with pytest.raises(UserError, match=r"method.validation=64 leaves nothing of 64"):
-        fit(validation=64)
-    with pytest.raises(UserError, match=r"method.minibatch=0"):
-        build(GepaSettings, {"minibatch": 0}, "method")
 
 
 @pytest.mark.parametrize(

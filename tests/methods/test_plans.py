@@ -87,6 +87,7 @@ def test_free_phases_are_planned_as_they_are_counted() -> None:
         ("joint", 159, "at least 160 rollouts: .*; as it is, analysis has 31"),
         ("prompt_only", 31, r"32 rollouts: analysis 32 \(method.analysis_minimum\)"),
         ("gepa", 63, "method=gepa, which needs at least 64"),
+        ("ace", 31, "method=ace, which needs at least 32"),
     ],
 )
 def test_a_budget_that_is_too_small_is_refused_beforehand(

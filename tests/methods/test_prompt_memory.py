@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from named import method
 from test_gepa import ADVICE, HABITS, ListeningLab
-from trace_lab import BASE, ScriptedTrainer
+from trace_lab import BASE
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import PlannedRun
 from trace_bench.core.types import AgentSpec, Message, Purpose
 from trace_bench.llm.client import LLMError, NoUsableAnswer
 from trace_bench.methods.memory import Lesson, about, drawn, edited
@@ -91,8 +90,3 @@ def test_lines_are_drawn_for_what_was_noticed() -> None:
     assert drawn((), [frozenset({"unknown"})], rng) == [] == drawn((), [], rng)
     assert about("Be polite.") == frozenset() and ERROR in about("Try every tool twice.")
     assert CONDITION not in about("My own line.")
-
-
-def test_a_budget_below_a_round_is_refused() -> None:
-    with pytest.raises(UserError, match=r"budget=31 .* round of 32 rollouts \(method.tasks"):
-        method("ace").plan(PlannedRun(31, 64, ScriptedTrainer()))
