@@ -46,10 +46,6 @@ READERS = {
         "from trace_bench.models.convert import _reads; _reads(P)",
         "a.gguf",
     ),
-    "--plotly": (
-        "from trace_bench.report.page import _other; _other(P)",
-        "plotly.js",
-    ),
     "--config-dir": (
         "from trace_bench.settings.help import text; text('method', P.parents[1])",
         "method/own.yaml",

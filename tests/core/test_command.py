@@ -17,7 +17,7 @@ COMMANDS = {
     "record.__main__": "nothing",
     "report.__main__": "/nowhere",
     "results.__main__": "tables /nowhere --out /nowhere --coverage 2",
-    "sandbox.build": "nothing --dry-run",
+    "sandbox.build": "nothing",
     "serve.__main__": "/nowhere",
     "show": "/nowhere",
     "sweep": "/nowhere",

@@ -220,7 +220,7 @@ def test_lists_and_mappings_arrive_as_they_are() -> None:
     result = advised(method="custom", method__factory="test_api:said", **options)
     agent = json.loads((result.folder / "agent.json").read_text())
     assert agent["prompt"] == "\n".join([*lines, json.dumps(more)])
-    with pytest.raises(UserError, match=r"checkpoints=.* is not allowed; allowed: a list"):
+    with pytest.raises(UserError, match=r"checkpoints.* is not allowed; allowed: a whole number"):
         trace_bench.run(**QUICK, checkpoints={4})
 
 
