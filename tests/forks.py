@@ -4,17 +4,13 @@ an interpreter (test_launchers.py)."""
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -39,68 +35,6 @@ def imported() -> None:
 
     import trace_bench.policies.local
     import trace_bench.trainers.local  # noqa: F401
-
-
-@contextmanager
-def ahead(count: int) -> Iterator[list[Ahead]]:
-    """So many of them; none is left afterwards, whatever became of it."""
-    children = [Ahead() for _ in range(count)]
-    try:
-        yield list(children)
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-
-
-class Ahead:
-    """A command in a child that is there before it is known which: a process with other threads, as
-    of servers, had better not be forked. It does what the caller of subprocess.Popen needs."""
-
-    def __init__(self) -> None:
-        imported()
-        heard, self._say = os.pipe()
-        self.pid = os.fork()
-        self._code: int | None = None
-        if self.pid == 0:
-            os.close(self._say)
-            try:  # nothing may lead from here back into the tests
-                with os.fdopen(heard) as told:
-                    module, log, *arguments = json.loads(told.readline())
-                with Path(log).open("a") as printed:
-                    self._code = _as_main(module, tuple(arguments), printed, lambda: None)
-            finally:
-                os._exit(1 if self._code is None else self._code)
-        os.close(heard)
-
-    def begin(self, module: str, log: Path, *arguments: str) -> Ahead:
-        with os.fdopen(self._say, "w") as say:
-            say.write(json.dumps([module, str(log), *arguments]) + "\n")
-        return self
-
-    def poll(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
-
-    def wait(self, timeout: float = 600) -> int:
-        end = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() > end:
-                raise subprocess.TimeoutExpired("a forked command", timeout)
-            time.sleep(0.02)
-        return code
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
 
 
 def forked_in(folder: Path, module: str, *arguments: str) -> tuple[int, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from forks import Ahead, ahead
 from recordings import recorded, write_apart
 
 from trace_bench.core.errors import UserError
@@ -22,7 +21,7 @@ from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.memory import shape_of
 
 EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
-ELSEWHERE = ("paper_tau2", "paper_toolsandbox_heldout")
+REHEARSED = ("paper_cm2", "paper_tau2_heldout", "paper_toolsandbox", "smoke", "smollm2")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -91,15 +90,13 @@ def test_lots_fall_on_the_suites_own_tasks_and_follow_from_what_was_said() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*EXPERIMENTS} - {*ELSEWHERE}))
+@pytest.mark.parametrize("name", REHEARSED)
 def test_an_experiment_is_rehearsed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Each by itself, but for two: one is rehearsed with verl (trainers/test_verl_rehearsal.py);
-    paper_tau2 has the world of paper_tau2_heldout and the protocol of paper_toolsandbox. No package
-    holds the official ToolSandbox (the embedded suite is in its place), and recordings are the
-    user's own. A run is started and killed in children of this process, but for one, which is an
-    interpreter of its own."""
+    """Those that differ in world, protocol, roles or model; one more is rehearsed with verl
+    (trainers/test_verl_rehearsal.py). No package holds the official ToolSandbox (the embedded suite
+    is in its place), and recordings are the user's own."""
     more = {"paper_toolsandbox": ["env.suite=embedded", "evaluation.split=test"]}
     if name == "paper_cm2":
         more[name] = [f"env.folder={write_apart(tmp_path / 'recordings', recorded(6))}"]
@@ -108,15 +105,7 @@ def test_an_experiment_is_rehearsed(
     monkeypatch.setattr(
         "trace_bench.rehearse.__main__.shutil.rmtree", lambda path, **_: kept.append(path)
     )
-    with ahead(0 if name == "smoke" else 2) as children:
-
-        def start(folder: Path) -> Ahead:
-            words = ["--run", str(folder / "settings.json")]
-            return children.pop().begin("trace_bench.rehearse", folder / "log.txt", *words)
-
-        if children:
-            monkeypatch.setattr("trace_bench.rehearse.__main__._start", start)
-        code = main([f"experiment={name}", *more.get(name, ())])
+    code = main([f"experiment={name}", *more.get(name, ())])
     said = capfd.readouterr().out
     assert code == 0 and "FAILED" not in said, said
     assert "optimizer steps, adapters" in said and "resumed; each is in the ledger once" in said

@@ -25,10 +25,7 @@ ACTOR = "actor_rollout_ref.actor"
 REFUSED = {  # an unknown value, an unknown key, two settings that contradict each other
     "much": ["actor_rollout_ref.rollout.gpu_memory_utilization=much"],
     "no_such_key": [f"{ACTOR}.no_such_key=1"],
-    "remove_padding": [
-        f"{ACTOR}.ulysses_sequence_parallel_size=2",
-        "actor_rollout_ref.model.use_remove_padding=false",
-    ],
+    "remove_padding": [f"{ACTOR}.ulysses_sequence_parallel_size=2"],
 }
 
 
