@@ -45,6 +45,7 @@ def until_there(path: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_to_its_report(tmp_path: Path, started) -> None:
     run, out = tmp_path / "run", tmp_path / "live.html"
     options = ("evaluation.limit=24", "evaluation.yardsticks=false", f"run_dir={run}")

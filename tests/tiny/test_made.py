@@ -142,6 +142,7 @@ def text_of(shown: Demonstration) -> str:
     )
 
 
+@pytest.mark.slow
 def test_an_agent_is_made_and_the_same_after_a_kill(tmp_path: Path) -> None:
     """Killed after its first snapshot, it goes on there; its bytes are those of one go."""
     said: list[str] = []
