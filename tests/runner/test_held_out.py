@@ -101,6 +101,9 @@ class Plays(tb.Method):
         }
         if self.what in played:
             lab.rollouts("looks", base, played[self.what], purpose=tb.Purpose.ANALYSIS)
+        if self.what == "ledger":
+            lab.ledger.budget = 64  # type: ignore[attr-defined]
+            lab.rollouts("looks", base, [*tasks] * 3, purpose=tb.Purpose.ANALYSIS)
         if self.what == "change":
             test[0].data["seen"].append(1)
         if self.what == "model":
@@ -127,6 +130,7 @@ def test_what_an_environment_writes_into_a_task_no_other_episode_sees(
         ("change", "the held-out task d/test/0 was changed during the run"),
         ("model", "an agent with the model elsewhere"),
         ("adapter", "an agent with the adapter /nowhere/a"),
+        ("ledger", "the ledger has 12 rollouts with budget=8"),
     ],
 )
 def test_a_method_that_reaches_further_ends_the_run(tmp_path: Path, what: str, words: str) -> None:

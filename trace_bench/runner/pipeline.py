@@ -196,7 +196,7 @@ def _execute(
     if lab.ledger.spent > settings.budget:
         raise UserError(
             f"the ledger has {lab.ledger.spent} rollouts with budget={settings.budget}, so the run "
-            "has no result: something other than `lab.rollouts` wrote to it. Change `method`."
+            "has no result: the method changed what it may spend. Change `method`."
         )
     trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks}
     clock.add("total", time.monotonic() - started)
