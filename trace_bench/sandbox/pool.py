@@ -242,6 +242,8 @@ class Pool:
                 self._put(each, EpisodeError("sandbox", f"the worker is lost: {reason}"))
             else:
                 self._alone.append(each)
+        # In order, so that what an episode leaves in its worker does not harm an earlier one.
+        self._alone.sort(key=lambda due: due.episode.number)
 
 
 class _Bell:
