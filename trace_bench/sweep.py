@@ -214,7 +214,9 @@ def _ended(runs: Sequence[SweepRun], jobs: int) -> Iterator[tuple[SweepRun, int,
         for member in itertools.islice(waiting, jobs - len(running)):
             said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed below)
             process = fork.Process(target=_run, args=(member, said))
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # lost if it comes in a fork
             process.start()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             running[process.sentinel] = member, process, said
         member, process, said = running.pop(wait([*running])[0])
         process.join()
@@ -229,6 +231,7 @@ def _run(member: SweepRun, said: IO[str]) -> None:
     the same command would find its folder locked by an orphaned run."""
     from trace_bench.runner.pipeline import run
 
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
