@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,7 +42,9 @@ class Behind(FakeVLLM):
 
 
 @contextmanager
-def both(tmp_path: Path) -> Iterator[tuple[Served, Server, Behind, dict[str, str]]]:
+def both(
+    tmp_path: Path, deadline: float = 5.0
+) -> Iterator[tuple[Served, Server, Behind, dict[str, str]]]:
     """Our server in front of that one, and the adapters' names there."""
     refs = [fake_adapter(tmp_path / "adapters", n, v) for v, n in enumerate(("a", "b"), 1)]
     adapters = {ref.name: Path(ref.path) for ref in refs}
@@ -49,7 +52,7 @@ def both(tmp_path: Path) -> Iterator[tuple[Served, Server, Behind, dict[str, str
     there = {a.name: served_name(a) for a in agent.adapters}
     script = Behind()
     with serve(script) as behind:
-        endpoint = Endpoint((behind.url,), KEY, retries=0, deadline=5.0, concurrency=8)
+        endpoint = Endpoint((behind.url,), KEY, retries=0, deadline=deadline, concurrency=8)
         with serving(Forward(endpoint, "m", agent, 16), agent) as served:
             yield served, behind, script, there
     assert script.names == ["m"], "adapters stay behind"
@@ -134,6 +137,47 @@ def test_a_stream_that_is_none_is_an_error(tmp_path: Path) -> None:
         assert httpx.get(f"{served.url}/health").json()["open"] == 0
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": [{"delta": None}]},
+        {"choices": ["x"]},
+        {"choices": 1},
+        ["choices"],
+        {"choices": [{"delta": {"tool_calls": [{"function": {}}]}}]},
+    ],
+    ids=json.dumps,
+)
+def test_an_event_of_another_shape_is_an_error(tmp_path: Path, event: Any) -> None:
+    with both(tmp_path) as (served, _, script, _):
+        script.fault = Answer(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
+        answer = ask(served, stream=True)
+        assert answer.status_code == 502 and "no usable answer" in answer.text
+
+
+def test_counts_that_are_none_are_zero(tmp_path: Path) -> None:
+    event = {"choices": [{"delta": {"content": "Hm."}}], "usage": {"prompt_tokens": "x"}}
+    with both(tmp_path) as (served, _, script, _):
+        script.fault = Answer(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
+        answer = ask(served, stream=True)
+        assert answer.status_code == 200 and answer.text.endswith("data: [DONE]\n\n")
+        script.fault = Answer(chat("Hm.", "m").body | {"usage": [1]})
+        assert ask(served).json()["usage"]["total_tokens"] == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("late", [{"delay": 6.0}, {"trickle": 0.5}], ids=str)
+def test_the_deadline_is_that_of_the_whole_answer(
+    tmp_path: Path, stream: bool, late: dict[str, float]
+) -> None:
+    with both(tmp_path, deadline=1.0) as (served, _, script, _):
+        text = sent(content="Hm.") * 9 if stream else chat("Hm.", "m").body
+        script.fault = Answer(text, **late)
+        began = time.monotonic()
+        assert "does not answer" in ask(served, stream=stream).text or not stream
+        assert time.monotonic() - began < 4
+
+
 def test_the_key_for_the_server_behind_stays_here(tmp_path: Path) -> None:
     with both(tmp_path) as (served, behind, script, _):
         script.fault = Answer({"error": {"message": f"wrong key: {KEY}"}}, 401)
@@ -143,6 +187,10 @@ def test_the_key_for_the_server_behind_stays_here(tmp_path: Path) -> None:
         script.fault = Answer(f'data: {{"error": "wrong key: {KEY}"}}\n\n')
         answer = ask(served, stream=True)
         assert "wrong key: ***" in answer.text and KEY not in answer.text
+        end = {"choices": [{"delta": {"content": "Hm."}, "finish_reason": KEY}]}
+        script.fault = Answer(f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n")
+        answer = ask(served, stream=True)
+        assert answer.status_code == 200 and KEY not in answer.text
 
 
 def test_an_answer_without_end_is_not_read_to_it(tmp_path: Path) -> None:

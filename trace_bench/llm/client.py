@@ -86,11 +86,21 @@ class Usage:
 
     def add(self, reply: Mapping[str, Any]) -> None:
         """Adds the token counts that the server reports for one answer."""
-        usage = reply.get("usage")
-        for name in ("prompt_tokens", "completion_tokens"):
-            count = usage.get(name) if isinstance(usage, dict) else 0
-            usable = type(count) is int and 0 <= count < 10**9
-            setattr(self, name, getattr(self, name) + (count if usable else 0))
+        prompt, completion = token_counts(reply)
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+
+
+def token_counts(reply: Mapping[str, Any]) -> tuple[int, int]:
+    """The tokens of prompt and completion that a server reports; 0 for what is no usable count."""
+    usage = reply.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    prompt, completion = (counts.get(f"{name}_tokens") for name in ("prompt", "completion"))
+    return _usable(prompt), _usable(completion)
+
+
+def _usable(count: object) -> int:
+    return count if type(count) is int and 0 <= count < 10**9 else 0
 
 
 class Client:

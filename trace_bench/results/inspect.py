@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import fingerprint, read_if_there, read_lines, whole, write_text
 from trace_bench.core.text import file_name
@@ -32,6 +33,9 @@ def export(folder: Path, out: Path) -> list[Path]:
     """Writes the logs of a finished run to the folder `out`, which has this name when all are in
     it; its files. Raises UserError, also for a run that is unfinished, edited or damaged."""
     with damage(folder):
+        for file in folder.iterdir():
+            if not file.resolve().is_relative_to(folder.resolve()):
+                raise UserError(f"{folder}: {file.name} is a link to a place outside of the folder")
         run, summary = read_run(folder), finished(folder)  # unedited, and within its budget
         for name in summary.hashes:
             check_hash(folder, name, summary)

@@ -13,12 +13,21 @@ from typing import Any
 
 import httpx
 
-from trace_bench.core.decode import Unreadable, read
+from trace_bench.core.decode import read
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Router
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AgentSpec, Message
-from trace_bench.llm.client import BODY, CONNECT, Client, Endpoint, LLMError, Secret, decompressed
+from trace_bench.llm.client import (
+    BODY,
+    CONNECT,
+    Client,
+    Endpoint,
+    LLMError,
+    Secret,
+    decompressed,
+    token_counts,
+)
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy, template_options
 from trace_bench.policies.routing.merge import MergedSums, Mixture
@@ -83,8 +92,9 @@ class Forward:
                     passed = error.status in (400, 413, 422)
                     text = f"the server behind this one: {error}"
                     raise Refused(error.status or 502 if passed else 502, text) from error
-            except (Unreadable, LookupError, TypeError) as error:
-                text = f"the server behind this one sent no usable answer: {error}"
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                why = self._secret.clean(f"{type(error).__name__}: {error}")
+                text = f"the server behind this one sent no usable answer: {why}"
                 raise Refused(502, text) from error
             await self._restore(adapter)  # the server was restarted
 
@@ -163,7 +173,10 @@ class Forward:
         """The events of a stream to its end. Raises LLMError."""
         begun = False
         try:
-            async with self._http.stream("POST", self._url + CHAT, json=body) as answer:
+            async with asyncio.timeout_at(until):
+                request = self._http.build_request("POST", self._url + CHAT, json=body)
+                answer = await self._http.send(request, stream=True)
+            async with aclosing(answer):
                 if answer.status_code != 200:
                     async with asyncio.timeout_at(until):
                         said = await decompressed(answer.headers, answer.aiter_raw())
@@ -178,7 +191,7 @@ class Forward:
                     said = without_surrogates(read(data, BODY))
                     if "choices" not in said:
                         raise LLMError(self._secret.clean(str(said))[:500])
-                    yield said
+                    yield self._secret.clean_value(said)
         except (httpx.HTTPError, TimeoutError) as error:
             raise LLMError(f"it does not answer ({type(error).__name__})") from error
         raise LLMError(
@@ -200,9 +213,7 @@ def _completion(
 ) -> Completion:
     named = ("role", "content", "tool_calls")
     kept: Message = {k: message[k] for k in named if message.get(k) is not None}
-    usage = reply.get("usage") or {}
-    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    return Completion({"content": "", **kept}, end or "stop", prompt, completion, adapter)
+    return Completion({"content": "", **kept}, str(end or "stop"), *token_counts(reply), adapter)
 
 
 async def _lines(answer: httpx.Response, until: float) -> AsyncGenerator[bytes, None]:
