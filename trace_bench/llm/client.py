@@ -86,21 +86,11 @@ class Usage:
 
     def add(self, reply: Mapping[str, Any]) -> None:
         """Adds the token counts that the server reports for one answer."""
-        prompt, completion = token_counts(reply)
-        self.prompt_tokens += prompt
-        self.completion_tokens += completion
-
-
-def token_counts(reply: Mapping[str, Any]) -> tuple[int, int]:
-    """The tokens of prompt and completion that a server reports; 0 for what is no usable count."""
-    usage = reply.get("usage")
-    counts = usage if isinstance(usage, dict) else {}
-    prompt, completion = (counts.get(f"{name}_tokens") for name in ("prompt", "completion"))
-    return _usable(prompt), _usable(completion)
-
-
-def _usable(count: object) -> int:
-    return count if type(count) is int and 0 <= count < 10**9 else 0
+        usage = reply.get("usage")
+        for name in ("prompt_tokens", "completion_tokens"):
+            count = usage.get(name) if isinstance(usage, dict) else 0
+            usable = type(count) is int and 0 <= count < 10**9
+            setattr(self, name, getattr(self, name) + (count if usable else 0))
 
 
 class Client:
@@ -109,7 +99,7 @@ class Client:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.usage = Usage()
-        self._secret = Secret(endpoint.key)
+        self.secret = Secret(endpoint.key)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -167,7 +157,7 @@ class Client:
                     await asyncio.sleep(self._pause(attempt, wait))
         self.usage.failures += 1
         tries = self.endpoint.retries + 1
-        trouble = self._secret.clean(trouble)  # an exception may show what the server sent
+        trouble = self.secret.clean(trouble)  # an exception may show what the server sent
         raise LLMError(f"{url}: {trouble} (tried {tries} times)")
 
     async def _try(self, url: str, body: JSON | None) -> tuple[JSON | None, str, float | None]:
@@ -193,14 +183,14 @@ class Client:
             raw = content.decode()
         except UnicodeDecodeError:
             raw, refused = content.decode(errors="replace"), "it is not UTF-8"
-        text = self._secret.clean(raw)  # before it is shortened or stored
+        text = self.secret.clean(raw)  # before it is shortened or stored
         if got.status == 429 or got.status >= 500:
             return None, f"HTTP {got.status}: {text[:300]}", _seconds(got.headers)
         if got.status >= 300:
             self.usage.failures += 1
             raise LLMError(f"{url}: HTTP {got.status}: {text[:500]}", got.status)
         try:
-            reply = self._secret.clean_value(None if refused else _value(content))
+            reply = self.secret.clean_value(None if refused else _value(content))
         except TooMuch as error:
             reply, refused = None, str(error)
         except Unreadable:

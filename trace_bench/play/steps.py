@@ -197,14 +197,3 @@ def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, 
             out[i] = {**message, "content": f"{message['content']}\nGuidance: {guidance}"}
             return tuple(out)
     return ({"role": "system", "content": f"Guidance: {guidance}"}, *out)
-
-
-def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
-    """The messages as they were before `with_guidance`."""
-    out = list(messages)
-    place = next((i for i, message in enumerate(out) if message["role"] == "system"), None)
-    if place is not None:
-        text = str(out[place]["content"]).removesuffix(f"Guidance: {guidance}")
-        kept = [{**out[place], "content": text.removesuffix("\n")}] if text else []
-        out[place : place + 1] = kept
-    return tuple(out)

@@ -50,7 +50,7 @@ ONLY: Mapping[str, tuple[str, ...]] = {
     "comparisons": ("plan",),
     "looks": ("plan",),
 }
-"""Options that belong to some of the commands; they need `--out`."""
+"""Options that belong to some of the commands. Those of `out` need it."""
 
 
 @command()

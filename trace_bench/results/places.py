@@ -128,7 +128,7 @@ def check_coverage(runs: Sequence[Run], least: float) -> None:
         raise UserError(
             f"{len(poor)} of {len(runs)} runs have a score for less than {least:.0%} of their "
             f"held-out episodes: {named}. Run them again, count what was lost as failures "
-            "(--rule zero), or allow a smaller share with --coverage."
+            "(`tables --rule zero`), or allow a smaller share with --coverage."
         )
 
 

@@ -71,7 +71,7 @@ class Worker:
         return [self._out, self._err]
 
     def send(self, message: Mapping[str, Any], deadline: float) -> None:
-        """`deadline`: by time.monotonic(). Raises Lost if it does not read in time."""
+        """Raises Lost if it does not read by `deadline` (time.monotonic()), or so long a line."""
         line = encode(message)
         if len(line) > MAX_LINE:
             raise Lost(f"what is to be sent has {len(line)} bytes; at most {MAX_LINE}")

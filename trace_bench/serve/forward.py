@@ -18,16 +18,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Router
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AgentSpec, Message
-from trace_bench.llm.client import (
-    BODY,
-    CONNECT,
-    Client,
-    Endpoint,
-    LLMError,
-    Secret,
-    decompressed,
-    token_counts,
-)
+from trace_bench.llm.client import BODY, CONNECT, Client, Endpoint, LLMError, Usage, decompressed
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy, template_options
 from trace_bench.policies.routing.merge import MergedSums, Mixture
@@ -68,8 +59,8 @@ class Forward:
         self._sums = MergedSums(self._policy, agent, sums)
         self._deadline = endpoint.deadline
         self._one = asyncio.Lock()  # of what loads adapters
-        self._secret = Secret(endpoint.key)
         self._client = Client(endpoint)
+        self._secret = self._client.secret
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
             trust_env=False,
@@ -93,9 +84,9 @@ class Forward:
                     text = f"the server behind this one: {error}"
                     raise Refused(error.status or 502 if passed else 502, text) from error
             except (AttributeError, LookupError, TypeError, ValueError) as error:
-                why = self._secret.clean(f"{type(error).__name__}: {error}")
-                text = f"the server behind this one sent no usable answer: {why}"
-                raise Refused(502, text) from error
+                text = self._secret.clean(f"{type(error).__name__}: {error}")
+                why = f"the server behind this one sent no usable answer: {text}"
+                raise Refused(502, why) from error
             await self._restore(adapter)  # the server was restarted
 
     def health(self) -> dict[str, Any]:
@@ -188,10 +179,10 @@ class Forward:
                     begun = True
                     if (data := line.removeprefix(b"data:").strip()) == b"[DONE]":
                         return
-                    said = without_surrogates(read(data, BODY))
+                    said = self._secret.clean_value(without_surrogates(read(data, BODY)))
                     if "choices" not in said:
-                        raise LLMError(self._secret.clean(str(said))[:500])
-                    yield self._secret.clean_value(said)
+                        raise LLMError(str(said)[:500])
+                    yield said
         except (httpx.HTTPError, TimeoutError) as error:
             raise LLMError(f"it does not answer ({type(error).__name__})") from error
         raise LLMError(
@@ -213,7 +204,10 @@ def _completion(
 ) -> Completion:
     named = ("role", "content", "tool_calls")
     kept: Message = {k: message[k] for k in named if message.get(k) is not None}
-    return Completion({"content": "", **kept}, str(end or "stop"), *token_counts(reply), adapter)
+    usage = Usage()
+    usage.add(reply)
+    used = usage.prompt_tokens, usage.completion_tokens
+    return Completion({"content": "", **kept}, str(end or "stop"), *used, adapter)
 
 
 async def _lines(answer: httpx.Response, until: float) -> AsyncGenerator[bytes, None]:

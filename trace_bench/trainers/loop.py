@@ -177,7 +177,7 @@ less than this."""
 def of_rollouts(
     trajectories: Sequence[Trajectory], reward: str, advantages: Advantages
 ) -> dict[str, Any]:
-    """Mean reward and success, and the shares of groups without a learning signal (`found`)."""
+    """Mean reward and success, and the shares of groups without a learning signal."""
     scored = [(t, t.score) for t in trajectories if t.score is not None and t.failure is None]
     return {
         "reward": mean([paid(t, reward) for t, _ in scored]),

@@ -24,7 +24,7 @@ from trace_bench.core.protocols import (
     TrainingJob,
     Workload,
 )
-from trace_bench.core.store import read_object, write_json
+from trace_bench.core.store import read_if_there, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
 from trace_bench.trainers.algorithms import Advantages
@@ -153,7 +153,9 @@ class VerlTraining(Training[Rollouts]):
         from trace_bench.trainers.verl.job import claim
 
         claim(self.adapters, self.job, self.spec)
-        return read_object(self.finished)["records"] if self.finished.exists() else []
+        if not isinstance(records := read_if_there(self.finished).get("records", []), list):
+            raise UserError(f"{self.finished} holds no records. {repair(self.finished)}")
+        return records
 
     def repeat(self, iteration: int) -> None:
         self.rollouts(iteration, lambda call, count: _Refuses())
