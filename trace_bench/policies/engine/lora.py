@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.beginning import WEIGHTS as FILES
+from trace_bench.core.decode import fits
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import plain_file, read_bytes
 from trace_bench.core.types import AdapterRef
@@ -23,7 +24,20 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = FILES
 _PREFIX = "base_model.model."
-_UNSUPPORTED = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias")
+SILENT = (  # settings that do not change what the tensors mean once they are trained
+    "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
+    "inference_mode", "target_modules", "exclude_modules", "lora_dropout", "layers_to_transform",
+    "layers_pattern", "megatron_core", "loftq_config", "qalora_group_size", "runtime_config",
+)  # fmt: skip
+ALLOWED: Mapping[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "use_rslora": (True, False),
+    # Those that leave the base model's weights alone; PiSSA, LoftQ and others rewrite them.
+    "init_lora_weights": (True, False, "gaussian", "orthogonal"),
+}
+"""The values of settings that are understood; any other must be off."""
+OFF: tuple[Any, ...] = (None, False, [], {})
 
 
 @dataclass(frozen=True)
@@ -37,27 +51,25 @@ class Adapter:
 
 def read_adapter(ref: AdapterRef, shapes: Mapping[str, tuple[int, int]]) -> Adapter:
     """Reads an adapter for a model whose linear modules have `shapes` name -> (out, in). Raises
-    UserError if files are missing, a feature is unsupported, or a shape does not fit."""
-    config = read_config(ref)
-    used = [key for key in _UNSUPPORTED if config.get(key)]
-    if config.get("peft_type") != "LORA" or used:
+    UserError if files are missing, a setting is not one of plain LoRA, or a shape does not fit."""
+    config, tensors = read_config(ref), read_weights(ref)
+    ranks = {value.shape[0] for name, value in tensors.items() if ".lora_A" in name}
+    if ranks != {config["r"]}:
         raise UserError(
-            f"adapter {ref.name!r} ({ref.path}) uses {config.get('peft_type')} with "
-            f"{used or 'no extras'}; the local policy runs plain LoRA only. Use the setting "
-            "`policy=openai` for others."
+            f"adapter {ref.name!r} ({ref.path}) has r={config['r']} and tensors of the ranks "
+            f"{sorted(ranks)}; plain LoRA has one rank. Train the adapter again."
         )
-    tensors = read_weights(ref)
-    rank = next((v.shape[0] for k, v in tensors.items() if ".lora_A" in k), 1)
-    return adapter_of(ref.name, tensors, scale_of(config, rank), shapes, ref.path)
+    return adapter_of(ref.name, tensors, scale_of(config), shapes, ref.path)
 
 
-def scale_of(config: Mapping[str, Any], rank: int) -> float:
+def scale_of(config: Mapping[str, Any]) -> float:
     """What B A is multiplied by."""
+    rank = config["r"]
     return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def check_paths(loaded: Mapping[str, str], wanted: Mapping[str, AdapterRef]) -> None:
-    """Raises UserError if a name stands for another path than before. `known`: paths by name."""
+    """Raises UserError if a name stands for another path than before. `loaded`: paths by name."""
     for name, path in loaded.items():
         if name in wanted and wanted[name].path != path:
             raise UserError(
@@ -106,30 +118,40 @@ def read_weights(ref: AdapterRef) -> dict[str, Tensor]:
     for name, value in tensors.items():
         if not bool(value.isfinite().all()):
             raise _damaged(ref, path, f"{name} holds numbers that are not finite")
+    if not tensors:
+        raise _damaged(ref, path, "it holds no tensors")
     return tensors
 
 
 def _damaged(ref: AdapterRef, path: Path, why: str) -> UserError:
     """A run's own adapter can be made again: its rollouts are stored."""
-    folder = Path(ref.path).parent
     return UserError(
         f"adapter {ref.name!r}: cannot read {path} ({why}). Needed: a folder in PEFT's format. An "
-        f"adapter that this run has trained is trained again from the stored rollouts, without "
-        f"new ones, when {folder} is removed and the same command run again."
+        "adapter that this run has trained is trained again from the stored rollouts, without new "
+        f"ones, when {Path(ref.path).parent} is removed and the same command run again."
     )
 
 
 def read_config(ref: AdapterRef) -> dict[str, Any]:
-    """The adapter's configuration. Raises UserError if it cannot be read."""
+    """The configuration of a plain LoRA adapter. Raises UserError if it cannot be read, and for a
+    setting that would change what the tensors mean."""
     path = Path(ref.path) / CONFIG
     try:
         config = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(ref, path, str(error)) from error
-    alpha = config.get("lora_alpha") if isinstance(config, dict) else None
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise _damaged(ref, path, f"its lora_alpha is {alpha!r}, no number")
-    return dict(config)
+    config = config if isinstance(config, dict) else {}
+    r, alpha = config.get("r"), config.get("lora_alpha")
+    real = isinstance(alpha, int | float) and type(alpha) is not bool and fits(alpha)
+    if type(r) is not int or r < 1 or not real:
+        raise _damaged(ref, path, f"its r is {r!r} and its lora_alpha {alpha!r}: no numbers")
+    for name in config.keys() - {"r", "lora_alpha", *SILENT}:
+        if config[name] not in (allowed := ALLOWED.get(name, OFF)):
+            raise UserError(
+                f"adapter {ref.name!r} ({ref.path}) has {name}={config[name]!r}; plain LoRA has "
+                f"{' or '.join(map(repr, allowed))}. A server may know others (`policy=openai`)."
+            )
+    return config
 
 
 def _fits(name: str, module: str, pair: Mapping[str, Tensor], shape: tuple[int, int]) -> None:

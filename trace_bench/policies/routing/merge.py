@@ -138,7 +138,7 @@ def pair_of(tensors: dict[str, Any], place: str, config: dict[str, Any]) -> Pair
     if f"{place}.lora_A.weight" not in tensors:
         return int(config["r"])
     a, b = (tensors[f"{place}.lora_{part}.weight"].float() for part in "AB")
-    return a, b * scale_of(config, int(config["r"]))
+    return a, b * scale_of(config)
 
 
 def factors(update: Tensor, rank: int) -> tuple[Tensor, Tensor]:
