@@ -231,7 +231,7 @@ def _run(member: SweepRun, said: IO[str]) -> None:
     the same command would find its folder locked by an orphaned run."""
     from trace_bench.runner.pipeline import run
 
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # as it was before the fork
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

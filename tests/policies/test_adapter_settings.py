@@ -21,10 +21,11 @@ from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.engine.lora import ALLOWED
 from trace_bench.policies.loading import load_model
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.routing.merge import Mixture, merge
 
 STRANGE: dict[str, list[Any]] = {
     "init_lora_weights": ["pissa", "pissa_niter_4", "olora", "loftq", "corda", "lora_ga", None],
-    "peft_type": ["LOHA"],
+    "peft_type": ["LOHA", None],
     "bias": ["all"],
     "alora_invocation_tokens": [[1, 2]],
     "modules_to_save": [["lm_head"]],
@@ -59,6 +60,7 @@ def test_a_setting_that_changes_what_an_adapter_means_is_refused(
 def test_an_adapter_has_the_rank_that_it_says(
     small_model: Path, small_adapter: Path, tmp_path: Path
 ) -> None:
+    """Also where it is a part of a sum."""
     policy = LocalPolicy(small_model, batch=1)
     with pytest.raises(UserError, match=r"has r=8 and tensors of the ranks \[4\]"):
         policy.load(changed(small_adapter, tmp_path / "other", r=8))
@@ -71,6 +73,8 @@ def test_an_adapter_has_the_rank_that_it_says(
     save_file(tensors, file)
     with pytest.raises(UserError, match=r"has r=4 and tensors of the ranks \[2, 4\]"):
         policy.load(mixed)
+    with pytest.raises(UserError, match=r"tensors of the ranks \[2, 4\]"):
+        merge(Mixture((("x@1", 0.5),)), mixed.adapters, tmp_path / "sums")
     save_file({}, file)
     with pytest.raises(UserError, match="holds no tensors"):
         policy.load(mixed)

@@ -227,7 +227,7 @@ def test_a_client_that_goes_frees_its_place(stream: bool, endless: Served) -> No
     [
         ({"model": "other"}, 404, "there are: agent, base, a@0001, b@0001"),
         ({"messages": []}, 400, "`messages` is []"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "none of the user"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "one must be the user's"),
         ({"messages": [{"role": "robot", "content": "x"}]}, 400, "`messages[0].role` is 'robot'"),
         ({"messages": [*HELLO, {"role": "assistant", "content": "x"}]}, 400, "last message"),
         (

@@ -71,7 +71,7 @@ class Worker:
         return [self._out, self._err]
 
     def send(self, message: Mapping[str, Any], deadline: float) -> None:
-        """Raises Lost if it does not read by `deadline` (time.monotonic()), or so long a line."""
+        """Raises Lost for a line too long, or not read by `deadline` (time.monotonic())."""
         line = encode(message)
         if len(line) > MAX_LINE:
             raise Lost(f"what is to be sent has {len(line)} bytes; at most {MAX_LINE}")

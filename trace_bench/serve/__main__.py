@@ -180,7 +180,7 @@ def forward(
         check_urls((options.backend,), "--backend"),
         read_key(options.backend_key_env, "--backend-key-env"),
         deadline=options.deadline,
-        retries=0,  # the deadline is that of the whole answer
+        retries=1,
         concurrency=settings.requests,
     )
     name = options.backend_model or Path(agent.model).name

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Forward:
         self._sums = MergedSums(self._policy, agent, sums)
         self._deadline = endpoint.deadline
         self._one = asyncio.Lock()  # of what loads adapters
-        self._client = Client(endpoint)
+        self._client = Client(replace(endpoint, retries=0))  # the deadline is the whole answer's
         self._secret = self._client.secret
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {},
@@ -84,9 +85,8 @@ class Forward:
                     text = f"the server behind this one: {error}"
                     raise Refused(error.status or 502 if passed else 502, text) from error
             except (AttributeError, LookupError, TypeError, ValueError) as error:
-                text = self._secret.clean(f"{type(error).__name__}: {error}")
-                why = f"the server behind this one sent no usable answer: {text}"
-                raise Refused(502, why) from error
+                why = f"the server behind this one sent no usable answer: {error!r}"
+                raise Refused(502, self._secret.clean(why)) from error
             await self._restore(adapter)  # the server was restarted
 
     def health(self) -> dict[str, Any]:

@@ -159,11 +159,9 @@ def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
     except Unreadable as error:
         field = re.match(r"`(\w+)", str(error))
         raise Refused(400, str(error), param=field[1] if field else None) from error
-    if not {"system", "developer", "user"} & {one["role"] for one in ask.messages}:
-        text = "messages: there is none of the user or the system, which a conversation begins with"
-        raise Refused(400, text, param="messages")
-    if ask.messages[-1]["role"] == "assistant":
-        text = "messages: the last message must not be the assistant's own"
+    roles = [one["role"] for one in ask.messages]
+    if roles[-1] == "assistant" or not {"system", "developer", "user"} & {*roles}:
+        text = "messages: one must be the user's or the system's, the last message no assistant's"
         raise Refused(400, text, param="messages")
     if (ask.most or 1) > most:
         raise Refused(400, f"max_tokens is {ask.most}; allowed: 1 to {most}", param="max_tokens")

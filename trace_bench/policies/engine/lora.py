@@ -37,7 +37,6 @@ ALLOWED: Mapping[str, tuple[Any, ...]] = {
     "init_lora_weights": (True, False, "gaussian", "orthogonal"),
 }
 """The values of settings that are understood; any other must be off."""
-OFF: tuple[Any, ...] = (None, False, [], {})
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,21 @@ class Adapter:
 def read_adapter(ref: AdapterRef, shapes: Mapping[str, tuple[int, int]]) -> Adapter:
     """Reads an adapter for a model whose linear modules have `shapes` name -> (out, in). Raises
     UserError if files are missing, a setting is not one of plain LoRA, or a shape does not fit."""
+    config, tensors = read_whole(ref)
+    return adapter_of(ref.name, tensors, scale_of(config), shapes, ref.path)
+
+
+def read_whole(ref: AdapterRef) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """An adapter's configuration and tensors, as `read_config` and `read_weights` give them. Raises
+    UserError, also for tensors of other ranks than the configuration's."""
     config, tensors = read_config(ref), read_weights(ref)
-    ranks = {value.shape[0] for name, value in tensors.items() if ".lora_A" in name}
+    ranks = {(*value.shape, 0)[0] for name, value in tensors.items() if ".lora_A" in name}
     if ranks != {config["r"]}:
         raise UserError(
             f"adapter {ref.name!r} ({ref.path}) has r={config['r']} and tensors of the ranks "
             f"{sorted(ranks)}; plain LoRA has one rank. Train the adapter again."
         )
-    return adapter_of(ref.name, tensors, scale_of(config), shapes, ref.path)
+    return config, tensors
 
 
 def scale_of(config: Mapping[str, Any]) -> float:
@@ -145,10 +151,11 @@ def read_config(ref: AdapterRef) -> dict[str, Any]:
     real = isinstance(alpha, int | float) and type(alpha) is not bool and fits(alpha)
     if type(r) is not int or r < 1 or not real:
         raise _damaged(ref, path, f"its r is {r!r} and its lora_alpha {alpha!r}: no numbers")
-    for name in config.keys() - {"r", "lora_alpha", *SILENT}:
-        if config[name] not in (allowed := ALLOWED.get(name, OFF)):
+    for name, value in {"peft_type": None, **config}.items():
+        allowed = ALLOWED.get(name, (None, False, [], {}))
+        if name not in ("r", "lora_alpha", *SILENT) and value not in allowed:
             raise UserError(
-                f"adapter {ref.name!r} ({ref.path}) has {name}={config[name]!r}; plain LoRA has "
+                f"adapter {ref.name!r} ({ref.path}) has {name}={value!r}; plain LoRA has "
                 f"{' or '.join(map(repr, allowed))}. A server may know others (`policy=openai`)."
             )
     return config

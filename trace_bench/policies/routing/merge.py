@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from trace_bench.core.protocols import Policy
 from trace_bench.core.store import file_hash, write_bytes, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_config, read_weights, scale_of
+from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_config, read_whole, scale_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,16 +99,14 @@ def _digest(refs: Sequence[tuple[AdapterRef, float]]) -> str:
 
 
 def _write(folder: Path, refs: Sequence[tuple[AdapterRef, float]]) -> None:
-    configs = [read_config(ref) for ref, _ in refs]
-    tensors = [read_weights(ref) for ref, _ in refs]
-    rank = sum(int(c["r"]) for c in configs)
+    configs, tensors = zip(*(read_whole(ref) for ref, _ in refs), strict=True)
     merged: dict[str, Any] = {}
     for place in sorted({key.rpartition(".lora_")[0] for t in tensors for key in t}):
         pairs = [pair_of(t, place, c) for t, c in zip(tensors, configs, strict=True)]
         for part, value in zip("AB", _sum(pairs, [w for _, w in refs]), strict=True):
             merged[f"{place}.lora_{part}.weight"] = value.contiguous()
     targets = sorted({m for c in configs for m in c["target_modules"]})
-    _store(folder, merged, {**configs[0], "target_modules": targets}, rank)
+    _store(folder, merged, {**configs[0], "target_modules": targets}, sum(c["r"] for c in configs))
 
 
 def _store(folder: Path, tensors: dict[str, Any], config: dict[str, Any], rank: int) -> None:
@@ -159,12 +157,12 @@ def factors(update: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 def compress(wanted: AdapterRef, like: AdapterRef, name: str) -> AdapterRef:
     """`wanted` with the rank of `like`, as the adapter `name`, so that a trainer can go on from a
     sum; it lies beside `wanted` and is written once. Raises UserError for unreadable adapters."""
-    rank = int(read_config(like)["r"])
+    rank = read_config(like)["r"]
     folder = Path(wanted.path).with_name(f"{Path(wanted.path).name}-rank{rank}")
     out = AdapterRef(name, str(folder))
     if (folder / CONFIG).exists():
         return out
-    config, tensors = read_config(wanted), read_weights(wanted)
+    config, tensors = read_whole(wanted)
     small: dict[str, Any] = {}
     for place in sorted({key.rpartition(".lora_")[0] for key in tensors}):
         pair = pair_of(tensors, place, config)

@@ -56,14 +56,13 @@ def machines(
     each, served = 4 * billions / s.ranks, 2 * billions / s.tensor_parallel
     rest = "in the machine's memory between uses" if s.offload else "all the time"
     lines = [f"{where}: {each:.3g} GB of weights each ({rest}), {served:.3g} GB more for vLLM"]
-    if s.device == "cpu":
-        return lines, missing
-    if served > s.gpu_memory * GPU:
+    if s.device == "cuda" and served > s.gpu_memory * GPU:
         missing.append(
             f"vLLM needs {served:g} GB of each GPU for the weights and gets {s.gpu_memory * GPU:g} "
             f"of {GPU}: raise trainer.tensor_parallel or trainer.gpu_memory"
         )
-    if (shape := shape_of(run.model)) is None:
+    shape = shape_of(run.model)
+    if s.device == "cpu" or shape is None:
         return lines, missing
     if unreached := shape.unreached(s.target_modules):
         missing.append(unreached)
