@@ -12,7 +12,7 @@ from trace_bench.core.protocols import Env, RunContext
 from trace_bench.core.types import Message, Step
 from trace_bench.envs.recorded.suite import RecordedSettings, RecordedSuite
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.record.dialogues import of_suite
+from trace_bench.record import of_task
 
 PHONE = EmbeddedSuite()
 
@@ -20,7 +20,7 @@ PHONE = EmbeddedSuite()
 def recorded(count: int = 12) -> list[dict[str, Any]]:
     """The first recordings of the phone world's split `dialogues`."""
     tasks = [PHONE.task(f"toolsandbox/embedded/dialogues/{n:04d}") for n in range(count)]
-    return [record for _, record in of_suite(PHONE, tasks) if record is not None]
+    return [record for task in tasks if (record := of_task(PHONE, task)) is not None]
 
 
 def write(folder: Path, records: Sequence[dict[str, Any]], **splits: int) -> Path:

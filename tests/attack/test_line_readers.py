@@ -25,12 +25,10 @@ from trace_bench.core.decode import Limits, Unreadable, decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import Lines, read_lines, write_json
 from trace_bench.core.types import Entry, Purpose, Score, StopReason, Stored, Trajectory, Turn
-from trace_bench.envs.recorded.data import META
 from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.record.dialogues import Folder
 from trace_bench.report.page import Talks
 from trace_bench.results.folder import same_agents
 from trace_bench.results.places import find
@@ -111,11 +109,6 @@ def compared(folder: Path) -> None:
     trace_bench.compare(folder, folder)
 
 
-def recordings(folder: Path) -> None:
-    write_json(folder / META, {"made_by": {}})
-    Folder(folder, {}, ())
-
-
 # what reads lines, and the file
 READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a ledger's": (lambda f: Ledger(f / "ledger.jsonl", 9), "ledger.jsonl"),
@@ -134,7 +127,6 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "records": (lambda f: read_records(f / "records.jsonl"), "records.jsonl"),
     "a report's": (lambda f: Talks().add(f / "trajectories.jsonl", 10**6), "trajectories.jsonl"),
     "places": (lambda f: find([f]), "evaluation.jsonl"),
-    "recordings": (recordings, "train.jsonl"),
     "a listing's": (listing, "trajectories.jsonl"),
     "a sweep's": (swept, "sweep.jsonl"),
 }

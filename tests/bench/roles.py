@@ -51,8 +51,8 @@ from trace_bench.methods.transcript import conversation, feedback
 from trace_bench.models import place, read_kept
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
-from trace_bench.record.annotate import question_of, read_annotation
-from trace_bench.record.annotate import schema_of as annotation_schema
+from trace_bench.record import question_of, read_annotation
+from trace_bench.record import schema_of as annotation_schema
 from trace_bench.serve.local import Local, LocalEngine
 from trace_bench.serve.request import ServeSettings
 from trace_bench.settings.schema import RoleSettings

@@ -11,7 +11,7 @@ import pytest
 from trace_bench.checklists.items import checklists_of, read_checklists, to_json
 from trace_bench.core.errors import UserError
 from trace_bench.llm.structured import Unusable
-from trace_bench.record.annotate import read_annotation
+from trace_bench.record import read_annotation
 
 
 def item(name: str, weight: float, **changes: Any) -> dict[str, Any]:

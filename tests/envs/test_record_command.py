@@ -1,13 +1,9 @@
-"""`python -m trace_bench.record`: folders of recordings, disjoint by scenario, that go on after a
-kill; checklists by a model."""
+"""`python -m trace_bench.record`: folders of recordings, disjoint by scenario; checklists by a
+model."""
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +12,7 @@ from recordings import PHONE, follow, recorded, suite, write
 
 from trace_bench.checklists.items import read_checklists
 from trace_bench.core.store import read_json, read_lines
-from trace_bench.record.__main__ import main
-from trace_bench.record.dialogues import Folder, held_out, scenario_of
+from trace_bench.record import held_out, main, refused, scenario_of
 from trace_bench.rehearse.scripted import Answer, chat, serve
 
 Said = pytest.CaptureFixture[str]
@@ -53,24 +48,19 @@ def test_dialogues_of_several_turns_are_recorded(whole: Path) -> None:
     assert all(len(record["checklists"][0]) >= 2 for record in found)
 
 
-def test_scenarios_are_in_one_split_and_never_held_out(tmp_path: Path) -> None:
-    records = recorded(6)
-    against = {scenario_of(records[0]["messages"])}
-    folder = Folder(tmp_path / "a", {"command": "test"}, against)
-    twins = [{**r, "uuid": f"twin {r['uuid']}"} for r in records]
-    taken = [folder.add(record, 2) for record in (*records, *twins)]
-    assert taken.count(True) == 10
-    facts = folder.finish()
-    assert facts["left out"] == {"held out": 2} and facts["held-out scenarios checked"] == 1
+def test_scenarios_are_in_one_split_and_never_held_out(whole: Path) -> None:
     homes: dict[str, set[str]] = {}
-    for split, kept in lines(tmp_path / "a").items():
+    for split, kept in lines(whole).items():
         for record in kept:
             homes.setdefault(scenario_of(record["messages"]), set()).add(split)
-    assert all(len(found) == 1 for found in homes.values())
-    wrong = json.loads(json.dumps(records[1]))
-    wrong["uuid"], wrong["checklists"][0][0][0]["extra_info"] = "x", {"check": {"tell": "Never."}}
-    assert not folder.add(wrong, 2)
-    assert folder.counts["does not satisfy its checklist"] == 1
+    assert homes and all(len(splits) == 1 for splits in homes.values())
+    first, second, *_ = recorded(6)
+    scenarios = {scenario_of(first["messages"])}
+    assert refused(first, 2, scenarios) == "held out" and refused(second, 2, scenarios) is None
+    assert refused(second, 9, ()) == "too short" and refused(None, 2, ()) == "without success"
+    wrong = json.loads(json.dumps(second))
+    wrong["checklists"][0][0][0]["extra_info"] = {"check": {"tell": "Never."}}
+    assert refused(wrong, 2, scenarios) == "does not satisfy its checklist"
 
 
 def test_the_recordings_of_the_phone_world_share_no_scenario_with_dev(whole: Path) -> None:
@@ -78,20 +68,11 @@ def test_the_recordings_of_the_phone_world_share_no_scenario_with_dev(whole: Pat
     assert ours and not ours & held_out(PHONE, ["dev"])
 
 
-def test_the_same_command_goes_on_after_a_kill(whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "cut"
-    command = [sys.executable, "-m", "trace_bench.record", *COMMAND, f"out={out}"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
-        end = time.monotonic() + 120
-        while not (out / "train.jsonl").exists() and time.monotonic() < end:
-            time.sleep(0.005)
-        started.send_signal(signal.SIGKILL)
-        assert started.wait() in (-signal.SIGKILL, 0)
-    with (out / "train.jsonl").open("ab") as file:
-        file.write(b'{"uuid": "torn')  # as a kill in the middle of a line leaves it
-    assert main([*COMMAND, f"out={out}"]) == 0
-    assert lines(out) == lines(whole)
-    assert read_json(out / "meta.json")["dialogues"] == read_json(whole / "meta.json")["dialogues"]
+def test_the_same_command_again_leaves_the_folder_as_it_is(whole: Path, capsys: Said) -> None:
+    times = {path: path.stat().st_mtime_ns for path in whole.iterdir()}
+    assert main([*COMMAND, f"out={whole}"]) == 0
+    assert json.loads(capsys.readouterr().out) == read_json(whole / "meta.json")
+    assert {path: path.stat().st_mtime_ns for path in whole.iterdir()} == times
 
 
 def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None:
@@ -112,7 +93,7 @@ def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "notes.txt").write_text("mine")
     assert main([*COMMAND, f"out={tmp_path}/b"]) == 2
-    assert "is not empty" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_a_model_writes_checklists_and_is_asked_once(tmp_path: Path, capsys: Said) -> None:

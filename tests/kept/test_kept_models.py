@@ -53,7 +53,7 @@ def test_a_folder_is_kept_with_the_right_end_of_a_turn(llama, tmp_path, capsys) 
     assert torch.equal(model(ids).logits, before(ids).logits)
     run = RunContext(served_model="small")
     assert kept(KeptSettings(cache), run) == str(cache / "small")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         add(llama, "small", "hermes", cache)
     with pytest.raises(UserError, match=r"no model 'other'.*there: small"):
         read_kept(cache, "other")
@@ -108,7 +108,7 @@ def test_a_killed_program_leaves_no_model(tmp_path) -> None:
     with making(tmp_path, "model") as folder:
         (folder / "whole").write_text("whole")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    with pytest.raises(UserError, match="is there already"), making(tmp_path, "model"):
+    with pytest.raises(UserError, match="exists already"), making(tmp_path, "model"):
         pass
 
 

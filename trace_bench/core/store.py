@@ -151,15 +151,15 @@ def locked(folder: Path, refusal: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def whole(out: Path) -> Iterator[Path]:
-    """A place for a folder that gets the name `out` at the end of the block, or is removed.
-    UserError for a place that is taken or cannot be written."""
+def whole(out: Path, fix: str = "Name another place in --out.") -> Iterator[Path]:
+    """An empty folder that gets the name `out` at the end of the block, or is removed. UserError
+    for a place that is taken or cannot be written. `fix`: what to do about it."""
     with disk_errors(out):
         if out.exists():
-            raise UserError(f"{brief(out)} exists already. Name another place in --out.")
+            raise UserError(f"{brief(out)} exists already. {fix}")
         # An absolute path: Inspect's viewer takes some relative ones for a place on the network.
         with _beside(out.resolve()) as building:
-            building.parent.mkdir(parents=True, exist_ok=True)
+            building.mkdir(parents=True)
             yield building
             building.rename(out)
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from trace_bench.core.checked import PLACE
 from trace_bench.core.decode import Unreadable, decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
-from trace_bench.core.store import disk_errors, read_bytes, running
+from trace_bench.core.store import read_bytes, whole
 
 
 @dataclass(frozen=True)
@@ -97,43 +95,7 @@ def read_kept(cache: Path, name: str) -> Kept:
     return Kept(**vars(note), name=name, folder=folder)
 
 
-@contextmanager
-def making(cache: Path, name: str) -> Iterator[Path]:
+def making(cache: Path, name: str) -> AbstractContextManager[Path]:
     """An empty folder, which becomes the model `name` when the block ends without an exception, and
-    is removed otherwise. What killed programs left is removed first.
-
-    Raises UserError for a name that is taken."""
-    check_name(name)
-    with disk_errors(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-        _tidy(cache)
-        _free(cache, name)
-        building = cache / f".{name}.{os.getpid()}.building"
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir()
-    try:
-        yield building
-        with disk_errors(cache):
-            try:
-                building.rename(cache / name)
-            except OSError:
-                _free(cache, name)  # or another program was first
-                raise
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-
-
-def _free(cache: Path, name: str) -> None:
-    if (cache / name).exists():
-        raise UserError(
-            f"{cache / name} is there already. Choose another `--name`, or remove that folder "
-            "first."
-        )
-
-
-def _tidy(cache: Path) -> None:
-    """Removes the unfinished folders of programs that no longer run."""
-    for folder in cache.glob(".*.building"):
-        match = re.fullmatch(r"\..+\.(\d{1,10})\.building", folder.name)
-        if match is not None and not running(int(match[1])):
-            shutil.rmtree(folder, ignore_errors=True)
+    is removed otherwise. Raises UserError for a name that is taken."""
+    return whole(cache / check_name(name), "Choose another `--name`, or remove that folder first.")

@@ -40,7 +40,6 @@ def export(folder: Path, out: Path) -> list[Path]:
         for name in summary.hashes:
             check_hash(folder, name, summary)
         with whole(out) as building:
-            building.mkdir()
             write(run, folder, building)
     return sorted(p for p in out.rglob("*") if p.is_file())
 

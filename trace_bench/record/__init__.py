@@ -1,1 +1,0 @@
-"""Makes folders of recorded dialogues for env=recorded."""
