@@ -22,7 +22,7 @@ from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import flat
 from trace_bench.settings.choices import GROUPS, conf_dir, defaults, files, fill, offered
-from trace_bench.settings.compose import compose, compose_all, compose_plain
+from trace_bench.settings.compose import compose, compose_all, compose_plain, word
 from trace_bench.settings.identity import differences, identity, parts_of
 from trace_bench.settings.recipes import settled
 from trace_bench.settings.registry import KINDS
@@ -160,12 +160,28 @@ def test_a_wrong_value_is_one_line(setting: str, words: list[str]) -> None:
         ("method=custom", ["method=custom needs method.factory"]),
         ("+method.options.gap=1", ["`method.gap` and `method.options.gap` are the same setting"]),
         ("model=hf", ["model.path", "must be given"]),
+        ("seed=0,1", ["seed=0,1 is several values", "-m seed=0,1", "`seed`"]),
+        ("model.path=a,b", ["model.path=a,b is several values", "model.path='a,b'"]),
+        ("method=base,grpo", ["method=base,grpo is several values", "`method`"]),
+        ("budget=range(1,3)", ["budget=range(1,3) is several values"]),
     ],
 )
 def test_a_wrong_override_is_one_line(override: str, words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         compose(override.split())
     assert all(word in str(caught.value) for word in words) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026", "1e5", "-5", "1_0", "null", "True", "inf", "~", "a,b", "[1]", "{a: 1}", "it's",
+        "${seed}", "a\\${seed}", "a\\", " x", "", "a=b", "\u00e9", "a\nb", "0x10", "12:30",
+    ],
+)  # fmt: skip
+def test_a_text_from_python_stays_that_text(text: str) -> None:
+    (data,) = compose_plain([[f"run_dir={word(text)}", f"checkpoints={word([{'a': text}])}"]])
+    assert (data["run_dir"], data["checkpoints"]) == (text, [{"a": text}])
 
 
 @pytest.mark.parametrize("group", list(KINDS))
@@ -261,8 +277,8 @@ def test_missing_field_is_named() -> None:
 def test_help_and_cfg_speak_to_a_newcomer(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("experiment=smoke", "gepa, grpo", "budget=640", "resumes"):
-        assert word in text
+    for words in ("experiment=smoke", "gepa, grpo", "budget=640", "resumes"):
+        assert words in text
     assert len(text.splitlines()) < 70 and max(map(len, text.splitlines())) < 100
     assert main(["method=base", "--cfg", "job"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["method"] == {"name": "base"}

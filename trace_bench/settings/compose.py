@@ -100,17 +100,19 @@ def compose_plain(
     fill()
     place = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
     chosen: dict[tuple[str, ...], bytes] = {}  # pickled: five times as quick as a deep copy
-    out = []
+    out, parser = [], OverridesParser.create()
     others = GlobalHydra.instance().hydra  # the caller, such as a notebook, may use Hydra too
     GlobalHydra.instance().clear()
     try:
         with _readable_errors(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
             for run in overrides:
                 files, values = _sorted_out(_opened(run), config_dir)
+                parsed = parser.parse_overrides(values)
+                if several := [o.input_line for o in parsed if o.is_sweep_override()]:
+                    raise _several(several[0])
                 if files not in chosen:
                     chosen[files] = pickle.dumps(hydra_compose("config", [*files, *place]))
                 cfg = pickle.loads(chosen[files])
-                parsed = OverridesParser.create().parse_overrides(values)
                 ConfigLoaderImpl._apply_overrides_to_config(parsed, cfg)
                 out.append(_plain(cfg, finished))
     finally:
@@ -188,11 +190,11 @@ def _refuse(override: str, name: str) -> None:
             f"{name}={choice[:60]} is not allowed: `{name}` takes the name of one of its files "
             f"(your own: --config-dir FOLDER), not a path or a list. Change `{name}`."
         )
-    if name in _groups() and re.fullmatch(_NO_NAME, choice):
+    if name in _groups() and _NO_TEXT.fullmatch(choice.strip("'")):
         raise UserError(f"{override} is not allowed: leave `{name}` out, or name one of its files.")
 
 
-_NO_NAME = r"(?i)null|true|false|[+-]?(inf|nan|[\d_.]+(e.*)?)"
+_NO_TEXT = re.compile(r"(?i)null|true|false|[+-]?(inf|nan|[\d_.]+(e.*)?)")
 _FORM = (
     "allowed: setting=value, such as budget=640. A value with spaces, signs or letters beyond "
     "a to z needs quotes within the quotes of the shell: \"run_dir='my runs'\"."
@@ -204,13 +206,13 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command lin
 
 def word(value: Any) -> str:
     """A value in Hydra's notation."""
-    plain = isinstance(value, str | Path) and _PLAIN.fullmatch(str(value))
-    return str(value) if plain else _quoted(value)
+    text = str(value) if isinstance(value, str | Path) else ""
+    return text if _PLAIN.fullmatch(text) and not _NO_TEXT.fullmatch(text) else _quoted(value)
 
 
 def _quoted(value: Any) -> str:
-    """The same, with every text in quotes, within which a quote is escaped, and so are the
-    backslashes before a quote or before the end. Keys have no quotes in Hydra's notation."""
+    """The same, with every text in quotes, within which a quote and a reference are escaped, and so
+    are the backslashes before these or before the end. Keys have no quotes in Hydra's notation."""
     if isinstance(value, Mapping):
         keys = [re.sub(r"[\\()\[\]{}:=,\s]", r"\\\g<0>", str(key)) for key in value]
         pairs = zip(keys, map(_quoted, value.values()), strict=True)
@@ -221,8 +223,8 @@ def _quoted(value: Any) -> str:
         return json.dumps(value)
     if isinstance(value, int | float):
         return repr(value)
-    escaped = re.sub(r"(\\*)('|$)", r"\1\1\2", str(value)).replace("'", "\\'")
-    return f"'{escaped}'"
+    escaped = re.sub(r"(\\*)('|\$\{|$)", r"\1\1\2", str(value))
+    return "'" + re.sub(r"'|\$\{", r"\\\g<0>", escaped) + "'"
 
 
 # -- Hydra ------------------------------------------------------------------------------------
@@ -275,6 +277,10 @@ def _translate(error: Exception) -> UserError:
 
     if isinstance(error, OverrideParseException):
         return UserError(f"{error.override!r} cannot be read; {_FORM}")
+    if several := re.search(
+        r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'\s", str(error)
+    ):
+        return _several(several[1])
     if isinstance(error, MissingMandatoryValue):
         key = error.full_key
         return UserError(
@@ -317,6 +323,16 @@ def _translate(error: Exception) -> UserError:
         return unknown("group", group_error[1], _groups(), group_error[1])
     text = " ".join(str(error).split())
     return UserError(f"the command line could not be read: {text}")
+
+
+def _several(override: str) -> UserError:
+    """The UserError for several values where there is one run."""
+    key, _, value = override.partition("=")
+    return UserError(
+        f"{override} is several values; allowed: one, a list ({key}=[{value}]) or a text with "
+        f"commas (\"{key}='{value}'\"). Change `{key}`, or start several runs: python -m "
+        f"trace_bench -m {override}."
+    )
 
 
 def _groups() -> list[str]:

@@ -32,7 +32,7 @@ from trace_bench.core.checked import build as build_settings
 from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
-from trace_bench.settings.compose import compose_words, take
+from trace_bench.settings.compose import compose_words, take, word
 from trace_bench.settings.identity import parts_of
 from trace_bench.tiny import MODEL_FOLDER, MadeSettings
 
@@ -52,6 +52,7 @@ def make(words: list[str], source: type[Source] | None = None, **options: str) -
             options[name] = value
     if "path" not in options:
         raise UserError("`out` is missing: the folder of the agent, such as out=models/desk.")
+    options["path"] = word(Path(options["path"]))
     words_of_model = [f"model.{name}={value}" for name, value in options.items()]
     settings = compose_words(words, "method=base", "model=made", *words_of_model)
     asked = build_settings(MadeSettings, parts_of(settings)["model"].options, "model")
