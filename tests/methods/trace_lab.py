@@ -121,6 +121,9 @@ class MemoryLab:
     def budget_left(self) -> int:
         return self.left
 
+    def leave(self, why: str) -> None:
+        self.logged.append(why)
+
     def rollouts(
         self,
         call: str,

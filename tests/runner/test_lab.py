@@ -6,9 +6,11 @@ import io
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from summaries import SUMMARY
 from toy import ToySuite
 
 from trace_bench.core.errors import BudgetExceeded, UserError
@@ -22,6 +24,7 @@ from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress, stages_of
+from trace_bench.runner.report import closing
 from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
 
@@ -86,6 +89,33 @@ def test_budget_is_charged_per_call(tmp_path: Path) -> None:
     lab = make(tmp_path)
     assert scenario(lab) == [30, 20]
     assert lab.ledger.by_purpose() == {"analysis": 10, "training": 10}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said", "unspent"),
+    [
+        ([], "", (40, "the method plays none")),
+        ([16, 16], "", (8, "fewer than the 16 of another call such as 1")),
+        ([16, 8], "", (16, "the method had ended")),
+        ([16, 8], "nothing is lacking", (16, "nothing is lacking")),
+        ([20, 20], "nothing is lacking", (0, "")),
+    ],
+)
+def test_what_is_left_of_the_budget_is_told_with_the_reason(
+    sizes: list[int], said: str, unspent: tuple[int, str], tmp_path: Path
+) -> None:
+    for _ in ("new", "resumed"):
+        lab, task = make(tmp_path), ToySuite().tasks("train")[0]
+        for number, size in enumerate(sizes):
+            lab.rollouts(f"{number}", BASE, [task] * size, purpose=Purpose.TRAINING)
+        if said:
+            lab.leave(said)
+        assert lab.unspent() == unspent
+        lab.close()
+    left, why = unspent
+    told = replace(SUMMARY, budget=40, spent=40 - left, unspent=left, why_unspent=why)
+    title = closing(told).splitlines()[1]
+    assert (f"{40 - left} of 40 rollouts ({left} unspent: {why})" in title) == bool(left)
 
 
 def test_a_call_beyond_the_budget_plays_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from trace_bench.core.decode import Limits, Unreadable, decode, fault_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import REPAIRS, SUMMARY
 from trace_bench.core.store import read_bytes, repair
-from trace_bench.core.types import Amount, Figure, Meta, Name, Outcome, Share, StopReason, charged
+from trace_bench.core.types import Amount, Figure, Meta, Name, Outcome, Share, StopReason
 
 ByName = Mapping[Name, Amount]
 Plain = Mapping[str, Any]
@@ -240,7 +240,8 @@ class Commit:
 @dataclass(frozen=True, kw_only=True)
 class Summary(Compared):
     """`unscored`: agents without a score, which a run with a result does not have; `marks`: remarks
-    that every table must show; `worlds`: the scores in each of several worlds; `hashes`: of the
+    that every table must show; `spent`: rollouts that were charged to the budget, `unspent`: those
+    that were left of it, and why; `worlds`: the scores in each of several worlds; `hashes`: of the
     files that it was made from."""
 
     complete: bool
@@ -268,6 +269,9 @@ class Summary(Compared):
     seed: Annotated[int, Meta(ge=0)]
     budget: Amount
     rollouts: ByName
+    spent: Amount
+    unspent: Amount
+    why_unspent: str = ""
     demonstrations: Amount = 0
     beginning: Began | None = None
     yardsticks: Mapping[Name, TrainedApart] = field(default_factory=dict)
@@ -299,11 +303,6 @@ class Summary(Compared):
     def world(self) -> str:
         """Its environment and suite, as the settings name them."""
         return "/".join(name for name in (self.env, self.suite) if name)
-
-    @property
-    def spent(self) -> int:
-        """Rollouts that were charged to its budget."""
-        return charged(self.rollouts, self.accounting)
 
     @property
     def own_rollouts(self) -> dict[str, int]:

@@ -230,6 +230,7 @@ class Gepa(Method):
     def _conclude(self, adapter: GepaAdapter, budget: int) -> AgentSpec:
         lab, (score, prompt) = adapter.lab, adapter.best
         unspent = lab.budget_left()
+        lab.leave(f"one more iteration may cost {adapter.settings.iteration}")
         lab.write(
             "gepa.json",
             {

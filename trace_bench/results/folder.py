@@ -22,7 +22,7 @@ from trace_bench.core.store import (
     read_lines,
 )
 from trace_bench.core.summary import Borrowed, Summary, read_settings, read_summary
-from trace_bench.core.types import Boundary, Outcome, Purpose, flat, grouped, to_json
+from trace_bench.core.types import Boundary, Outcome, Purpose, charged, flat, grouped, to_json
 from trace_bench.results.records import run_of
 from trace_bench.results.run import DEFAULT, Run, counted, drops
 from trace_bench.results.statistics import mean, task_means
@@ -169,10 +169,9 @@ def _check_ledger(folder: Path, ledger: bytes, summary: Summary) -> None:
     counts = {name: count for name, count in counts.items() if count and name != "evaluation"}
     if counts != (stated := summary.own_rollouts):
         raise UserError(f"{folder}: the ledger holds {counts}, the summary says {stated}")
-    if summary.spent > summary.budget:
+    if (spent := charged(counts, summary.accounting)) > summary.budget:
         raise UserError(
-            f"{folder}: {summary.spent} rollouts in the ledger, more than the budget of "
-            f"{summary.budget}"
+            f"{folder}: {spent} rollouts in the ledger, more than the budget of {summary.budget}"
         )
 
 

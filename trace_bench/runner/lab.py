@@ -83,7 +83,8 @@ class NamedCall:
 class RunLab:
     """`ledger`: the lab's own, with its budget. `roles`: the models that answer `ask`. `max_lost`:
     the share of a call's episodes that may be lost. `spent`: by the calls made so far; `seconds`:
-    wall time in rollouts, by purpose."""
+    wall time in rollouts, by purpose; `why_unspent`: what the method said of rollouts that it
+    leaves."""
 
     folder: Path
     seed: int
@@ -105,11 +106,25 @@ class RunLab:
         self._calls_made: set[str] = set()
         self._heard: list[Hear] = []
         self.spent = 0
+        self.why_unspent = ""
+        self._last_call = ("", 0)  # charged, with its rollouts
         self.seconds: dict[str, float] = {}
         self.episodes, self.training = EpisodeCounts(), TrainingCounts()
 
     def budget_left(self) -> int:
         return self.ledger.budget - self.spent
+
+    def leave(self, why: str) -> None:
+        self.why_unspent = why
+
+    def unspent(self) -> tuple[int, str]:
+        """The rollouts that are left when the method has ended, and why."""
+        left, (call, count) = self.ledger.left, self._last_call
+        if not left or self.why_unspent:
+            return left, self.why_unspent if left else ""
+        if left < count:
+            return left, f"fewer than the {count} of another call such as {call}"
+        return left, "the method had ended" if count else "the method plays none"
 
     def charges(self, purpose: Purpose) -> bool:
         return purpose in self.ledger.charged
@@ -147,6 +162,7 @@ class RunLab:
         batch = EpisodeBatch(agent, tuple(tasks), seeds, temperature, way)
         out = self._played(NamedCall(call, batch, purpose, by))
         self.spent += charge
+        self._last_call = (call, charge) if charge else self._last_call
         self.episodes.add(outcome_of("", 0, trajectory, 0) for trajectory in out)
         seconds = self.seconds.get(purpose.value, 0.0) + time.monotonic() - started
         self.seconds[purpose.value] = seconds

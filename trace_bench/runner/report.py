@@ -82,6 +82,8 @@ def closing(summary: Summary, columns: int = WIDE) -> str:
         f"{summary.protocol}), seed {summary.seed}, {summary.spent} of "
         f"{summary.budget} rollouts"
     )
+    if summary.unspent:
+        title += f" ({summary.unspent} unspent: {summary.why_unspent})"
     if (borrowed := summary.borrowed) is not None:
         title += f", training tasks of {borrowed.training.suite}"
     for mark in summary.marks:

@@ -63,6 +63,7 @@ def summarize(
     agents = {name: some for name, some in evaluation.outcomes.items() if name not in FLOORS}
     unscored = [name for name, some in agents.items() if all(o.lost for o in some)]
     method, algorithm = parts["method"].label, _algorithm(bench, lab)
+    unspent, why = lab.unspent()
     return Summary(
         complete=not unscored,
         unscored=tuple(unscored),
@@ -92,6 +93,9 @@ def summarize(
         seed=settings.seed,
         budget=settings.budget,
         rollouts={**lab.ledger.by_purpose(), "evaluation": evaluation.count},
+        spent=lab.ledger.spent,
+        unspent=unspent,
+        why_unspent=why,
         demonstrations=plan.demonstrations,
         beginning=_beginning(bench.beginning, settings.accounting),
         yardsticks=yardsticks,

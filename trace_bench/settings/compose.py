@@ -108,7 +108,7 @@ def compose_plain(
             for run in overrides:
                 files, values = _sorted_out(_opened(run), config_dir)
                 parsed = parser.parse_overrides(values)
-                if several := [o.input_line for o in parsed if o.is_sweep_override()]:
+                if several := [str(o.input_line) for o in parsed if o.is_sweep_override()]:
                     raise _several(several[0])
                 if files not in chosen:
                     chosen[files] = pickle.dumps(hydra_compose("config", [*files, *place]))

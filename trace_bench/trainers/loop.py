@@ -120,6 +120,9 @@ def conclude(
     adapter is the new one, or the job's agent if nothing was learned."""
     spent = records[-1]["spent"] if records else 0
     unspent = job.rollouts - spent
+    before = records[-2]["spent"] if len(records) > 1 else 0
+    if unspent >= spent - before > 0 and records[-1].get("one_share") == 1.0:
+        lab.leave(f"{job.name} ended early, as every episode was a success")
     untrained = why_untrained(records)
     adapter = None if untrained else trained.adapters[-1].name
     lab.metric(phase="trained", adapter=adapter, unspent=unspent)

@@ -267,6 +267,7 @@ class Lab(Protocol):
     trainer: Trainer
 
     def budget_left(self) -> int: ...
+    def leave(self, why: str) -> None: ...  # why rollouts stay unspent, for the summary
     def charges(self, purpose: Purpose) -> bool: ...  # whether the budget pays for it
     def rollouts(
         self,

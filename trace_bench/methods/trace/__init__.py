@@ -69,6 +69,7 @@ class Trace(Method):
 
         def give_up(why: str) -> AgentSpec:
             unspent = budget.unspent(lab)
+            lab.leave(why)
             lab.log(f"{why}; {unspent} of {budget.total} rollouts stay unspent")
             write(outcome={"trained": [], "unspent": unspent, "reason": why})
             return base
