@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import getpass
 import hashlib
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = 24 * 3600.0
@@ -45,6 +48,12 @@ def place() -> Path:
         if time.time() - other.stat().st_mtime > DAY:
             shutil.rmtree(other, ignore_errors=True)
     return folder
+
+
+def needs(package: str, why: str) -> pytest.MarkDecorator:
+    """The mark of a file whose tests need a package, which is not imported for it: some take a
+    second, in every worker."""
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=why)
 
 
 def contents(path: Path) -> dict[str, list[int]]:

@@ -86,10 +86,15 @@ def imported_by(name: str) -> tuple[str, ...]:
     return () if path is None else (*imports(path.read_text(encoding="utf-8"), inner=False),)
 
 
+@cache
+def _folders() -> tuple[Path, ...]:
+    return (TESTS, *TESTS.glob("*/"))
+
+
 def _file(name: str) -> Path | None:
     """Of a module of the package, or of a helper beside the tests."""
     inside = Path(*name.split("."))
-    roots = (TESTS.parent,) if inside.parts[0] == "trace_bench" else (TESTS, *TESTS.glob("*/"))
+    roots = (TESTS.parent,) if inside.parts[0] == "trace_bench" else _folders()
     for root in roots:
         for path in (root / inside.with_suffix(".py"), root / inside / "__init__.py"):
             if path.is_file():

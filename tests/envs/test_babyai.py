@@ -6,11 +6,9 @@ import random
 from collections.abc import Sequence
 
 import pytest
-
-pytest.importorskip("minigrid", reason="the extra babyai is not installed")
-
 from playing import FunctionPolicy, play
 from sandboxes import chosen
+from shared import needs
 
 from trace_bench.check import main as check_command
 from trace_bench.core.chat import make_call
@@ -27,6 +25,8 @@ from trace_bench.policies.scripted import (
     ReferencePolicy,
     text_message,
 )
+
+pytestmark = needs("minigrid", "the extra babyai is not installed")
 
 LOCKED = "recovers_from_errors"
 

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
-
 from playing import play
 from sandboxes import in_process as find
+from shared import needs
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, UserError
@@ -25,6 +23,8 @@ from trace_bench.envs.tau2 import data as tau2_data
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.settings.compose import compose
+
+pytestmark = needs("inspect_evals", "the extra tau2 is not installed")
 
 DOMAINS = ("airline", "retail", "telecom")
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("inspect_evals", reason="inspect-evals is not installed")
+from shared import needs
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import perform
@@ -19,6 +18,8 @@ from trace_bench.runner.build import make_suite, run_context
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
+
+pytestmark = needs("inspect_evals", "inspect-evals is not installed")
 
 BOTH = ["env=tau2", "env.domain=[airline,retail]", "evaluation.split=base"]
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-
-pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
-
 from playing import play
 from pydantic import BaseModel
 from sandboxes import in_process as find
+from shared import needs
 
 from trace_bench.checklists.talk import ToolCall
 from trace_bench.core.errors import EpisodeError
@@ -25,6 +23,8 @@ from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.envs.tau2.world import AGENT, Shared
 from trace_bench.llm.structured import response_format
 from trace_bench.policies.scripted import ReferencePolicy
+
+pytestmark = needs("inspect_evals", "the extra tau2 is not installed")
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
-
 from playing import play
 from sandboxes import in_process
+from shared import needs
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
@@ -28,6 +26,8 @@ from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
+
+pytestmark = needs("inspect_evals", "the extra tau2 is not installed")
 
 SOURCE = os.environ.get("TAU2_SOURCE")
 LIMIT = 16  # tasks of a run

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("textarena", reason="the extra textarena is not installed")
-
 from playing import play
 from sandboxes import chosen
+from shared import needs
 
 from trace_bench.check import main as check_command
 from trace_bench.core.chat import make_call
@@ -19,6 +17,8 @@ from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.evidence import facts_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy
+
+pytestmark = needs("textarena", "the extra textarena is not installed")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from trace_bench.methods.sft.formats import Dialogue, read, read_line
 
 TIER = "model"  # it trains an adapter
 SUITE = EmbeddedSuite()
-TASKS = SUITE.tasks("train")[:12]
+TASKS = [SUITE.task(f"toolsandbox/embedded/train/{n:04d}") for n in range(3)]
 TALK: dict[str, Any] = {
     "messages": [
         {"role": "developer", "content": "Use the tools."},
@@ -30,13 +30,11 @@ TALK: dict[str, Any] = {
 }  # fmt: skip
 
 
-GOOD = next(iter(played(SUITE, TASKS, 1, 0, 20)))
-
-
 def test_what_cannot_be_imitated_is_left_out() -> None:
     call = {"id": "z", "function": {"name": "fly", "arguments": "{}"}}
-    talk = Dialogue("here", GOOD.messages, GOOD.tools, GOOD.learned)
-    name = GOOD.tools[0]["function"]["name"]
+    good = next(iter(played(SUITE, TASKS, 1, 0, 20)))
+    talk = Dialogue("here", good.messages, good.tools, good.learned)
+    name = good.tools[0]["function"]["name"]
     for changed, why in (
         (talk, None),
         (replace(talk, messages=talk.messages[:1]), "none of the agent's"),

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("minigrid", reason="the extra babyai is not installed")
+from shared import needs
 
 from trace_bench.__main__ import main
 from trace_bench.settings.choices import parts
 from trace_bench.settings.registry import OWN
+
+pytestmark = needs("minigrid", "the extra babyai is not installed")
 
 ALIKE = {"base", "rl", "joint", "single_capability"}  # they are in grpo's and trace's runs
 METHODS = sorted(OWN["method"].keys() - ALIKE)

@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-
-pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
-
 from playing import FunctionPolicy, play
 from sandboxes import chosen, in_sandbox
+from shared import needs
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import AgentSpec, Step
 from trace_bench.sandbox.choose import Processes, make_pool
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite, remote
+
+pytestmark = needs("inspect_evals", "the extra tau2 is not installed")
 
 TELECOM = chosen("tau2", "telecom")
 

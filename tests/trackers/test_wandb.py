@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shared import needs
 
 from trace_bench.__main__ import main
-from trace_bench.rehearse.scripted import Answer, chat, models, serve
-
-pytest.importorskip("wandb", reason="the tracker needs wandb, which is not installed")
-
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import read_lines
+from trace_bench.rehearse.scripted import Answer, chat, models, serve
 from trace_bench.trackers.jsonl import Metrics
 from trace_bench.trackers.wandb import WandbTracker
+
+pytestmark = needs("wandb", "the tracker needs wandb, which is not installed")
 
 RUN = ["method=base", "policy=reference", "evaluation.limit=4"]
 

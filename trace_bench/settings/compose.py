@@ -53,8 +53,11 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
         if code and not within:
             raise UserError(f"the run ended with exit code {code}; its output says why.")
 
-    if more := config_dir_of(list(argv)):
+    rest = list(argv)
+    if more := config_dir_of(rest):
         check_folder(more)
+    if not any(re.match(r"[+~]*hydra|-", word) for word in rest):
+        return job(compose(rest, more))  # Hydra's own way composes twice
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     fill()
     with _readable_errors(), _arguments(_opened(argv)):
