@@ -184,20 +184,6 @@ def test_what_failed_stays_failed_until_it_is_asked_for(
     assert (broken / "summary.json").exists()
 
 
-def test_a_plan_says_what_the_grid_can_show_and_costs(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    records = ROOT / "results" / "fine" / "records.jsonl"
-    several = write(place, parameters={
-        "method": {"values": ["grpo", "trace", "rft"]}, "seed": {"values": [0, 1, 2, 3]},
-    })  # fmt: skip
-    assert main([str(several), "--plan", str(records)]) == 0
-    assert re.match(
-        r"3 methods with 4 seeds, .* over all 3 pairs is 0\.\d", capsys.readouterr().out
-    )
-    assert not (place / "runs").exists()
-
-
 def test_runs_that_cannot_be_forks_of_one_process_or_are_one_run_are_refused(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

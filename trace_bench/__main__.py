@@ -27,8 +27,8 @@ def main(argv: Sequence[str]) -> int:
         from trace_bench.settings.help import text
 
         rest = list(argv)
-        more = config_dir_of(rest)
-        print(text(next((a for a in rest if not a.startswith("-")), None), more))
+        config_dir_of(rest)
+        print(text(next((a for a in rest if not a.startswith("-")), None)))
         return 0
     if sys.stderr.isatty():
         typed = without_password(" ".join(argv)) or "the default run"

@@ -3,9 +3,7 @@
 Runs the file's grid without a W&B account, `--jobs` runs at once. Finished runs are recognized by
 their fingerprint and skipped; failed runs are skipped too, unless `--retry` is set. Each run is a
 fork of one process that has imported the package, which saves the seconds of a start and changes no
-result. `--plan` prints what such a grid can show and costs, by earlier runs of the same world in a
-folder or a file of records.
-Finished and failed runs are logged in <runs root>/sweeps/<name>.jsonl.
+result. Finished and failed runs are logged in <runs root>/sweeps/<name>.jsonl.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -36,9 +33,6 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import Lines
 from trace_bench.core.summary import Summary, read_settings, read_summary
 from trace_bench.core.types import grouped
-from trace_bench.results.captions import by_total
-from trace_bench.results.places import find
-from trace_bench.results.plan import smallest_of, varied
 from trace_bench.runner.folder import locate
 from trace_bench.runner.progress import duration
 from trace_bench.settings.compose import compose_all, launch, word
@@ -145,17 +139,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--jobs", type=int, default=1, help="runs at once (default 1)")
     parser.add_argument("--retry", action="store_true", help="also run what failed before")
-    parser.add_argument("--plan", type=Path, metavar="PLACE", help="earlier runs of this world")
     parser.add_argument("--runs-root", default="runs", help="where run folders lie (default runs)")
     options = parser.parse_args(arguments)
     whole_number("--jobs", options.jobs)
     extra = () if options.runs_root == "runs" else (f"runs_root={word(options.runs_root)}",)
     runs = members(options.file, extra)
-    if options.plan is not None:
-        arms = Counter(tuple(o for o in m.overrides if not o.startswith("seed=")) for m in runs)
-        earlier = varied(by_total(find([options.plan]).runs))
-        print(smallest_of(earlier, len(arms), min(arms.values())))
-        return 0
     record = Path(options.runs_root) / "sweeps" / f"{options.file.stem}.jsonl"
     return sweep(record, runs, options.jobs, options.retry)
 

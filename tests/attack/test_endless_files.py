@@ -47,7 +47,7 @@ READERS = {
         "a.gguf",
     ),
     "--config-dir": (
-        "from trace_bench.settings.help import text; text('method', P.parents[1])",
+        "from trace_bench.settings.compose import compose; compose([], P.parents[1])",
         "method/own.yaml",
     ),
     "an adapter's config": (

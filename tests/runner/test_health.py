@@ -17,8 +17,6 @@ from trace_bench.core.types import (
     Boundary,
     Check,
     Failure,
-    Figures,
-    Outcome,
     Score,
     StopReason,
     Trajectory,
@@ -26,7 +24,6 @@ from trace_bench.core.types import (
 )
 from trace_bench.runner import report
 from trace_bench.runner.evaluate import outcome_of
-from trace_bench.runner.evaluation import equal_trials
 
 REPLY = {"role": "assistant", "content": ""}
 TURN = Turn((), REPLY)
@@ -73,35 +70,16 @@ def test_training_is_summed_over_its_iterations() -> None:
 def test_the_closing_table_says_what_was_lost_and_what_training_learned_from() -> None:
     counted, still = EpisodeCounts(**COUNTED), EpisodeCounts(episodes=8)
     training = TrainingCounts(groups=7, constant=4, steps=2, apart=0.125, alarms=3)
-    health = Health(**vars(training), method=counted, evaluation=still, equal_trials=3)
+    health = Health(**vars(training), method=counted, evaluation=still)
     none = CurvePoint(checkpoint=64, rollouts=60, **vars(NOTHING))
     text = report.closing(replace(SUMMARY, dev_split="dev", curve=(none,), health=health))
     for words in (
         "method: 5 episodes, 1 lost (1 user), 1 cut off by the context, 1 by the limit of turns",
         "; 4 of 7 groups without an advantage; 2 optimizer steps; sampler and trainer too far",
         "evaluation: 8 episodes, none lost or cut off",
-        "the 3 trials of every task were equal",
         "curve on dev: 64: no score",
     ):
         assert words in text
-
-
-def outcome(trial: int, tokens: int = 3) -> Outcome:
-    score = Figures(success=True, similarity=1.0)
-    return Outcome("base", "base", None, "t", trial, score, StopReason.DONE, None, tokens)
-
-
-@pytest.mark.parametrize(
-    ("found", "equal"),
-    [
-        ([outcome(0)], None),
-        ([], None),
-        ([outcome(0), outcome(1)], 2),
-        ([outcome(0), outcome(1, tokens=4)], None),
-    ],
-)
-def test_trials_that_repeat_each_other(found: list[Outcome], equal: int | None) -> None:
-    assert equal_trials(found) == equal
 
 
 class Outage(Whole):
@@ -162,7 +140,6 @@ def test_a_run_opens_with_what_it_does_where_someone_asked(
     suite = Whole()
     assert run(suite).folder and capsys.readouterr() == ("", "")
     result = run(suite, verbose=True, seed=1, evaluation__trials=2)
-    assert "the 2 trials of every task were equal" in result.table
     said = capsys.readouterr()
     assert said.out == "" and result.score.n == 8
     assert said.err.startswith("method=base on toy/tests: 8 held-out tasks (test, 2 trials each)")

@@ -53,6 +53,7 @@ def test_a_run_leaves_everything_behind(finished: Path) -> None:
     expected = {
         "complete": True, "method": "base", "env": "toolsandbox", "suite": "embedded",
         "split": "test", "protocol": "held_out", "seed": 0, "budget": 640,
+        "spent": 0, "unspent": 640, "why_unspent": "the method plays none",
         "rollouts": {"evaluation": 5 * LIMIT + 128},
     }  # fmt: skip
     assert {key: summary[key] for key in expected} == expected
@@ -64,6 +65,16 @@ def test_a_run_leaves_everything_behind(finished: Path) -> None:
     assert len(summary["fingerprint"]) == 12 and summary["hashes"]["evaluation.jsonl"]
     idle = next(r for r in summary["table"] if r["name"] == "idle floor")
     assert idle["success"] < 1.0 and idle["difference"]["value"] == idle["success"] - 1.0
+
+
+def test_a_base_agent_that_earns_nothing_is_told_of_before_the_budget_is_spent(
+    tmp_path: Path, capsys: Said
+) -> None:
+    words = ["method=base", "policy=idle", "env.factory=toy:ToySuite", "env.dev_split=train"]
+    words += ["evaluation.split=train", "protocol=paper", "evaluation.limit=4"]
+    assert main([*words, f"run_dir={tmp_path / 'run'}"]) == 0
+    said = capsys.readouterr().err
+    assert 0 < said.index("earned 0 in all 4 held-out") < said.index("evaluation of idle")
 
 
 def test_a_finished_run_answers_at_once(finished: Path, capsys: Said) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from trace_bench.__main__ import main
@@ -66,29 +64,6 @@ def test_a_choice_with_a_file_shows_what_differs_and_all_it_has(
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in shown and "policy.batch=64" in shown
     assert "llm.judge.by=endpoint" in text("llm=endpoint")
     assert "trainer.stall=3600.0" in text("trainer=verl_30b")
-
-
-def test_files_of_ones_own_are_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "half.yaml").write_text(
-        "# Half of the road.\ndefaults: [custom]\nname: half\nsteps: 3   # how many of them\n"
-    )
-    own = ["--config-dir", str(tmp_path)]
-    assert "half," in described(said(capsys, *own, "--help"))["method"]
-    listed = described(said(capsys, "--help", "method", *own))
-    assert listed["half"] == "Half of the road."
-    listed = described(said(capsys, "--help", "method=half", f"--config-dir={tmp_path}"))
-    assert listed["method.steps"] == "how many of them"
-    (tmp_path / "method" / "bare.yaml").write_text("# Nothing but this.\n")
-    assert described(said(capsys, "--help", "method", *own))["bare"] == "Nothing but this."
-    assert main([*own, "--help", "method=bare"]) == 0, "Hydra takes an empty choice, too"
-    for damaged in (b"steps: [", b"# \xff", b"- steps", b"made: 2026-99-99"):
-        (tmp_path / "method" / "bad.yaml").write_bytes(damaged)
-        assert main([*own, "--help", "method=bad"]) == 2
-        error = capsys.readouterr().err
-        assert "method/bad.yaml cannot be read (" in error and error.count("\n") == 1, error
-    assert main(["--help", "--config-dir", "nowhere"]) == 2
-    assert "--config-dir nowhere is not a folder" in capsys.readouterr().err
 
 
 def test_a_setting_of_the_run_shows_all_that_it_is() -> None:

@@ -223,12 +223,11 @@ class TrainingCounts:
 
 @dataclass(kw_only=True)
 class Health(TrainingCounts):
-    """`tracker`: its failure; `equal_trials`: the trials of each task, if all were equal."""
+    """`tracker`: its failure."""
 
     method: EpisodeCounts
     evaluation: EpisodeCounts
     tracker: str | None = None
-    equal_trials: Amount | None = None
 
 
 @dataclass(frozen=True)

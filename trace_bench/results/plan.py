@@ -126,16 +126,3 @@ def text(size: float, world: Varied, comparisons: int, looks: int) -> str:
         "those of the records' tasks and machine."
     )
     return "\n".join(said)
-
-
-def smallest_of(world: Varied, methods: int, seeds: int) -> str:
-    """What a design of so many methods, each with so many seeds, can show, as a sentence."""
-    pairs = max(1, methods * (methods - 1) // 2)
-    least = world.detectable(seeds, world.tasks, ALPHA / pairs) if seeds > 1 else float("inf")
-    smallest = f"{least:.3f}" if least <= 1 else "none"
-    cost = "" if world.minutes is None else f", {methods * seeds * world.minutes:.0f} minutes"
-    return (
-        f"{many(methods, 'method')} with {many(seeds, 'seed')}{cost}: the smallest difference "
-        f"that is found four times in five over all {many(pairs, 'pair')} is {smallest} (from "
-        f"{world.source})."
-    )

@@ -164,11 +164,6 @@ class Evaluator:
                 self._write(replace(outcome, agent=label))
         return [lines[o.task, o.trial] for o in source]
 
-    def kept(self, label: str, count: int) -> list[Trajectory]:
-        """The trajectories of an agent's first attempts that were stored, of so many episodes."""
-        spots = [(f"evaluation/{label}", i) for i in range(count)]
-        return list(self._kept.read(spots).values())
-
     def everything(self) -> list[Outcome]:
         return [outcome for lines in self._outcomes.values() for outcome in lines.values()]
 

@@ -4,7 +4,7 @@ that are made of their outcomes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,12 +18,19 @@ from trace_bench.core.summary import (
     PairedDifference,
     Routing,
 )
-from trace_bench.core.text import visible
-from trace_bench.core.types import AgentSpec, Outcome, Trajectory, grouped
+from trace_bench.core.types import AgentSpec, Outcome
 from trace_bench.play.rollouts import Player
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes, Terms
 from trace_bench.runner.progress import Clock, Progress
+
+UNABLE = (
+    "episodes. Methods learn from differences between rewards and may find none. Change `model` to "
+    "one that can act in this environment (model=made makes one from its references: "
+    "docs/own_world.md), or begin with easier tasks; python -m trace_bench.show RUN --agent base "
+    "shows its conversations"
+)
+"""Said before rollouts are spent on rewards of 0."""
 
 
 @dataclass(eq=False)
@@ -58,14 +65,13 @@ class Evaluation:
         )
 
     def base(self, agent: AgentSpec) -> None:
-        """Evaluates the base agent, and says what it did if it earned nothing."""
+        """Evaluates the base agent, and warns if it earned nothing."""
         with self.clock.phase("base evaluation"):
             outcomes = self._held_out.evaluate("base", agent, self.held_out, keep=True)
         self.outcomes["base"] = outcomes
-        if any(o.similarity for o in outcomes):
-            return
-        if (said := unable(self._held_out.kept("base", len(outcomes)))) is not None:
-            self.progress.log(said)
+        scored = [o for o in outcomes if not o.lost]
+        if scored and not any(o.success or o.similarity for o in scored):
+            self.progress.log(f"the base agent earned 0 in all {len(scored)} held-out {UNABLE}")
 
     def floors(self, policies: Mapping[str, Policy]) -> None:
         """Evaluates scripted policies, by name, as bounds for the scores."""
@@ -250,62 +256,3 @@ def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> Paired
     if not both:
         return None
     return paired_difference({t: one[t] for t in both}, {t: two[t] for t in both})
-
-
-def equal_trials(outcomes: Sequence[Outcome]) -> int | None:
-    """The trials of each task, if several and all equal in score, turns and tokens; else None."""
-    by_task = grouped(outcomes, lambda o: o.task).values()
-    trials = {len(several) for several in by_task}
-    if trials in (set(), {1}):
-        return None
-    figures = ({(o.score, o.stop, o.turns, o.tokens) for o in several} for several in by_task)
-    return max(trials) if all(len(different) == 1 for different in figures) else None
-
-
-# -- what a base agent did that earned nothing, before rollouts are spent on rewards of 0 ----------
-
-LONGEST = 160  # characters of the example's call, and of its answer
-REMEDY = (
-    "Methods learn from differences between rewards and may find none. Change `model` to one that "
-    "can act in this environment (model=made makes one from its references: docs/own_world.md), or "
-    "begin with easier tasks; python -m trace_bench.show RUN --agent base shows its conversations"
-)
-
-
-def unable(episodes: Sequence[Trajectory]) -> str | None:
-    """What the agent did in these episodes; None if it earned anything, or none has a score."""
-    scores = [t.score for t in episodes if t.score is not None]
-    if not scores or any(s.similarity > 0 or s.success for s in scores):
-        return None
-    calls = [list(_calls(episode)) for episode in episodes]
-    turns = [turn for episode in episodes for turn in episode.turns]
-    unread = [_quoted(turn.reply.get("content")) for turn in turns if turn.malformed]
-    did = {
-        "calls": sum(map(len, calls)),
-        "episodes without a call": calls.count([]),
-        "calls that could not be read": len(unread),
-    }
-    examples = [*unread, *(each for some in calls for each in some)]
-    example = "".join(f". For example: {one}" for one in examples[:1])
-    said = ", ".join(f"{number} {what}" for what, number in did.items() if number)
-    head = f"the base agent earned 0 in all {len(scores)} held-out episodes"
-    return f"{head}: {said}{example}. {REMEDY}"
-
-
-def _calls(episode: Trajectory) -> Iterator[str]:
-    """Every call, of which a guest's policy may have made anything, with its answer."""
-    after = [*(turn.messages for turn in episode.turns[1:]), episode.closing]
-    for turn, messages in zip(episode.turns, after, strict=False):  # the end, where it has no turn
-        answers = {str(m.get("tool_call_id")): m.get("content") for m in messages}
-        calls = turn.reply.get("tool_calls")
-        for call in calls if isinstance(calls, list | tuple) else ():
-            facts = call if isinstance(call, Mapping) else {}
-            function = facts.get("function")
-            if isinstance(function, Mapping):
-                call = f"{function.get('name')}({function.get('arguments')})"
-            answer = answers.get(str(facts.get("id")), "")
-            yield f"{_quoted(call)}, answered by {_quoted(answer)}"
-
-
-def _quoted(said: object) -> str:
-    return f'"{visible(" ".join(str(said).split())[:LONGEST])}"'

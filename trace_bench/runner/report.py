@@ -199,11 +199,6 @@ def health_lines(health: Health) -> list[str]:
             f"{health.apart:.3g} in log-probability on average, trainer.mismatch)"
         )
     lines = [f"health, {text}" for text in out]
-    if (trials := health.equal_trials) is not None:
-        lines.append(
-            f"the {trials} trials of every task were equal, so they say no more than one "
-            "(evaluation.trials, policy.eval_temperature)"
-        )
     if (failure := health.tracker) is not None:
         lines.append(f"the tracker failed ({failure}); the metrics are in metrics.jsonl")
     return lines

@@ -34,7 +34,7 @@ from trace_bench.llm.roles import IN_EPISODES, cost_per_item
 from trace_bench.play.suites import about_of, name_of
 from trace_bench.runner.bench import Bench
 from trace_bench.runner.build import models_in_roles
-from trace_bench.runner.evaluation import Evaluation, difference, equal_trials, row, score
+from trace_bench.runner.evaluation import Evaluation, difference, row, score
 from trace_bench.runner.lab import RunLab
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
 
@@ -110,7 +110,6 @@ def summarize(
             **vars(lab.training),
             method=lab.episodes,
             evaluation=evaluation.health(),
-            equal_trials=equal_trials([*final]),
         ),
         curve=tuple(evaluation.points),
         curve_caveat=plan.caveat,

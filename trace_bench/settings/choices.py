@@ -34,10 +34,9 @@ def conf_dir() -> Path:
     )
 
 
-def files(group: str, more: Path | None = None) -> dict[str, Path]:
-    """The files of a group by the choices they make; those of the folder `more` come second."""
-    places = [conf_dir(), *([] if more is None else [more])]
-    return {p.stem: p for place in reversed(places) for p in (place / group).glob("*.yaml")}
+def files(group: str) -> dict[str, Path]:
+    """The files of a group by the choices they make."""
+    return {p.stem: p for p in (conf_dir() / group).glob("*.yaml")}
 
 
 def check_folder(folder: Path) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from trace_bench.core import checked
 from trace_bench.core.checked import Chosen, Parameter, parameters
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import unknown
 from trace_bench.core.factory import load
 from trace_bench.settings import choices
 from trace_bench.settings.choices import GROUPS
@@ -86,13 +86,10 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def text(about: str | None, more: Path | None = None) -> str:
-    """The help, with the choices in the folder `more`. UserError for what does not exist."""
-    if more is not None:
-        choices.check_folder(more)
-    places = [choices.conf_dir(), *([] if more is None else [more])]
-    folders = {p.name for place in places for p in place.iterdir() if [*p.glob("*.yaml")]}
-    groups = {name: _choices(name, more) for name in sorted({*folders, *GROUPS} - {"hydra"})}
+def text(about: str | None) -> str:
+    """The help. UserError for what does not exist."""
+    folders = {p.name for p in choices.conf_dir().iterdir() if [*p.glob("*.yaml")]}
+    groups = {name: _choices(name) for name in sorted({*folders, *GROUPS} - {"hydra"})}
     known_of_run = {n: p for n, p in parameters(Settings).items() if n not in GROUPS}
     run = [*_entries(known_of_run, documented(Settings))]
     if about is None:
@@ -101,7 +98,7 @@ def text(about: str | None, more: Path | None = None) -> str:
     if group in groups:
         if choice and choice not in groups[group]:
             raise unknown(group, choice, groups[group], group)
-        return _choice(group, choice, more) if choice else _group(group, groups[group], more)
+        return _choice(group, choice) if choice else _group(group, groups[group])
     if about in OWN:
         return _within(about)
     if entries := [e for e in run if e.name.partition(".")[0] == about]:
@@ -131,16 +128,16 @@ def _said(text: str) -> Iterator[tuple[str, str]]:
         yield name, " ".join(said.split())
 
 
-def settings_of(group: str, choice: str, more: Path | None = None) -> list[Setting]:
+def settings_of(group: str, choice: str) -> list[Setting]:
     """Every setting of a choice, with its value there."""
     if group not in GROUPS:
         return []
-    if (path := choices.files(group, more).get(choice)) is None:
+    if (path := choices.files(group).get(choice)) is None:
         values, about = choices.defaults(group, choice), {}
     else:
-        (settings,) = compose_plain([[f"{group}={choice}"]], more, finished=False)
+        (settings,) = compose_plain([[f"{group}={choice}"]], finished=False)
         values = settings.get(group) or {}
-        about = dict(re.findall(r"^ *(\w+):[^#\n]*# *(.+)$", _read(path), re.M))
+        about = dict(re.findall(r"^ *(\w+):[^#\n]*# *(.+)$", path.read_text(), re.M))
     name, factory = str(values.get("name", "")), values.get("factory")
     parts = [load(factory, group)] if factory else choices.parts(group, name)
     declared = choices.parameters_of(group, parts)
@@ -149,20 +146,6 @@ def settings_of(group: str, choice: str, more: Path | None = None) -> list[Setti
     declared |= {key: Parameter(Any) for key in values if key not in declared}
     there = {key: p for key, p in declared.items() if key in values and key != "name"}
     return [*_entries(there, about, f"{group}.", values)]
-
-
-def _read(path: Path) -> str:
-    """The text of a settings file. UserError for one that holds no settings."""
-    import yaml
-
-    why = "it holds no mapping"
-    try:
-        text = path.read_text(encoding="utf-8")
-        if isinstance(yaml.safe_load(text) or {}, dict):  # it may hold comments alone
-            return text
-    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
-        why = " ".join(str(error).split())
-    raise UserError(f"the settings file {path} cannot be read ({why}). Change that file.")
 
 
 def _entries(
@@ -204,13 +187,13 @@ def _overview(groups: Mapping[str, Sequence[str]], run: Iterable[Setting]) -> st
     return "\n".join([*lines, "", *textwrap.wrap(MORE, WIDTH)])
 
 
-def _choices(group: str, more: Path | None) -> list[str]:
+def _choices(group: str) -> list[str]:
     without_file = choices.offered(group) if group in GROUPS else ()
-    return sorted({*choices.files(group, more), *without_file})
+    return sorted({*choices.files(group), *without_file})
 
 
-def _group(group: str, names: Sequence[str], more: Path | None) -> str:
-    listed = [line for name in names for line in _item(name, _first(_about(group, name, more)))]
+def _group(group: str, names: Sequence[str]) -> str:
+    listed = [line for name in names for line in _item(name, _first(_about(group, name)))]
     end = f"--help {group}=CHOICE shows the settings of one, with its file if it has one."
     return "\n".join([f"{group}=...", "", *listed, "", end])
 
@@ -238,18 +221,18 @@ def _items(entries: Iterable[Setting], indent: str = "  ") -> Iterator[str]:
         yield from _item(indent + entry.text, entry.about)
 
 
-def _choice(group: str, choice: str, more: Path | None) -> str:
+def _choice(group: str, choice: str) -> str:
     """One choice: its file as it is, or what its docstring says, and its settings."""
-    path = choices.files(group, more).get(choice)
-    said = _about(group, choice, more) if path is None else _text(path)
+    path = choices.files(group).get(choice)
+    said = _about(group, choice) if path is None else _text(path)
     lines = [f"{group}={choice}", "", *(textwrap.wrap(said, WIDTH) if path is None else [said]), ""]
-    lines += _items(settings_of(group, choice, more), "")
+    lines += _items(settings_of(group, choice), "")
     return "\n".join(lines).rstrip()
 
 
-def _about(group: str, choice: str, more: Path | None) -> str:
+def _about(group: str, choice: str) -> str:
     """What a choice is: the comment at the top of its file, or the first part of its docstring."""
-    if (path := choices.files(group, more).get(choice)) is not None:
+    if (path := choices.files(group).get(choice)) is not None:
         lines = _text(path).splitlines()
         first = [i for i, line in enumerate(lines) if not line.startswith("#")]
         return " ".join(line.lstrip("# ").rstrip() for line in lines[: first[0] if first else None])
@@ -268,7 +251,7 @@ def _about(group: str, choice: str, more: Path | None) -> str:
 
 
 def _text(path: Path) -> str:
-    return _read(path).replace("# @package _global_\n", "").rstrip()
+    return path.read_text(encoding="utf-8").replace("# @package _global_\n", "").rstrip()
 
 
 def _first(comment: str) -> str:

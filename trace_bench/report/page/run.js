@@ -168,8 +168,6 @@ const MEANING = {
   apart: "the mean difference of a token's log-probability between sampler and trainer, the " +
     "largest of any iteration",
   constant: "groups of rollouts with one reward, which teach nothing",
-  equal_trials: "so many trials of each task were the same to the token, so they say no more " +
-    "than one",
   items: "checklist items in the scores of the episodes",
 };
 
