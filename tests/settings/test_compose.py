@@ -213,6 +213,17 @@ def test_a_factory_is_understood_behind_flags(
     assert code == 2 or flags[0] == "--cfg"
 
 
+def test_a_file_that_was_changed_is_composed_again(tmp_path: Path) -> None:
+    place = tmp_path / "experiment"
+    place.mkdir()
+    for budget in (64, 128):
+        (place / "own.yaml").write_text(f"# @package _global_\nbudget: {budget}\n")
+        assert compose(["experiment=own"], tmp_path).budget == budget
+    (place / "own.yaml").unlink()
+    with pytest.raises(UserError, match="unknown experiment 'own'"):
+        compose(["experiment=own"], tmp_path)
+
+
 def test_no_factory_is_no_choice_and_settings_are_frozen() -> None:
     settings = compose(["env.factory=null"])
     assert settings.env.name == "toolsandbox"

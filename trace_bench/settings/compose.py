@@ -4,6 +4,7 @@ conf/, and so are the files in a folder given by `--config-dir`."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -92,35 +93,47 @@ def compose_plain(
     """The composed settings as plain data, not yet checked; with `finished` nothing that must be
     given may be missing. Values are set as Hydra does on a command line, which offers it only as an
     inner function: composing everything again takes half a second for each run of a sweep."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     if config_dir is not None:
         check_folder(config_dir)
-    fill()
     place = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
-    chosen: dict[tuple[str, ...], bytes] = {}  # pickled: five times as quick as a deep copy
+    written = _written(conf_dir(), *([] if config_dir is None else [config_dir.resolve()]))
     out, parser = [], OverridesParser.create()
+    with _readable_errors():
+        for run in overrides:
+            files, values = _sorted_out(_opened(run), config_dir)
+            parsed = parser.parse_overrides(values)
+            if several := [str(o.input_line) for o in parsed if o.is_sweep_override()]:
+                raise _several(several[0])
+            cfg = pickle.loads(_composed((*files, *place), written))
+            ConfigLoaderImpl._apply_overrides_to_config(parsed, cfg)
+            out.append(_plain(cfg, finished))
+    return out
+
+
+def _written(*folders: Path) -> tuple[tuple[Path, int], ...]:
+    """Every settings file and when it was written."""
+    return tuple((p, p.stat().st_mtime_ns) for f in folders for p in sorted(f.glob("**/*.yaml")))
+
+
+@functools.lru_cache(maxsize=256)
+def _composed(files: tuple[str, ...], written: tuple[tuple[Path, int], ...]) -> bytes:
+    """What Hydra composes of the files chosen, as they were `written`; pickled, which is five times
+    as quick as a deep copy."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    fill()
     others = GlobalHydra.instance().hydra  # the caller, such as a notebook, may use Hydra too
     GlobalHydra.instance().clear()
     try:
-        with _readable_errors(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            for run in overrides:
-                files, values = _sorted_out(_opened(run), config_dir)
-                parsed = parser.parse_overrides(values)
-                if several := [str(o.input_line) for o in parsed if o.is_sweep_override()]:
-                    raise _several(several[0])
-                if files not in chosen:
-                    chosen[files] = pickle.dumps(hydra_compose("config", [*files, *place]))
-                cfg = pickle.loads(chosen[files])
-                ConfigLoaderImpl._apply_overrides_to_config(parsed, cfg)
-                out.append(_plain(cfg, finished))
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            return pickle.dumps(hydra_compose("config", [*files]))
     finally:
         GlobalHydra.instance().hydra = others  # Hydra has replaced the instance meanwhile
-    return out
 
 
 def _sorted_out(
