@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from trace_bench.checklists.model_judge import entries_in
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.types import Message
+from trace_bench.envs.recorded.tools import read_result
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.llm.structured import Unusable, read_block, read_json
@@ -44,6 +46,13 @@ def replies(*texts: str | Answer) -> Any:
         return chat(answer) if isinstance(answer, str) else answer
 
     return serve(script)
+
+
+ANSWER = '{"n": 3, "execution_result": 3, "verdicts": [{"item": 1, "seen": 3}]}'
+
+
+def entries_of(text: str) -> Any:
+    return entries_in(text, "item", 1)
 
 
 def read(text: str) -> int:
@@ -257,9 +266,67 @@ def test_useless_texts_say_why(text: str) -> None:
         read_json(text, SCHEMA)
 
 
-def test_the_last_block_counts_and_the_longest_is_code() -> None:
-    text = 'First ```json\n{"n": 1}\n``` or ```json\n{"n": 22}\n```'
-    assert read_json(text, SCHEMA) == {"n": 22}
-    assert read_block("```\nx\n```\n```python\nlonger = 1\n```") == "longer = 1\n"
-    with pytest.raises(Unusable, match="cut off"):
-        read_block("```python\nx = 1")
+NESTED = "Be brief. Write it like this:\n```python\nx = 1\n```\nThen stop.\n"
+BARE = NESTED.replace("```python", "```")
+
+
+@pytest.mark.parametrize(
+    ("text", "block"),
+    [
+        ("So:\n```python\nlonger = 1\n```\nThat is all.", "longer = 1\n"),
+        (f"```\n{NESTED}```", NESTED),
+        (f"````\n{BARE}````", BARE),
+        (f"~~~ text\r\n{BARE}~~~", BARE),
+        (f"It is ````md\n{NESTED}`````\n", NESTED),
+        (f"```\n{BARE}```", None),  # where it ends cannot be told
+        ("```\nan old one\n```\nNew:\n```python\nx = 1", None),
+        ("```\nan old one\n```\nNew:\n```\nx = 1\n```", None),
+        ("```python\nx = 1", None),
+        ("There is `none` ``` here.", None),
+    ],
+)
+def test_a_block_is_read_whole_or_asked_for_again(text: str, block: str | None) -> None:
+    if block is not None:
+        assert read_block(text) == block
+        return
+    with pytest.raises(Unusable, match="block"):
+        read_block(text)
+
+
+@pytest.mark.parametrize("reads", [lambda t: read_json(t, SCHEMA), entries_of, read_result])
+def test_the_last_block_is_the_answer(reads: Callable[[str], Any]) -> None:
+    draft = ANSWER.replace("3", "2")
+    said = f"First ```json\n{draft}\n```\nor ```json\n{ANSWER}\n```\nwith {{}}."
+    assert reads(said) == reads(ANSWER) != reads(draft)
+    with pytest.raises((Unusable, ValueError), match="no end"):
+        reads(f"```json\n{draft}\n```\nor ```json\n{ANSWER}")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "<think>A draft:\n```\ndraft\n```\n<tool_call>{}</tool_call></think>\nSaid."},
+        {"content": "A draft:\n```\ndraft\n```\n</think>\n\nSaid."},  # it began in the prompt
+        {"content": "Said.", "reasoning_content": "A draft."},
+        {"content": "Said.<think>A draft that is cut", "reasoning": "Hm."},
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "judge", "simulator"])
+def test_thoughts_are_no_part_of_an_answer(
+    role: str, message: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "llm.jsonl"
+    with replies(chat({"role": "assistant", **message})) as server:
+        asked = roles(server, path, role)
+        assert asked.ask(role, ASK) == "Said."
+        assert asked.usable(role, "named", ASK, str.strip) == "Said."
+        asked.close()
+    assert "A draft" in path.read_text(), "for a reader of the file"
+
+
+def test_an_answer_that_is_cut_is_asked_for_again(tmp_path: Path) -> None:
+    old = Answer(chat("I quote:\n```\nan old one\n```\nand now", finish="length").body)
+    with replies(old, "```\nnew\n```") as server:
+        asked = roles(server, tmp_path / "llm.jsonl")
+        assert asked.usable("analyst", "prompt", ASK, read_block) == "new\n"
+        asked.close()

@@ -18,9 +18,10 @@ from trace_bench.checklists.items import CALLS, REPLY, RESULTS, THINKING, Item
 from trace_bench.checklists.judges import Scene
 from trace_bench.checklists.talk import text_of, thinking, visible
 from trace_bench.core.chat import ask_until, opening_of
-from trace_bench.core.decode import Limits, Unreadable
+from trace_bench.core.decode import Limits
 from trace_bench.core.decode import read as read_text
 from trace_bench.core.protocols import Ask
+from trace_bench.core.text import json_in
 
 PROMPT_VERSION = "1"  # of the texts below; recorded in every run
 TRIES = 2  # answers before the episode is void
@@ -110,10 +111,7 @@ def verdicts_on(what: str, count: int, fields: Mapping[str, Any]) -> dict[str, A
 
 def entries_in(text: str, what: str, count: int) -> list[dict[str, Any]]:
     """The objects of such a list in an answer. Raises ValueError for any other answer."""
-    try:
-        data = read_text(text[text.find("{") : text.rfind("}") + 1], _ANSWER)
-    except Unreadable as error:
-        raise ValueError(f"it is not JSON ({error})") from error
+    data = read_text(json_in(text), _ANSWER)
     entries = data.get("verdicts") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError("it has no list `verdicts` of objects")

@@ -10,7 +10,7 @@ from typing import Any
 
 from trace_bench.core.chat import read_call
 from trace_bench.core.decode import Limits, fault_of
-from trace_bench.core.text import between
+from trace_bench.core.text import apart
 from trace_bench.core.types import Message
 
 ARGUMENTS = Limits(size=100_000, depth=16, items=10_000)  # of one call
@@ -64,12 +64,12 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 def visible(text: str) -> str:
     """A text of the agent without its thinking."""
-    return between(text, "<think>", "</think>")[1].strip()
+    return apart(text)[1].strip()
 
 
 def thinking(text: str) -> str:
     """The thinking in a text of the agent."""
-    return "\n".join(between(text, "<think>", "</think>")[0]).strip()
+    return apart(text)[0]
 
 
 def turns_of(messages: Sequence[Message]) -> tuple[list[Message], list[UserTurn]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 LONGEST_ERROR = 3000  # characters of an exception's text that are kept
@@ -39,6 +40,78 @@ def described(error: BaseException) -> str:
 def without_password(text: str) -> str:
     """The text without what stands before the @ of an address in it."""
     return _PASSWORD.sub("***@", text)
+
+
+THINK, THOUGHT = "<think>", "</think>"
+
+
+def apart(text: str, begin: str = "", opened: bool = False) -> tuple[str, str]:
+    """(thoughts, the rest). `opened`: the text begins inside a thought; one that does not end
+    leaves no rest. A mark of thoughts after the `begin` of a call belongs to the call."""
+    thoughts: list[str] = []
+    rest: list[str] = []
+    place, inside = 0, opened
+    marks = "|".join(map(re.escape, filter(None, (THINK, THOUGHT, begin))))
+    for mark in re.finditer(marks, text):
+        if inside and mark[0] == THOUGHT:
+            thoughts.append(text[place : mark.start()])
+        elif not inside and mark[0] == THINK:
+            rest.append(text[place : mark.start()])
+        elif inside or mark[0] == THOUGHT:
+            continue
+        else:
+            break
+        place, inside = mark.end(), not inside
+    (thoughts if inside else rest).append(text[place:])
+    return "\n".join(filter(None, map(str.strip, thoughts))), "".join(rest)
+
+
+def spoken(message: Mapping[str, Any], begin: str = "") -> tuple[str, str]:
+    """(thoughts, content) of a message from a server, whether or not it parts them itself; of
+    thoughts that began in the prompt it may have left the end alone. Raises TypeError."""
+    content = message.get("content") or ""
+    thoughts = message.get("reasoning") or message.get("reasoning_content") or ""
+    if not isinstance(content, str) or not isinstance(thoughts, str):
+        raise TypeError("the message's content or its reasoning is no text")
+    first = content.partition(THOUGHT)[0]
+    opened = first != content and THINK not in first and not thoughts
+    written, content = apart(content, begin, opened and not (begin and begin in first))
+    return "\n".join(filter(None, (thoughts.strip(), written))), content
+
+
+# A line that opens or closes a block; what opens one may stand behind other words.
+_FENCE = re.compile(r"^([^`~\n]*)(`{3,}+|~{3,}+)[ \t]*([\w.+#-]*)[ \t\r]*$", re.MULTILINE)
+
+
+def fenced(text: str) -> tuple[list[str], bool]:
+    """The blocks between lines of ``` (or more, or of ~), in order, and whether the last has no
+    end. In a block may stand shorter fences, and as long ones where the first names a language."""
+    blocks: list[str] = []
+    inside: list[str] = []  # the marks of the block and of those in it
+    start = 0
+    for fence in _FENCE.finditer(text):
+        before, mark, language = fence.groups()
+        if not inside:
+            start, inside = fence.end() + 1, [mark]
+        elif before.strip() or not mark.startswith(inside[-1]):
+            continue
+        elif language:
+            inside.append(mark)
+        elif inside.pop() and not inside:
+            blocks.append(text[start : fence.start()])
+    return blocks, bool(inside)
+
+
+def json_in(text: str) -> str:
+    """The JSON in an answer: its last block, or all from the first brace to the last. Raises
+    ValueError if the last block has no end, or there is none."""
+    blocks, unended = fenced(text)
+    body = blocks[-1] if blocks else text[text.find("{") : text.rfind("}") + 1]
+    if unended:
+        raise ValueError("its last block has no end")
+    if not body.strip():
+        raise ValueError("there is no JSON object in it")
+    return body
 
 
 def between(text: str, start: str, end: str) -> tuple[list[str], str]:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import Lines, canonical, read_lines, stable_seed
+from trace_bench.core.text import spoken
 from trace_bench.core.types import Count, Message, boundary_of
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
 from trace_bench.llm.structured import Unusable, response_format
@@ -35,7 +36,7 @@ REPEATED = 2000  # characters of an unusable answer that are sent back to the mo
 COMPLAINT = 1300  # characters of the explanation of what was wrong with it
 IN_EPISODE = "episode"  # the name of the questions of roles in KEPT and RESUMED
 REFUSED = (400, 422)  # the statuses of a server that does not take a schema
-CUT = " It was cut off where its longest length ends: answer in fewer words."
+CUT = "It was cut off where its longest length ends: answer in fewer words."
 T = TypeVar("T")
 
 
@@ -48,6 +49,7 @@ class Asked:
     call: str | None = None  # the question's name
     digest: str | None = None
     text: str = ""
+    thoughts: str = ""  # for readers of the file alone
     cut: bool = False  # truncated at max_tokens
     error: str | None = None
     status: int | None = None
@@ -96,8 +98,8 @@ class Role:
         messages: Sequence[Mapping[str, Any]],
         stream: str = "",
         schema: Mapping[str, Any] | None = None,
-    ) -> tuple[str, JSON]:
-        """(text, the server's full response). `stream` selects the seed. Raises LLMError."""
+    ) -> tuple[str, str, JSON]:
+        """(text, thoughts, the full response). `stream` selects the seed. Raises LLMError."""
         seed = stable_seed(self._how.seed, stream) % 2**31 if stream else self._how.seed
         server = stable_seed(stream, canonical(messages[:2])) % len(self.client.endpoint.urls)
         body = {**self._fields, "messages": list(messages), "seed": seed}
@@ -119,14 +121,13 @@ class Role:
                 )
             return said
 
-    def _said(self, body: JSON, server: int) -> tuple[str, JSON]:
+    def _said(self, body: JSON, server: int) -> tuple[str, str, JSON]:
         reply = self.client.ask("/chat/completions", body, server)
         try:
             message = reply["choices"][0]["message"]
-            text = message.get("content") or message.get("refusal") or ""
-            if not isinstance(text, str):
-                raise TypeError
-            return text, reply
+            thoughts, text = spoken(message)
+            text = text.strip() if thoughts else text
+            return text or str(message.get("refusal") or ""), thoughts, reply
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise LLMError(f"the server's answer has no message: {str(reply)[:200]}") from error
 
@@ -219,9 +220,11 @@ class Roles:
                     f"change `llm.{role}`."
                 ) from error
             try:
+                if answer.cut:
+                    raise Unusable(CUT)
                 return read(answer.text)
             except Unusable as error:
-                why = str(error)[: COMPLAINT - 200] + (CUT if answer.cut else "")
+                why = str(error)[: COMPLAINT - 200]
             talk = [
                 *messages,
                 {"role": "assistant", "content": _shortened(answer.text)},
@@ -264,7 +267,8 @@ class Roles:
             if role not in RESUMED or name[0] != IN_EPISODE:  # else it is in the episode
                 line["messages"] = list(messages)
         try:
-            text, reply = self._players[role].ask(messages, "" if name is None else name[0], schema)
+            stream = "" if name is None else name[0]
+            text, thoughts, reply = self._players[role].ask(messages, stream, schema)
         except LLMError as error:
             self._write({**line, "error": str(error), "status": error.status})
             raise
@@ -272,7 +276,9 @@ class Roles:
         cut = isinstance(choice, dict) and choice.get("finish_reason") == "length"
         cost.add(reply)
         tokens = {"prompt_tokens": cost.prompt_tokens, "completion_tokens": cost.completion_tokens}
-        answer: JSON = {} if name is None else {"text": text, **({"cut": True} if cut else {})}
+        answer: JSON = {"thoughts": thoughts} if thoughts else {}
+        if name is not None:
+            answer |= {"text": text, **({"cut": True} if cut else {})}
         self._write({**line, **answer, **tokens})
         return Asked(role, text=text, cut=cut)
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from trace_bench.core.decode import Limits, TooMuch, Unreadable, read
-from trace_bench.core.text import without_surrogates
-
-_OPENED = re.compile(r"```\w*+(\s*+)")
-
+from trace_bench.core.decode import Limits, read
+from trace_bench.core.text import fenced, json_in, without_surrogates
 
 ANSWER = Limits(2**20)  # of the JSON in an answer
 
@@ -19,38 +15,13 @@ class Unusable(Exception):
     """An answer that cannot be used; the error's text is sent to the model."""
 
 
-def fenced(text: str) -> list[str]:
-    """The blocks between lines of ```, in order; the first line may name a language."""
-    blocks: list[str] = []
-    place = text.find("```")
-    while place >= 0:
-        opened = _OPENED.match(text, place)
-        newline = opened[1].rfind("\n") if opened else -1
-        if opened is None or newline < 0:
-            place = text.find("```", place + 1)
-            continue
-        start = opened.start(1) + newline + 1
-        end = text.find("```", start)
-        if end < 0:
-            break
-        blocks.append(text[start:end])
-        place = text.find("```", end + 3)
-    return blocks
-
-
 def read_json(text: str, schema: Mapping[str, Any]) -> Any:
-    """The answer's JSON: the last fenced block, or everything from the first brace to the last.
-    Raises Unusable if there is none or it violates the schema (JSON Schema, 2020-12)."""
-    blocks = fenced(text)
-    body = blocks[-1] if blocks else text[text.find("{") : text.rfind("}") + 1]
-    if not body.strip():
-        raise Unusable("there is no JSON object in it.")
+    """The answer's JSON (`json_in`). Raises Unusable if there is none or it violates the schema
+    (JSON Schema, 2020-12)."""
     try:
-        data = without_surrogates(read(body, ANSWER))
-    except TooMuch as error:
-        raise Unusable(f"{error}.") from error
-    except Unreadable as error:
-        raise Unusable(f"it is not JSON ({error}).") from error
+        data = without_surrogates(read(json_in(text), ANSWER))
+    except ValueError as error:
+        raise Unusable(f"it cannot be read as JSON: {error}.") from error
     import jsonschema
 
     validator = jsonschema.Draft202012Validator(schema)
@@ -86,9 +57,13 @@ def _closed(schema: Any) -> Any:
 
 
 def read_block(text: str) -> str:
-    """The longest fenced block of an answer. Raises Unusable if there is none."""
-    blocks = fenced(text)
-    if not blocks:
-        cut = " (it may have been cut off)" if "```" in text else ""
-        raise Unusable(f"there is no block between ``` lines in it{cut}.")
-    return max(blocks, key=len).strip() + "\n"
+    """The fenced block of an answer. Raises Unusable unless there is one, whole."""
+    blocks, unended = fenced(text)
+    if unended:
+        raise Unusable("its last block has no end (it may have been cut off).")
+    if len(blocks) != 1:
+        raise Unusable(
+            f"it has {len(blocks)} blocks between ``` lines; needed: one (between lines of ````, "
+            "where ``` lines are a part of it)."
+        )
+    return blocks[0].strip() + "\n"

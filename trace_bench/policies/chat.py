@@ -19,17 +19,9 @@ from typing import Any
 
 from trace_bench.core.chat import call_json, make_call, make_tool, text_message
 from trace_bench.core.errors import UserError
+from trace_bench.core.text import THINK, THOUGHT, apart
 from trace_bench.core.types import Message, Tool
-from trace_bench.policies.formats import (
-    FORMATS,
-    THINK,
-    THOUGHT,
-    Format,
-    Reply,
-    apart,
-    cut,
-    read_reply,
-)
+from trace_bench.policies.formats import FORMATS, Format, Reply, cut, read_reply
 
 _SENTINEL, _LAST = "zqxsentinelxqz", "zqxlastxqz"
 _PROBE: Tool = make_tool("probe", "A probe.", text="string", count="integer", on="boolean")

@@ -17,11 +17,10 @@ from typing import Any, ClassVar
 
 from trace_bench.core.chat import call_json, read_call, text_message
 from trace_bench.core.decode import Limits, Unreadable, measure, read
-from trace_bench.core.text import between, without_surrogates
+from trace_bench.core.text import apart, between, without_surrogates
 from trace_bench.core.types import Message, Tool
 
 CALL = Limits(2**20)  # of the text of one tool call
-THINK, THOUGHT = "<think>", "</think>"
 
 
 class Malformed(ValueError):
@@ -85,8 +84,14 @@ def read_reply(
     text: str, turn: int, how: Format, tools: Sequence[Tool] = (), opened: bool = False
 ) -> Reply:
     """The turn in a text. `opened`: the prompt ends inside a thought. What is in a thought is never
-    a call; one that does not end leaves no content."""
-    thoughts, said = apart(text, how.begin, opened)
+    a call."""
+    return read_calls(*apart(text, how.begin, opened), turn, how, tools)
+
+
+def read_calls(
+    thoughts: str, said: str, turn: int, how: Format, tools: Sequence[Tool] = ()
+) -> Reply:
+    """The turn in a text without its thoughts."""
     try:
         content, parsed = how.calls(said, tools)
     except Malformed as error:
@@ -97,25 +102,6 @@ def read_reply(
         for i, c in enumerate(parsed)
     ]
     return Reply(text_message(content.strip(), calls), thoughts)
-
-
-def apart(text: str, begin: str, opened: bool = False) -> tuple[str, str]:
-    """(thoughts, the rest). A mark of thoughts after the `begin` of a call belongs to the call."""
-    thoughts: list[str] = []
-    said: list[str] = []
-    place, inside = 0, opened
-    for mark in re.finditer(f"{THINK}|{THOUGHT}|{re.escape(begin)}", text):
-        if inside and mark[0] == THOUGHT:
-            thoughts.append(text[place : mark.start()])
-        elif not inside and mark[0] == THINK:
-            said.append(text[place : mark.start()])
-        elif inside or mark[0] == THOUGHT:
-            continue
-        else:
-            break
-        place, inside = mark.end(), not inside
-    (thoughts if inside else said).append(text[place:])
-    return "\n".join(filter(None, map(str.strip, thoughts))), "".join(said)
 
 
 def as_call(data: Any, arguments: str = "arguments") -> dict[str, Any]:
@@ -238,38 +224,54 @@ def _kinds(schema: Any) -> list[Any]:
     return kind if isinstance(kind, list) else [kind] if kind else []
 
 
-_MARK = "<|python_tag|>"  # some models begin with it
-_BEGUN = re.compile(r"\{\s*\"name\"")
-_BETWEEN = re.compile(r"[ \n]*;?[ \n]*")
+_MARK, _ENDS = "<|python_tag|>", ("<|eom_id|>", "<|eot_id|>")  # around what some models write
+_BEGUN = re.compile(r'\{\s*"(name|parameters|arguments|function|type"\s*:\s*"function)"')
+_BETWEEN = re.compile(r"[\s;]*")
 
 
 class Llama(Format):
     """Of Llama 3.1 to 3.3: a turn that is nothing but JSON (several calls: with ; between),
-    {"name": "...", "parameters": {...}}."""
+    {"name": "...", "parameters": {...}}, its keys in any order."""
 
-    begin = '{"name"'
+    begin = "{"
 
     def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
-        body = text.strip().removeprefix(_MARK).strip()
-        if not _BEGUN.match(body):
-            return text, []
+        body = text.strip().removeprefix(_MARK)
+        for end in _ENDS:
+            body = body.strip().removesuffix(end)
+        body, values, place = body.strip(), list[Any](), 0
         try:
             measure(body.encode("utf-8", "surrogatepass"), CALL)
-        except Unreadable as error:
-            raise Malformed(f"not JSON: {error}") from None
-        calls, place = [], 0
-        while place < len(body):
-            value, place = _json_at(body, place)
-            calls.append(value)
-            place = _BETWEEN.match(body, place).end()  # type: ignore[union-attr]
-        if not {"parameters", "arguments"} & calls[0].keys():  # an answer that happens to be JSON
+            while body.startswith("{") and place < len(body):
+                value, place = _json_at(body, place)
+                values.append(_unwrapped(value))
+                place = _BETWEEN.match(body, place).end()  # type: ignore[union-attr]
+        except (Unreadable, Malformed) as error:
+            if _calls(values[0]) if values else _BEGUN.match(body):
+                raise Malformed(str(error)) from None
+            return text, []  # it only begins as JSON does
+        if not values or not _calls(values[0]):
             return text, []
-        return "", [as_call(one, _key(one)) for one in calls]
+        return "", [as_call(one, _key(one)) for one in values]
 
     def before(self, text: str) -> str:
         """Nothing, of a text that may become a call."""
         start = text.lstrip()[: len(_MARK)]
         return "" if start.startswith("{") or _MARK.startswith(start) else text
+
+
+def _unwrapped(value: Any) -> Any:
+    """A call whose `function` is its name, or holds it and the arguments."""
+    inner = value.get("function") if isinstance(value, dict) else None
+    if isinstance(inner, dict):
+        return inner
+    return {**value, "name": inner} if isinstance(inner, str) else value
+
+
+def _calls(value: Any) -> bool:
+    """Whether it is one, and not an answer that happens to be JSON."""
+    has = value.keys() if isinstance(value, dict) else ()
+    return "name" in has and (_key(value) in has or value.get("type") == "function")
 
 
 def _key(data: Any) -> str:

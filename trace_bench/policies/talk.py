@@ -13,26 +13,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.decode import Limits, Unreadable, fault_of
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.store import stable_seed
+from trace_bench.core.text import spoken
 from trace_bench.core.types import Message, Tool, Turn
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.formats import (
-    THINK,
-    THOUGHT,
-    Hermes,
-    Malformed,
-    Reply,
-    apart,
-    as_call,
-    json_of,
-    read_reply,
-)
+from trace_bench.policies.formats import Hermes, Malformed, Reply, as_call, json_of, read_calls
 
 SPARE_IDS = 2**14  # tokens that a template adds to a conversation
 MESSAGE = Limits(2**20)  # of the agent's message: more than any turn can hold
@@ -236,21 +227,12 @@ def as_chat(reply: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_message(message: Mapping[str, Any], turn: int) -> Reply:
     """The assistant's turn from a server's response. Calls that the server left in the text are
-    parsed too, in Hermes' format, and so are thoughts, also those that begin in the prompt."""
-    content = message.get("content") or ""
-    if not isinstance(content, str):
-        raise TypeError(f"the message's content is {type(content).__name__}, not a text")
-    thoughts = message.get("reasoning") or message.get("reasoning_content") or ""
-    if not isinstance(thoughts, str):
-        raise TypeError(f"the message's reasoning is {type(thoughts).__name__}, not a text")
-    first = content.partition(THOUGHT)[0]
-    opened = first != content and THINK not in first and Hermes.begin not in first
-    reply = read_reply(content, turn, Hermes(), opened=opened)
-    thoughts = "\n".join(filter(None, (thoughts.strip(), reply.thoughts)))
+    parsed too, in Hermes' format, and its thoughts are parted (`spoken`)."""
+    thoughts, content = spoken(message, Hermes.begin)
     calls = message.get("tool_calls") or []
     if not calls:
-        return replace(reply, thoughts=thoughts)
-    content = apart(content, Hermes.begin, opened)[1].strip()
+        return read_calls(thoughts, content, turn, Hermes())
+    content = content.strip()
     out = []
     for i, call in enumerate(calls):
         function = call.get("function") or {}

@@ -12,11 +12,11 @@ from typing import Any
 
 from trace_bench.checklists.talk import ToolCall, UserTurn, call_of, plain, turns_of
 from trace_bench.core.chat import ask_until, make_call, opening_of
-from trace_bench.core.decode import Limits, Unreadable, read
+from trace_bench.core.decode import Limits, read
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask, Env, Suite, make_env
 from trace_bench.core.store import stable_seed
-from trace_bench.core.text import without_surrogates
+from trace_bench.core.text import json_in, without_surrogates
 from trace_bench.core.types import Boundary, Share, Task, Tool
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -115,10 +115,7 @@ class ModelSimulator:
 
 def read_result(text: str) -> str:
     """The result in an answer, as the text that the agent reads. Raises ValueError."""
-    try:
-        data = without_surrogates(read(text[text.find("{") : text.rfind("}") + 1], _ANSWER))
-    except Unreadable as error:
-        raise ValueError(f"it is not JSON ({error})") from error
+    data = without_surrogates(read(json_in(text), _ANSWER))
     if not isinstance(data, dict) or "execution_result" not in data:
         raise ValueError("it has no `execution_result`")
     result = data["execution_result"]
