@@ -22,6 +22,9 @@ from trace_bench.envs.outside import (
     tool_of,
 )
 
+A = {"properties": {"a": {"type": "string"}}}
+THERE = {"$ref": "#/$defs/A", "$defs": {"A": A}}
+
 
 @pytest.mark.parametrize(
     ("send", "says"),
@@ -33,10 +36,10 @@ from trace_bench.envs.outside import (
         (lambda: answer_of("x" * (2**20 + 1)), "more than 1048576 characters"),
         (lambda: answer_of({1: 2}), "a key is no text but int"),
         (lambda: tool_of("two words", "", {}), "a tool is called 'two words'"),
-        (lambda: tool_of("put", "", {"type": "string"}), "of type string; allowed: an object"),
+        (lambda: tool_of("put", "", {"type": "string"}), "allowed: an object's schema"),
         (lambda: tool_of("put", "", [1]), "allowed: an object"),
-        (lambda: tool_of("put", "", {"properties": []}), "allowed: an object"),
-        (lambda: tool_of("put", "", {"required": ["x"]}), "which it does not describe"),
+        (lambda: tool_of("put", "", {**A, "required": ["x"]}), "which it does not describe"),
+        (lambda: tool_of("put", "", {**A, "allOf": [{"required": ["x"]}]}), "'x'.*not describe"),
     ],
 )
 def test_what_lies_is_a_failure_of_the_environment(send: Callable[[], Any], says: str) -> None:
@@ -46,6 +49,8 @@ def test_what_lies_is_a_failure_of_the_environment(send: Callable[[], Any], says
 
 
 TEXT = {"type": "text", "text": "seen"}
+LINK = {"type": "resource_link", "uri": "file:///b", "name": "b"}
+BLOB = {"type": "resource", "resource": {"uri": "file:///c", "blob": "eA=="}}
 FILE = {"type": "resource", "resource": {"uri": "file:///a", "text": "its text"}}
 
 
@@ -57,6 +62,9 @@ FILE = {"type": "resource", "resource": {"uri": "file:///a", "text": "its text"}
         ({"content": [{"type": "text", "text": ""}], "structuredContent": {"result": ""}}, ""),
         ({"content": [], "structured_content": {"a": [1]}}, '{"a": [1]}'),
         ({"content": [TEXT], "is_error": True}, "Error: seen"),
+        ({"content": [], "structuredContent": {"a": 1}, "isError": True}, 'Error: {"a": 1}'),
+        ({"structuredContent": {"a": 1}}, '{"a": 1}'),
+        ({"content": [LINK, BLOB]}, "[resource_link file:///b]\n[resource file:///c]"),
         ({"content": []}, ""),
     ],
 )
@@ -100,9 +108,6 @@ class Echo(Episode):
         return str(answered.messages[0]["content"])
 
 
-A = {"properties": {"a": {"type": "string"}}}
-
-
 @pytest.mark.parametrize(
     "schema",
     [
@@ -112,17 +117,23 @@ A = {"properties": {"a": {"type": "string"}}}
         {**A, "additionalProperties": True},
         {**A, "patternProperties": {"^b": {}}},
         {**A, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {**A, "additionalProperties": False, "patternProperties": {"^b": {}}},
+        {"required": ["b"]},
+        {"allOf": [A, {"patternProperties": {"^b": {}}}]},
+        {**A, "allOf": [{"properties": {"b": {}}}], "additionalProperties": False},
+        {"$ref": "#/$defs/B", "$defs": {"B": {"properties": {"b": {}}, "required": ["b"]}}},
+        {"oneOf": [A, {"properties": {"b": {}}, "required": ["b"]}], "required": ["b"]},
     ],
 )
 def test_arguments_that_a_schema_leaves_open_reach_the_world(schema: Any) -> None:
     assert Echo(schema).act(b="x") == "acted"
 
 
-@pytest.mark.parametrize("schema", [A, {**A, "additionalProperties": False}])
+@pytest.mark.parametrize("schema", [A, {**A, "additionalProperties": False}, THERE, {"allOf": [A]}])
 def test_arguments_that_it_does_not_know_are_an_error_for_the_agent(schema: Any) -> None:
     assert Echo(schema).act(b="x") == "ValueError: unknown argument 'b'; allowed: a"
-    needed = {**schema, "required": ["a"]}
-    assert "the argument a is missing" in Echo(needed).act()
+    for needed in ({"required": ["a"]}, {"allOf": [{"required": ["a"]}, A]}):
+        assert "the argument a is missing" in Echo({**schema, **needed}).act()
 
 
 def test_an_episode_that_is_over_at_its_start_is_the_environments() -> None:

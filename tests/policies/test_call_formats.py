@@ -174,6 +174,62 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"number": 3}}\n</tool_call>'
 QUOTING = CALL.replace("3", '"<think>"')
 
 
+TYPED = {
+    "text": {"$ref": "#/$defs/Text"},
+    "size": {"$ref": "#/$defs/Size"},
+    "one": {"oneOf": [{"type": "integer"}, {"type": "boolean"}]},
+    "all": {"allOf": [{"$ref": "#/$defs/Size"}, {"minimum": 1}]},
+    "pick": {"enum": [1, "2", "auto"]},
+    "two": {"anyOf": [{"enum": ["auto"]}, {"type": "integer"}]},
+    "named": {"enum": ["1", "2"]},
+    "fixed": {"const": 3},
+    "shape": {"properties": {"a": {}}},
+    "list": {"items": {"type": "integer"}},
+    "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "loop": {"$ref": "#/properties/loop"},
+    "least": {"minimum": 0},
+}
+SIZES = {"Text": {"type": "string"}, "Size": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("argument", "text", "value"),
+    [
+        ("text", "3", "3"),
+        ("size", "3", 3),
+        ("size", "three", "three"),
+        ("one", "True", True),
+        ("all", "0", 0),
+        ("pick", "1", 1),
+        ("pick", "2", "2"),
+        ("pick", "auto", "auto"),
+        ("two", "3", 3),
+        ("two", "auto", "auto"),
+        ("named", "1", "1"),
+        ("named", "3", "3"),
+        ("fixed", "3", 3),
+        ("shape", '{"a": 1}', {"a": 1}),
+        ("list", "[1]", [1]),
+        ("maybe", "None", None),
+        ("maybe", "3", "3"),
+        ("loop", "3", "3"),
+        ("least", "3", 3),
+        ("free", "3", 3),
+        ("other", "3", "3"),
+    ],
+)
+def test_a_value_is_of_the_type_that_the_schema_says_anywhere(
+    argument: str, text: str, value: Any
+) -> None:
+    tool = make_tool("act", "It acts.")
+    free = {"properties": {"free": {"$ref": "#/$defs/Size"}}}
+    tool["function"]["parameters"] = {"properties": TYPED, "allOf": [free], "$defs": SIZES}
+    called = f"<function=act><parameter={argument}>{text}</parameter></function>"
+    coder = next(f for f in FORMATS if type(f).__name__ == "QwenCoder")
+    [call] = read_reply(f"<tool_call>{called}</tool_call>", 0, coder, [tool]).message["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {argument: value}
+
+
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize(
     ("text", "thoughts", "content", "calls"),

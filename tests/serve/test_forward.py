@@ -14,6 +14,7 @@ import pytest
 from servers.agent import Served, routed_agent, serving
 from servers.vllm import FakeVLLM, fake_adapter
 
+from trace_bench.core.chat import text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import Endpoint
@@ -22,22 +23,12 @@ from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.serve.forward import Forward
 
 
-def sent(**delta: Any) -> str:
-    """An event of a stream."""
-    return f"data: {json.dumps({'choices': [{'delta': delta}]}, ensure_ascii=False)}\n\n"
-
-
 class Behind(FakeVLLM):
-    """It answers with the fault, if there is one, and streams."""
+    """It answers with the fault, if there is one."""
 
     def __init__(self) -> None:
-        super().__init__(self._said)
+        super().__init__(lambda body: self.fault)
         self.fault: Answer | None = None
-
-    def _said(self, body: dict[str, Any]) -> Answer | None:
-        if self.fault is not None or not body.get("stream") or body["model"] not in self.names:
-            return self.fault
-        return Answer(f"{sent(content='Hm.')}data: [DONE]\n\n")
 
 
 @contextmanager
@@ -105,63 +96,51 @@ def test_a_restarted_server_is_given_its_adapters_again(tmp_path: Path, stream: 
         assert "gone" in ask(served).json()["error"]["message"]
 
 
-def test_a_stream_goes_through_under_the_clients_name(tmp_path: Path) -> None:
-    """With what ends lines elsewhere, and the pieces of a call as one."""
-    text = "one\u2028two\x85three"
-    begun = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a":'}}
-    rest = {"index": 0, "function": {"arguments": " 1}"}}
-    events = [sent(content=text), sent(tool_calls=[begun]), sent(tool_calls=[rest])]
+@pytest.mark.parametrize(
+    "text", ["one\u2028two", "<think>Hm.</think>\none\u2028two", "Hm.</think>one\u2028two"]
+)
+def test_an_answer_is_without_thoughts_also_where_it_is_streamed(tmp_path: Path, text: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": text, "reasoning": None, "tool_calls": [call]}
     with both(tmp_path) as (served, behind, script, there):
-        script.fault = Answer("".join(events) + "data: [DONE]\n\n")
+        script.fault = chat(message, finish="tool_calls")
+        whole = ask(served).json()["choices"][0]
+        assert whole["message"] == text_message("one\u2028two", [call])
         lines = [line for line in ask(served, stream=True).text.split("\n") if line]
         assert lines[-1] == "data: [DONE]"
         said = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
         deltas = [e["choices"][0]["delta"] for e in said]
-        assert "".join(d.get("content", "") for d in deltas) == text
-        (call,) = next(d["tool_calls"] for d in deltas if "tool_calls" in d)
-        assert call["function"] == {"name": "f", "arguments": '{"a": 1}'} and call["id"] == "c"
+        assert "".join(d.get("content", "") for d in deltas) == "one\u2028two"
+        assert [d["tool_calls"] for d in deltas if "tool_calls" in d] == [[{"index": 0, **call}]]
+        assert said[-1]["choices"][0]["finish_reason"] == whole["finish_reason"] == "tool_calls"
         assert {e["model"] for e in said} == {"agent"}
         assert behind.bodies()[-1]["model"] == there["a@0001"]
 
 
-def test_a_stream_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with both(tmp_path) as (served, _, script, _):
-        for body in ("", ": only a comment\n\n"):
-            script.fault = Answer(body)
-            answer = ask(served, stream=True)
-            assert answer.status_code == 502 and "without events" in answer.text
-        script.fault = Answer(f'{sent(content="Hm.")}data: {{"mod\n\ndata: [DONE]\n\n')
-        events = ask(served, stream=True).text.split("\n\n")
-        assert "no usable answer" in events[2] and events[3] == ""
-        assert httpx.get(f"{served.url}/health").json()["open"] == 0
-
-
 @pytest.mark.parametrize(
-    "event",
+    "answer",
     [
-        {"choices": [{"delta": None}]},
+        {"choices": [{"message": None}]},
         {"choices": ["x"]},
         {"choices": 1},
-        ["choices"],
-        {"choices": [{"delta": {"tool_calls": [{"function": {}}]}}]},
+        {"choices": [{"message": {"content": [1]}}]},
+        {"choices": [{"message": {"content": "", "tool_calls": ["f"]}}]},
     ],
     ids=json.dumps,
 )
-def test_an_event_of_another_shape_is_an_error(tmp_path: Path, event: Any) -> None:
+def test_an_answer_of_another_shape_is_an_error(tmp_path: Path, answer: Any) -> None:
     with both(tmp_path) as (served, _, script, _):
-        script.fault = Answer(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
-        answer = ask(served, stream=True)
-        assert answer.status_code == 502 and "no usable answer" in answer.text
+        script.fault = Answer(answer)
+        for stream in (False, True):
+            refused = ask(served, stream=stream)
+            assert refused.status_code == 502 and "no usable answer" in refused.text
 
 
 def test_counts_that_are_none_are_zero(tmp_path: Path) -> None:
-    event = {"choices": [{"delta": {"content": "Hm."}}], "usage": {"prompt_tokens": "x"}}
     with both(tmp_path) as (served, _, script, _):
-        script.fault = Answer(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
-        answer = ask(served, stream=True)
-        assert answer.status_code == 200 and answer.text.endswith("data: [DONE]\n\n")
-        script.fault = Answer(chat("Hm.", "m").body | {"usage": [1]})
-        assert ask(served).json()["usage"]["total_tokens"] == 0
+        for usage in ({"prompt_tokens": "x"}, [1]):
+            script.fault = Answer(chat("Hm.", "m").body | {"usage": usage})
+            assert ask(served).json()["usage"]["prompt_tokens"] == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -171,8 +150,7 @@ def test_the_deadline_is_that_of_the_whole_answer(
 ) -> None:
     """One request is made, though this server may be asked twice for other things."""
     with both(tmp_path, deadline=3.0) as (served, behind, script, _):
-        text = sent(content="Hm.") * 9 if stream else chat("Hm.", "m").body
-        script.fault = Answer(text, delay=delay, trickle=trickle)
+        script.fault = Answer(chat("Hm.", "m").body, delay=delay, trickle=trickle)
         before = len(behind.bodies())
         assert ask(served, stream=stream).status_code == 502
         assert len(behind.bodies()) == before + 1
@@ -184,19 +162,10 @@ def test_the_key_for_the_server_behind_stays_here(tmp_path: Path) -> None:
         answer = ask(served)
         assert answer.status_code == 502 and "wrong key: ***" in answer.text
         assert behind.headers[-1]["Authorization"] == f"Bearer {KEY}"
-        script.fault = Answer(f'data: {{"error": "wrong key: {KEY}"}}\n\n')
-        answer = ask(served, stream=True)
-        assert "wrong key: ***" in answer.text and KEY not in answer.text
-        end = {"choices": [{"delta": {"content": "Hm."}, "finish_reason": KEY}]}
-        script.fault = Answer(f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n")
-        answer = ask(served, stream=True)
-        assert answer.status_code == 200 and KEY not in answer.text
-
-
-def test_an_answer_without_end_is_not_read_to_it(tmp_path: Path) -> None:
-    with both(tmp_path) as (served, _, script, _):
-        script.fault = Answer("data: " + "x" * (16 * 2**20 + 1))
-        assert "at once" in ask(served, stream=True).text
+        script.fault = chat(f"The key is {KEY}.", finish=KEY)
+        for stream in (False, True):
+            answer = ask(served, stream=stream)
+            assert answer.status_code == 200 and "***" in answer.text and KEY not in answer.text
 
 
 def test_what_goes_wrong_there_is_reported_here(tmp_path: Path) -> None:
@@ -206,6 +175,7 @@ def test_what_goes_wrong_there_is_reported_here(tmp_path: Path) -> None:
         (Answer({"error": {"message": "no"}}, 401), 502, "HTTP 401"),
         (Answer({"error": "busy"}, 503), 502, "busy"),
         (Answer("{", 200), 502, "no JSON object"),
+        (Answer("x" * (16 * 2**20 + 1)), 502, "is longer than 16777216 bytes"),
         (Answer({"choices": []}), 502, "no usable answer"),
         (Answer(reset=True), 502, "the server behind"),
     ]

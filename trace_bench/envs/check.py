@@ -16,6 +16,7 @@ from trace_bench.core.chat import call_json, make_call, text_message
 from trace_bench.core.decode import step_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Env, Part, Suite, make_env, members, perform, performed
+from trace_bench.core.schemas import arguments_of
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Step, Task, to_json
 
@@ -176,8 +177,8 @@ def _reset(suite: Suite, task: Task) -> None:
         name, parameters = tool["function"]["name"], tool["function"]["parameters"]
         _require(tool["type"] == "function", f"type of {name}")
         _require(parameters["type"] == "object", f"parameters of {name}")
-        missing = set(parameters.get("required", ())) - set(parameters["properties"])
-        _require(not missing, f"required but not described by {name}: {sorted(missing)}")
+        missing = arguments_of(parameters).undescribed
+        _require(not missing, f"required but not described by {name}: {missing}")
         _require(isinstance(tool["function"].get("description"), str), f"description of {name}")
     names = [tool["function"]["name"] for tool in step.tools]
     _require(len(set(names)) == len(names), "two tools of one name")

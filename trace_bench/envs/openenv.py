@@ -194,11 +194,8 @@ def _shown(observation: dict[str, Any]) -> Any:
         return f"Error: {error.get('message')}"
     result = observation.get("result")
     if "tool_name" in observation:
-        return (
-            outside.result_of(result)
-            if isinstance(result, dict) and "content" in result
-            else result
-        )
+        whole = isinstance(result, dict) and outside.ANSWERED & result.keys()
+        return outside.result_of(result) if whole else result
     content = {k: v for k, v in observation.items() if v not in (None, "", [], {})}
     about = content.pop("metadata", {})
     content = content or (about if isinstance(about, dict) else {"metadata": about})

@@ -23,6 +23,7 @@ from trace_bench.core.checked import PLACE
 from trace_bench.core.decode import MESSAGES, brief, fault_of, fits
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Env
+from trace_bench.core.schemas import arguments_of
 from trace_bench.core.text import described
 from trace_bench.core.types import (
     Boundary,
@@ -39,9 +40,8 @@ from trace_bench.core.types import (
 T = TypeVar("T")
 SUCCESS = 1.0 - 1e-6
 MOST_TOOLS = 500  # of a world
+ANSWERED = {"content", "structuredContent", "structured_content"}  # keys of a tool's result
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-# Keywords by which a schema allows arguments beside those in `properties`.
-_OPEN = {"patternProperties", "oneOf", "anyOf", "allOf", "$ref", "if", "unevaluatedProperties"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,14 +161,12 @@ def _allow(name: str, arguments: Mapping[str, Any], tools: Mapping[str, Tool]) -
     """Raises ValueError for a call that no tool takes; the world judges the arguments' values."""
     if name not in tools:
         raise ValueError(f"unknown tool {name[:64]!r}; allowed: {', '.join(tools)}")
-    schema = tools[name]["function"]["parameters"]
-    properties = schema["properties"]
-    allowed = f"allowed: {', '.join(properties) or 'none'}"
-    others = schema.get("additionalProperties", not properties or bool(_OPEN & schema.keys()))
-    for argument in arguments if others is False else ():
-        if argument not in properties:
+    taken = arguments_of(tools[name]["function"]["parameters"])
+    allowed = f"allowed: {', '.join(taken.schemas) or 'none'}"
+    for argument in () if taken.others else arguments:
+        if argument not in taken.schemas:
             raise ValueError(f"unknown argument {argument[:64]!r}; {allowed}")
-    for argument in schema["required"]:
+    for argument in taken.required:
         if argument not in arguments:
             raise ValueError(f"the argument {argument} is missing; {allowed}")
 
@@ -235,20 +233,23 @@ def reward_of(reward: Any) -> float | None:
 
 def result_of(answered: Any) -> Any:
     """What an MCP tool answered, as data or as the SDK has it: its texts, also those of embedded
-    resources, one below the other, and of what is no text the kind; without any content, the
-    structured content."""
+    resources, one below the other, and of what is no text the kind and the address; without any
+    content, the structured content."""
     result = answered if isinstance(answered, dict) else answered.model_dump(mode="json")
     parts, texts = result.get("content") or [], []
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         refuse(f"a tool's answer is {brief(parts)}; allowed: a list of objects")
     for part in parts:
         holder = part["resource"] if isinstance(part.get("resource"), dict) else part
-        text = holder.get("text")
-        texts.append(text if isinstance(text, str) else f"[{part.get('type')}]")
+        text, kind = (
+            holder.get("text"),
+            " ".join(filter(None, (part.get("type"), holder.get("uri")))),
+        )
+        texts.append(text if isinstance(text, str) else f"[{kind}]")
     structured = result.get("structured_content", result.get("structuredContent"))
-    if not parts and structured is not None:
-        return structured
     failed = result.get("is_error", result.get("isError"))
+    if not parts and structured is not None:
+        return f"Error: {json.dumps(structured)}" if failed else structured
     return ("Error: " if failed else "") + "\n".join(texts)
 
 
@@ -258,15 +259,14 @@ def tool_of(name: Any, description: Any, schema: Any) -> Tool:
         refuse(f"a tool is called {brief(name)}; allowed: up to 64 letters, digits, _, . and -")
     if fault := fault_of([description, schema], MESSAGES):
         refuse(f"the tool {name} cannot be used: {fault}")
-    arguments = dict(schema) if isinstance(schema, dict) else {"type": brief(schema)}
-    kind = arguments.setdefault("type", "object")
-    properties = arguments.setdefault("properties", {})
-    if kind != "object" or not isinstance(properties, dict):
-        refuse(f"the arguments of the tool {name} are of type {kind}; allowed: an object")
-    needed = arguments.setdefault("required", [])
-    if not isinstance(needed, list) or any(one not in properties for one in needed):
-        refuse(f"the tool {name} requires {brief(needed)}, which it does not describe")
-    return tool_json(name, description if isinstance(description, str) else "", arguments)
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        refuse(f"the arguments of the tool {name} are {brief(schema)}; allowed: an object's schema")
+    if undescribed := arguments_of(schema).undescribed:
+        refuse(f"the tool {name} requires {brief(undescribed)}, which it does not describe")
+    shape = {"type": "object", "properties": {}, "required": [], **schema}
+    if arguments_of(schema).others:
+        shape.setdefault("additionalProperties", True)
+    return tool_json(name, description if isinstance(description, str) else "", shape)
 
 
 def digest(value: Any) -> str:

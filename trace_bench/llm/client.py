@@ -326,17 +326,6 @@ class Secret:
     def clean(self, text: str) -> str:
         return self._pattern.sub(HIDDEN, text) if self._pattern else text
 
-    def split(self, text: str) -> tuple[str, str]:
-        """A growing text, cleaned: what is no piece of the key, and the end that may begin one."""
-        if self._pattern is None:
-            return text, ""
-        import regex  # of transformers: `re` finds no beginnings
-
-        text = self.clean(text)
-        begun = regex.search(self._pattern.pattern, text, partial=True)
-        at = begun.start() if begun else len(text)
-        return text[:at], text[at:]
-
     def clean_value(self, value: Any) -> Any:
         """The value with its texts cleaned, the names of its fields included."""
         if self._pattern is None:

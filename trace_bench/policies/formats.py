@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from trace_bench.core.chat import call_json, read_call, text_message
 from trace_bench.core.decode import Limits, Unreadable, measure, read
+from trace_bench.core.schemas import KINDS, arguments_of, types_of
 from trace_bench.core.text import apart, between, without_surrogates
 from trace_bench.core.types import Message, Tool
 
@@ -171,57 +172,43 @@ class QwenCoder(Format):
     begin = "<tool_call>"
 
     def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
-        kinds = {t["function"]["name"]: _properties(t) for t in tools}
+        schemas = {t["function"]["name"]: t["function"].get("parameters") for t in tools}
         blocks, content = _blocks(text)
-        return content, [_tagged(block.strip(), kinds) for block in blocks]
+        return content, [_tagged(block.strip(), schemas) for block in blocks]
 
 
-def _tagged(block: str, kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _tagged(block: str, schemas: Mapping[str, Any]) -> dict[str, Any]:
     function = _FUNCTION.match(block)
     if function is None:
         raise Malformed("no <function=NAME>")
     name, place = function[1].strip(), function.end()
-    arguments: dict[str, Any] = {}
+    root = schemas.get(name)
+    taken, arguments = arguments_of(root).schemas, dict[str, Any]()
     while parameter := _PARAMETER.match(block, place):
         end = block.find("</parameter>", parameter.end())
         if end < 0:
             raise Malformed(f"no </parameter> after <parameter={parameter[1]}>")
         value = block[parameter.end() : end].removeprefix("\n").removesuffix("\n")
-        arguments[parameter[1].strip()] = _spelt(value, kinds.get(name, {}).get(parameter[1], {}))
+        key = parameter[1].strip()
+        arguments[key] = _spelt(value, taken.get(key), root)
         place = end + len("</parameter>")
     if block[place:].strip() != "</function>":
         raise Malformed(f"no </function> but {block[place:].strip()[:40]!r}")
     return {"name": name, "arguments": arguments}
 
 
-def _properties(tool: Tool) -> Mapping[str, Any]:
-    """The schemas of a tool's arguments, whoever has written the tool."""
-    parameters = tool["function"].get("parameters")
-    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-    return properties if isinstance(properties, Mapping) else {}
-
-
-def _spelt(text: str, schema: Any) -> Any:
+def _spelt(text: str, schema: Any, root: Any) -> Any:
     """The text itself where the schema wants one or says nothing; else the value that it spells,
     or the text, which the environment then refuses."""
-    kinds = _kinds(schema)
-    if kinds in ([], ["string"]):
+    types, listed = types_of(schema, root)
+    types |= {KINDS.get(type(value), "object") for value in listed} - {"string"}
+    if text in listed or types <= {"string"}:
         return text
     try:
         value = json_of(_SPELT.get(text.strip(), text))
     except Malformed:
         return text
-    return text if "string" in kinds and value is not None else value
-
-
-def _kinds(schema: Any) -> list[Any]:
-    """The JSON types that a schema allows, as far as it says so."""
-    if not isinstance(schema, Mapping):
-        return []
-    kind, choices = schema.get("type"), schema.get("anyOf")
-    if isinstance(choices, list):
-        return [kind for choice in choices for kind in _kinds(choice)]
-    return kind if isinstance(kind, list) else [kind] if kind else []
+    return text if "string" in types and not (value is None and "null" in types) else value
 
 
 _MARK, _ENDS = "<|python_tag|>", ("<|eom_id|>", "<|eot_id|>")  # around what some models write

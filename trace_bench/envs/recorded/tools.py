@@ -15,48 +15,36 @@ from trace_bench.core.chat import ask_until, make_call, opening_of
 from trace_bench.core.decode import Limits, read
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask, Env, Suite, make_env
+from trace_bench.core.schemas import KINDS, arguments_of, types_of
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import json_in, without_surrogates
 from trace_bench.core.types import Boundary, Share, Task, Tool
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "number": (int, float),
-    "integer": (int,),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
 
 
 def fault_of(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
     """What is wrong with a call's arguments, for the agent to read; None if they fit. Of each,
     the kind and the values to choose from are looked at, and nothing inside it."""
-    properties = parameters.get("properties") or {}
-    for name in parameters.get("required") or ():
+    taken = arguments_of(parameters)
+    for name in taken.required:
         if name not in arguments:
             return f"the arguments lack {name!r}"
     for name, value in arguments.items():
-        if name in properties:
-            schema = properties[name]
-            kinds = schema.get("type") or list(_TYPES)
-            kinds = kinds if isinstance(kinds, list) else [kinds]
-            if not any(_is(value, kind) for kind in kinds):
-                return f"{name} must be {' or '.join(kinds)}"
-            if value not in (schema.get("enum") or [value]):
-                return f"{name} must be one of {', '.join(map(repr, schema['enum'][:20]))}"
-        elif parameters.get("additionalProperties", False) is False:
-            return f"the arguments have no {name!r}; allowed: {', '.join(properties) or 'none'}"
+        types, listed = types_of(taken.schemas.get(name), parameters)
+        if name not in taken.schemas and not taken.others:
+            return f"the arguments have no {name!r}; allowed: {', '.join(taken.schemas) or 'none'}"
+        if value in listed or not (types or listed) or any(_is(value, kind) for kind in types):
+            continue
+        if types:
+            return f"{name} must be {' or '.join(sorted(types))}"
+        return f"{name} must be one of {', '.join(map(repr, listed[:20]))}"
     return None
 
 
 def _is(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
     if kind == "integer" and isinstance(value, float):
         return value.is_integer()
-    return isinstance(value, _TYPES.get(kind, object))
+    its = KINDS.get(type(value), "object")
+    return kind == its or (kind, its) == ("number", "integer") or kind not in KINDS.values()
 
 
 NOT_RECORDED = json.dumps({"error": "ToolError: this call has no recorded answer"})
