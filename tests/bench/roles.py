@@ -25,7 +25,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "examples"))
 
+from annotate import question_of, read_annotation
+from annotate import schema_of as annotation_schema
 from playing import play
 from recordings import PHONE, recorded
 from servers.agent import serving
@@ -51,8 +54,6 @@ from trace_bench.methods.transcript import conversation, feedback
 from trace_bench.models import place, read_kept
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
-from trace_bench.record import question_of, read_annotation
-from trace_bench.record import schema_of as annotation_schema
 from trace_bench.serve.local import Local, LocalEngine
 from trace_bench.serve.request import ServeSettings
 from trace_bench.settings.schema import RoleSettings

@@ -10,8 +10,6 @@ import pytest
 
 from trace_bench.checklists.items import checklists_of, read_checklists, to_json
 from trace_bench.core.errors import UserError
-from trace_bench.llm.structured import Unusable
-from trace_bench.record import read_annotation
 
 
 def item(name: str, weight: float, **changes: Any) -> dict[str, Any]:
@@ -95,22 +93,3 @@ def test_the_outer_lists_are_checked() -> None:
     ):
         with pytest.raises(UserError, match=message):
             read_checklists(data, "r7")
-
-
-def test_an_annotators_answer_is_a_checklist_or_says_why_not() -> None:
-    (turn,) = RECORD[0][:1]
-    found = read_annotation("Here: " + json.dumps({"turns": [turn]}), 1)
-    assert [(i.id, i.weight, i.dependence) for i in found.turns[0]] == [
-        (i["id"], i["weight"], tuple(i["dependence"])) for i in turn
-    ]
-    first, *others = turn
-    for items, message in (
-        ([{**first, "weight": 0.9}, *others], "weights sum to"),
-        ([{**first, "weight": None}, *others], "None is not of type 'number'"),
-        ([], "should be non-empty"),
-        ([{**first, "id": ["C0"]}, *others], r"\['C0'\] is not of type 'string'"),
-    ):
-        with pytest.raises(Unusable, match=message):
-            read_annotation(json.dumps({"turns": [items]}), 1)
-    with pytest.raises(Unusable, match="is too short"):
-        read_annotation(json.dumps({"turns": [turn]}), 2)

@@ -1,5 +1,4 @@
-"""`python -m trace_bench.record`: folders of recordings, disjoint by scenario; checklists by a
-model."""
+"""`python -m trace_bench.record`: folders of recordings, disjoint by scenario."""
 
 from __future__ import annotations
 
@@ -8,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recordings import PHONE, follow, recorded, suite, write
+from recordings import PHONE, follow, recorded, suite
 
-from trace_bench.checklists.items import read_checklists
 from trace_bench.core.store import read_json, read_lines
 from trace_bench.record import held_out, main, refused, scenario_of
-from trace_bench.rehearse.scripted import Answer, chat, serve
 
 Said = pytest.CaptureFixture[str]
 COMMAND = ("suite", "env=toolsandbox", "split=train", "turns=2", "evaluation.split=dev")
@@ -77,7 +74,7 @@ def test_the_same_command_again_leaves_the_folder_as_it_is(whole: Path, capsys: 
 
 def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None:
     for arguments, said in (
-        (["suit", "out=x"], "unknown command 'suit'; allowed: suite, annotate"),
+        (["suit", "out=x"], "unknown command 'suit'; allowed: suite"),
         (["suite", "env=toolsandbox"], "`out` is missing"),
         ([*COMMAND[:2], "split=dev", f"out={tmp_path}/a"], "split=dev is held out"),
         ([*COMMAND[:2], "split=trian", f"out={tmp_path}/a"], "unknown split 'trian'"),
@@ -85,8 +82,6 @@ def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None
             [*COMMAND, f"out={whole}", "env.augmentation=all_tools"],
             "holds recordings of another command",
         ),
-        (["annotate", f"{whole}", f"out={whole}"], "is the folder that is annotated"),
-        (["annotate", f"{whole}", f"out={tmp_path}/a"], "Set llm.annotator.by=endpoint"),
     ):
         assert main(arguments) == 2
         assert said in capsys.readouterr().err
@@ -94,35 +89,3 @@ def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None
     (tmp_path / "b" / "notes.txt").write_text("mine")
     assert main([*COMMAND, f"out={tmp_path}/b"]) == 2
     assert "exists already" in capsys.readouterr().err
-
-
-def test_a_model_writes_checklists_and_is_asked_once(tmp_path: Path, capsys: Said) -> None:
-    records = recorded(3)
-    source = write(tmp_path / "plain", records)
-
-    def annotator(path: str, body: dict[str, Any]) -> Answer:
-        question = body["messages"][1]["content"]
-        turns = 1 + max(json.loads(line)["turn"] for line in question.splitlines()[1:-3])
-        item = {
-            "id": "C0", "evidence": [], "focus_on": "tool.content", "question": "Is it done?",
-            "pass_condition": "It is.", "failure_examples": [], "required_for_next_turn": False,
-        }  # fmt: skip
-        weight = 0.5 if len(server.bodies()) == 1 else 1.0  # wrong at first
-        return chat(json.dumps({"turns": [[{**item, "weight": weight}]] * turns}))
-
-    with serve(annotator) as server:
-        command = [
-            "annotate", str(source), f"out={tmp_path}/made", "variants=2",
-            "llm.annotator.by=endpoint", f"llm.shared.base_url={server.url}", "llm.shared.model=a",
-        ]  # fmt: skip
-        assert main(command) == 0
-        asked = len(server.bodies())
-        assert asked == 7 and "weights sum to 0.5" in str(server.bodies()[1]["messages"][-1])
-        assert main(command) == 0 and len(server.bodies()) == asked
-    found = read_lines(tmp_path / "made" / "train.jsonl")
-    assert [r["uuid"] for r in found] == [r["uuid"] for r in records]
-    assert all(len(read_checklists(r["checklists"], r["uuid"])) == 2 for r in found)
-    said = json.loads(capsys.readouterr().out.split("\n}\n")[0] + "\n}")
-    items = sum(len(turn) for r in found for variant in r["checklists"] for turn in variant)
-    assert said["annotated"] == 3 and said["items"] == items > 0
-    assert said["per item"]["annotator"]["requests"] == round(asked / items, 4)

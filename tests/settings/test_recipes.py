@@ -1,4 +1,4 @@
-"""Settings that are far from what suits a model of its size are said before the run."""
+"""Settings that go with a model of its size and family."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import pytest
 
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
-from trace_bench.settings.recipes import far_off
+from trace_bench.settings.recipes import billions_of
 
 SERVED = ("policy=openai", "policy.base_url=http://127.0.0.1:9/v1", "trainer=verl", "model=hf")
 
 
 LARGE = (*SERVED, "model.path=Qwen/Qwen3-8B")
-
-
-def said(*words: str, trains: bool = True) -> list[str]:
-    settings = compose([*words])
-    return far_off(settings, parts_of(settings), trains)
 
 
 def test_a_large_model_brings_its_own_settings_and_what_is_given_wins() -> None:
@@ -48,34 +43,18 @@ def test_the_context_is_no_longer_than_the_model_holds(tmp_path: Path) -> None:
     assert compose((*SERVED, f"model.path={tmp_path}/agent-8b")).policy.context == 4096
 
 
-def test_the_tiny_models_settings_do_not_go_with_a_model_of_8b() -> None:
-    small = (*LARGE, "policy.max_tokens=96", "trainer.learning_rate=0.003")
-    rate, tokens = said(*small)
-    assert tokens.startswith("policy.max_tokens=96 is far from what suits a model of 8B")
-    assert rate.startswith("trainer.learning_rate=0.003") and "1e-05 (TRACE" in rate
-    assert said(*small, trains=False) == [tokens]
-    assert said(*LARGE, "policy.max_tokens=1024", "trainer.learning_rate=3e-5") == said(*LARGE)
-    assert said(*LARGE) == []
-
-
-@pytest.mark.parametrize("rate", ["1e-4", "0.1"])
-def test_a_rate_ten_times_off_is_said_for_the_tiny_model_too(rate: str) -> None:
-    (line,) = said(f"trainer.learning_rate={rate}")
-    assert "0.000992B parameters, 0.003" in line
-    assert said() == [] == said("policy=idle", f"trainer.learning_rate={rate}")
-
-
 @pytest.mark.parametrize(
     ("path", "size"),
-    [("a/mistral-8x7B", "56B"), ("2B/gpt-oss-20b", "20B"), ("Qwen/Qwen2.5-0.5B_sft", "0.5B")],
+    [
+        ("a/mistral-8x7B", 56.0),
+        ("2B/gpt-oss-20b", 20.0),
+        ("Qwen/Qwen2.5-0.5B_sft", 0.5),
+        ("someone/agent", None),
+    ],
 )
-def test_sizes_are_read_from_the_models_own_name(path: str, size: str) -> None:
-    (line,) = said(*SERVED, f"model.path={path}", "trainer.learning_rate=0.01")
-    assert f"a model of {size} parameters" in line
-
-
-def test_nothing_is_said_of_a_model_of_unknown_size() -> None:
-    assert said(*SERVED, "model.path=someone/agent") == []
+def test_sizes_are_read_from_the_models_own_name(path: str, size: float | None) -> None:
+    settings = compose((*SERVED, f"model.path={path}"))
+    assert billions_of(settings, parts_of(settings)) == size
 
 
 def test_a_model_that_is_made_before_a_run_is_not_made_by_its_settings(tmp_path: Path) -> None:

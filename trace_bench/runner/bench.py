@@ -43,7 +43,6 @@ from trace_bench.runner.plan import (
 )
 from trace_bench.runner.progress import Stage, stages_of
 from trace_bench.settings.identity import model_path
-from trace_bench.settings.recipes import far_off
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import PolicySettings, Settings
 
@@ -113,7 +112,7 @@ class Bench:
                 f"note: evaluation.trials={count} with policy.eval_temperature=0 runs the "
                 "same episodes again: this policy repeats itself"
             )
-        return lines + [f"note: {line}" for line in far_off(settings, parts, self.plan.trains)]
+        return lines
 
 
 def build_bench(

@@ -46,7 +46,7 @@ from trace_bench.runner.plan import (
 )
 from trace_bench.runner.progress import stages_of
 from trace_bench.settings.identity import model_path, served_name
-from trace_bench.settings.recipes import billions_of, far_off
+from trace_bench.settings.recipes import billions_of
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.memory import GPU, shape_of
 
@@ -218,8 +218,7 @@ def _machines(f: Forecast) -> list[str]:
     served = f.parts["policy"].declared.at_servers
     name = served_name(f.settings.model) if served else f.settings.model.name
     size = f.attempt(lambda: billions_of(f.settings, f.parts))
-    notes = f.attempt(lambda: far_off(f.settings, f.parts, f.plan.trains))
-    lines = [f"note: {line}" for line in notes or ()]
+    lines = []
     if served:
         gpus = "GPUs as its size wants" if size is None else _gpus(2 * size)
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")

@@ -1,5 +1,5 @@
 """Settings that go with a model: those that are null in what was composed come from the first
-recipe for its size and family, and what is far from the recipe is said before the run."""
+recipe for its size and family."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.checked import parameters
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_if_there
 from trace_bench.settings.identity import model_path, parts_of, served_name, weights_count
 from trace_bench.settings.registry import Part, find
-from trace_bench.settings.schema import PolicySettings, Settings, parse
+from trace_bench.settings.schema import Settings, parse
 
-FAR = 10.0  # times
 _SIZE = re.compile(r"(?i)(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])")  # 8B, 8x7b, 0.5B
 
 
@@ -27,7 +25,6 @@ class ModelRecipe:
 
     billions: float
     family: str
-    source: str
     learning_rate: float | None = None
     max_tokens: int | None = None
     context: int | None = None
@@ -41,20 +38,15 @@ class ModelRecipe:
         }
 
 
-_LARGE = ModelRecipe(
-    float("inf"), "", "TRACE's training script for Qwen3-30B-A3B, and its paper", 1e-5, 2048, 32000
-)
+# By TRACE's training script for Qwen3-30B-A3B, and its paper.
+_LARGE = ModelRecipe(float("inf"), "", 1e-5, 2048, 32000)
 RECIPES = (
-    ModelRecipe(0.05, "", "the search on development tasks with the tiny agent"),
-    ModelRecipe(1.0, "", "SmolLM2-135M, results/smollm2.md", 1e-4),
+    ModelRecipe(0.05, ""),  # by the search on development tasks with the tiny agent
+    ModelRecipe(1.0, "", 1e-4),  # SmolLM2-135M, results/smollm2
     # Qwen3's later models either always think or never do, and have no switch.
     replace(_LARGE, family=r"qwen3-.*(2507|coder|next)"),
-    replace(
-        _LARGE,
-        family=r"qwen3([-_.]|$)",
-        source=f"{_LARGE.source}, whose agent does not think: its turns have no room for it",
-        thinking=False,
-    ),
+    # The script's agent does not think: its turns have no room for it.
+    replace(_LARGE, family=r"qwen3([-_.]|$)", thinking=False),
     _LARGE,
 )
 """The first that fits holds."""
@@ -140,22 +132,3 @@ def billions_of(settings: Settings, parts: Mapping[str, Part]) -> float | None:
         if size := _SIZE.search(name.rpartition("/")[2]):
             return int(size[1] or 1) * float(size[2])
     return None
-
-
-def far_off(settings: Settings, parts: Mapping[str, Part], trains: bool) -> list[str]:
-    """A line for each setting that is far from what suits a model of this size."""
-    if (recipe := recipe_of(settings, parts)) is None:
-        return []
-    policy, trainer = parameters(PolicySettings), parts["trainer"]
-    compared = []
-    if trains and (rate := trainer.options.get("learning_rate")) is not None:
-        usual = recipe.learning_rate or trainer.factory.parameters()["learning_rate"].default
-        compared.append(("trainer.learning_rate", rate, usual))
-    usual = recipe.max_tokens or policy["max_tokens"].default
-    compared.append(("policy.max_tokens", settings.policy.max_tokens, usual))
-    return [
-        f"{name}={value:g} is far from what suits a model of {billions_of(settings, parts):.3g}B "
-        f"parameters, {usual:g} ({recipe.source})"
-        for name, value, usual in compared
-        if value > 0 and not usual / FAR < value < usual * FAR
-    ]

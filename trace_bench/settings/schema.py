@@ -161,7 +161,7 @@ class LLMSettings:
     conversation (env.tasks=v1.0, retail); env=recorded: the items of checklists. program: no judge;
     env=recorded: the items' own conditions."""
     annotator: RoleSettings = RoleSettings(max_tokens=8192)
-    """Writes checklists for recorded dialogues (python -m trace_bench.record annotate)."""
+    """Writes checklists for recorded dialogues (examples/annotate.py)."""
     simulator: RoleSettings = RoleSettings(max_tokens=1024, tries=2)
     """env=recorded: answers calls that no recording answers; program: the real environment, or an
     error."""
