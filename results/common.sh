@@ -1,6 +1,7 @@
 # What the experiments' scripts share. Each is `results/NAME/run.sh [FOLDER [JOBS]]`: with a folder it first makes the
 # runs there (what is finished is not made again) and collects their records; without one it makes the tables and
 # figures from the committed records. A script says what its `runs` and its `tables` are and ends with `all "$@"`.
+export PYTHONPATH="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"  # common.py
 here=$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)
 
 all() {
@@ -25,7 +26,7 @@ collect() {
     python -m trace_bench.results collect runs "${@:2}" --out "$here/$1"
 }
 
-# table COMMAND OUT RECORDS...: tables and figures from records.
+# table OUT RECORDS...: tables and figures from records.
 table() {
-    python -m trace_bench.results "$1" "${@:3}" --out "$2"
+    python -m trace_bench.results tables "${@:2}" --out "$1"
 }

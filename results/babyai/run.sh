@@ -11,7 +11,7 @@ runs() {
 }
 
 tables() {
-    table tables tables arms.jsonl rest.jsonl --across trainer.name,trainer.algorithm.name
+    table tables arms.jsonl rest.jsonl --across trainer.name,trainer.algorithm.name
 }
 
 all "$@"

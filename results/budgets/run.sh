@@ -9,7 +9,7 @@ runs() {
 }
 
 tables() {
-    table tables tables records.jsonl ../phone/records.jsonl method=rl trainer.algorithm.name=grpo,dapo,rloo,gigpo trainer.name=local --across trainer.algorithm.name
+    table tables records.jsonl ../phone/records.jsonl method=rl trainer.algorithm.name=grpo,dapo,rloo,gigpo trainer.name=local --across trainer.algorithm.name
 }
 
 all "$@"

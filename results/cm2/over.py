@@ -6,19 +6,19 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from trace_bench.core.command import command
-from trace_bench.core.errors import UserError, unknown
+from common import check_keys, script
+
+from trace_bench.core.errors import UserError
 from trace_bench.core.summary import Interval
 from trace_bench.results import figures
 from trace_bench.results.captions import began_alike, by_total, describe, head, readable
 from trace_bench.results.cells import cells
 from trace_bench.results.groups import check_same_settings, groups_of
-from trace_bench.results.places import Selection, recorded, say, select
+from trace_bench.results.places import Selection, say
 from trace_bench.results.run import Run
 from trace_bench.results.table import Table, style, write
 from trace_bench.results.tables import success
@@ -30,10 +30,7 @@ class Over:
 
     def __init__(self, selection: Selection, setting: str, along: Sequence[str] = ()) -> None:
         free, every = (setting, *along), selection.runs
-        names = {key for run in every for key in run.flat}
-        for name in free:
-            if name not in names:
-                raise unknown("setting", name, sorted(names), "--setting")
+        check_keys(every, free, "--setting")
         where = {r.fingerprint: _number(r.flat.get(setting)) for r in every}
         budgets = {r.budget for r in every if where[r.fingerprint] is not None}
         runs = [r for r in every if r.budget in budgets]
@@ -101,22 +98,9 @@ def _number(value: object) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
 
 
-@command()
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("over.py", description=__doc__.split("\n")[0])
-    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
-    parser.add_argument("--setting", required=True, metavar="SETTING,...")
-    parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(arguments)
-    selection = select(asked.places)
-    runs = Selection(by_total(selection.runs), selection.skipped)
-    for path in make(runs, asked.out, *recorded(asked.setting).split(",")):
-        print(path)
-    return 0
-
-
-def make(selection: Selection, out: Path, axis: str, *along: str) -> list[Path]:
-    across = Over(selection, axis, along)
+def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
+    axis, *along = keys
+    across = Over(replace(selection, runs=by_total(selection.runs)), axis, along)
     name = f"over_{axis.rpartition('.')[2]}"
     named = " and ".join((axis, *along))
     text = f"Success by {named} (columns), with 95 % intervals over tasks and seeds."
@@ -125,4 +109,4 @@ def make(selection: Selection, out: Path, axis: str, *along: str) -> list[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(make, __doc__, "--setting", needed=True)

@@ -16,12 +16,12 @@ runs() {
 }
 
 tables() {
-    table tables tables_rewards levels.jsonl rewards.jsonl
-    table tables tables_judge judge.jsonl
+    table tables_rewards levels.jsonl rewards.jsonl
+    table tables_judge judge.jsonl
     python over.py judge.jsonl --setting training.env.misses,training.env.alarms,training.judge_errors --out tables_judge
-    table tables tables_tools tools.jsonl
+    table tables_tools tools.jsonl
     python over.py tools.jsonl --setting training.env.wrong,training.env.stale,training.env.inconsistent,training.simulator_errors --out tables_tools
-    table tables tables_items items.jsonl
+    table tables_items items.jsonl
 }
 
 all "$@"

@@ -9,7 +9,7 @@ runs() {
 }
 
 tables() {
-    table tables tables records.jsonl --across trainer.algorithm.name
+    table tables records.jsonl --across trainer.algorithm.name
 }
 
 all "$@"

@@ -9,7 +9,7 @@ runs() {
 }
 
 tables() {
-    table tables tables records.jsonl --across trainer.name,trainer.algorithm.name
+    table tables records.jsonl --across trainer.name,trainer.algorithm.name
 }
 
 all "$@"

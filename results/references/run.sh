@@ -33,8 +33,8 @@ runs() {
 }
 
 tables() {
-    table tables tables_phone phone.jsonl --across trainer.algorithm.name
-    table tables tables_lakes lakes.jsonl ../lakes/records.jsonl method=rl,sft,grpo trainer.algorithm.name=grpo,opsd --across trainer.algorithm.name
+    table tables_phone phone.jsonl --across trainer.algorithm.name
+    table tables_lakes lakes.jsonl ../lakes/records.jsonl method=rl,sft,grpo trainer.algorithm.name=grpo,opsd --across trainer.algorithm.name
 }
 
 all "$@"

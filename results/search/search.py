@@ -6,35 +6,21 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trace_bench.core.command import command
+from common import script
+
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import grouped
 from trace_bench.results.captions import by_total, describe, head
 from trace_bench.results.cells import Cell, difference
 from trace_bench.results.groups import across, check_same_settings
-from trace_bench.results.places import Selection, recorded, select
+from trace_bench.results.places import Selection
 from trace_bench.results.run import Run
 from trace_bench.results.table import Table, style, write
 
 PAGE = "about_search"
-
-
-@command()
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("search.py", description=__doc__.split("\n")[0])
-    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
-    parser.add_argument("--across", default="", help="SETTING,... searched for each value")
-    parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(arguments)
-    keys = [key for key in recorded(asked.across).split(",") if key]
-    for path in make(select(asked.places), asked.out, keys):
-        print(path)
-    return 0
 
 
 def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
@@ -103,4 +89,4 @@ def _methods(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(make, __doc__, "--across")

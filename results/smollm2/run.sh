@@ -21,7 +21,7 @@ runs() {
 }
 
 tables() {
-    table tables tables records.jsonl
+    table tables records.jsonl
     python sizes.py sizes.jsonl records.jsonl method=grpo,trace --out sizes
 }
 

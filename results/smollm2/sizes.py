@@ -7,18 +7,17 @@ must agree in `SAME` and the budget; in what else they differ, the caption says.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trace_bench.core.command import command
+from common import one_budget, script
+
 from trace_bench.core.errors import UserError
 from trace_bench.results import figures
 from trace_bench.results.captions import began_alike, by_total, describe, readable
 from trace_bench.results.cells import Cell, cells, difference
 from trace_bench.results.groups import check_same_settings, groups_of
-from trace_bench.results.places import select
+from trace_bench.results.places import Selection
 from trace_bench.results.run import Run
 from trace_bench.results.table import Table, gap, style, write
 
@@ -29,20 +28,10 @@ SAME = ("held-out tasks", "rule", "protocol", "accounting", "env.name", "env.sui
         "evaluation.split", "evaluation.trials", "env.train_split", "env.train_tasks")  # fmt: skip
 
 
-@command()
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("sizes.py", description=__doc__.split("\n")[0])
-    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
-    parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(arguments)
-    for path in make(select(asked.places).runs, asked.out):
-        print(path)
-    return 0
-
-
-def make(every: Sequence[Run], out: Path) -> list[Path]:
+def make(selection: Selection, out: Path, _keys: Sequence[str]) -> list[Path]:
     """Raises UserError for runs that do not say how large their model is, or are measured by other
     things."""
+    every = selection.runs
     if unsized := [r.fingerprint for r in every if r.parameters is None]:
         raise UserError(
             f"runs {', '.join(unsized[:4])} do not say how many parameters their model has (they "
@@ -52,9 +41,7 @@ def make(every: Sequence[Run], out: Path) -> list[Path]:
         raise UserError("`sizes` needs runs of at least two models. Name more runs.")
     names = {key for r in every for key in r.flat}
     check_same_settings(every, sorted(names - set(SAME)))
-    if len(budgets := sorted({r.budget for r in every})) > 1:
-        named = ", ".join(map(str, budgets))
-        raise UserError(f"`sizes` shows one budget, and these runs have {named}. Name budget=.")
+    one_budget(every)
     runs = by_size(every)
     sizes = {s: {m: cell for (m, _), cell in cells(some).items()} for s, some in runs.items()}
     about = [f"{_millions(s)}: {describe(r)}" for s, r in runs.items()]
@@ -146,4 +133,4 @@ def _millions(size: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(make, __doc__)

@@ -5,52 +5,32 @@ how many capabilities a task needs: a table and a figure; and what each method g
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trace_bench.core.command import command
-from trace_bench.core.errors import UserError, unknown
+from common import Gains, check_keys, gains, gains_table, one_budget, script
+
+from trace_bench.core.errors import UserError
 from trace_bench.core.types import grouped
 from trace_bench.results import figures
 from trace_bench.results.captions import by_total, describe, head, readable
-from trace_bench.results.cells import Cell, Difference, cells, difference, gains, starred
+from trace_bench.results.cells import Cell, Difference, cells, difference, starred
 from trace_bench.results.details import kinds_of
 from trace_bench.results.groups import check_same_settings, groups_of
-from trace_bench.results.places import Selection, as_typed, recorded, say, select
-from trace_bench.results.statistics import mean
+from trace_bench.results.places import Selection, as_typed, say
 from trace_bench.results.table import Table, style, write
 
 PAGE = "about_against"
-Gains = Mapping[str, Mapping[str, Difference]]
 Pair = tuple[Cell, Cell]
 """The method that results show against the others (style.json: `focus`), and the best of these."""
-
-
-@command()
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("against.py", description=__doc__.split("\n")[0])
-    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
-    parser.add_argument("--setting", required=True, help="SETTING,... whose values make the cells")
-    parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(arguments)
-    for path in make(select(asked.places), asked.out, recorded(asked.setting).split(",")):
-        print(path)
-    return 0
 
 
 def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
     """Raises UserError for runs that cannot stand together within a cell, for several budgets, and
     for a cell without the method or without another."""
     runs = by_total(selection.runs)
-    names = {key for run in runs for key in run.flat}
-    for key in keys:
-        if key not in names:
-            raise unknown("setting", key, sorted(names), "--setting")
-    if len(budgets := sorted({r.budget for r in runs})) > 1:
-        named = ", ".join(map(str, budgets))
-        raise UserError(f"`against` shows one budget, and these runs have {named}. Name budget=.")
+    check_keys(runs, keys, "--setting")
+    budget = one_budget(runs)
     pairs: dict[str, Pair] = {}
     of_cell: dict[str, Mapping[str, Difference]] = {}
     by = grouped(runs, lambda r: ", ".join(as_typed(r.flat.get(k)) for k in keys))
@@ -70,24 +50,10 @@ def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
         }
         for part, where in parts.items()
     }
-    tables = [_table(pairs, parts, differ, settings), _gains(of_cell, budgets[0])]
+    whole = gains_table("against_gains", of_cell, budget, PAGE)
+    tables = [_table(pairs, parts, differ, settings), whole]
     written = write(tables, out, PAGE, describe(runs, selection.skipped))
     return written + _draw(pairs, differ, settings, out / "against")
-
-
-def _gains(of_cell: Gains, budget: int) -> Table:
-    """What each method gains over the base agent, those with the largest mean first."""
-    text_of, count = starred(of_cell)
-    text = (
-        f"Success at {budget} rollouts less that of the base agents, paired by task, with 95 % "
-        f"intervals over tasks and seeds. A star: p below 0.05, Holm-corrected over all "
-        f"{count} gains. All about these runs: {PAGE}.md."
-    )
-    methods = {method for some in of_cell.values() for method in some}
-    whole = {m: mean([s[m].interval.value for s in of_cell.values() if m in s]) for m in methods}
-    order = sorted(methods, key=lambda m: (-round(whole[m], 9), style().place(m)))
-    rows = tuple((method, *(text_of(name, method) for name in of_cell)) for method in order)
-    return Table("against_gains", text, ("method", *of_cell), rows)
 
 
 def _pair(name: str, by_method: Mapping[str, Cell]) -> Pair:
@@ -153,4 +119,4 @@ def _draw(pairs: Mapping[str, Pair], differ: Gains, settings: str, path: Path) -
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(make, __doc__, "--setting", needed=True)

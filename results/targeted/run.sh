@@ -12,9 +12,9 @@ runs() {
 
 tables() {
     python against.py records.jsonl --setting model.path,method.reward --out against
-    table tables tables_1 records.jsonl model.path=agents/1
-    table tables tables_5 records.jsonl model.path=agents/5
-    table tables tables_shipped records.jsonl model.path=agents/shipped
+    table tables_1 records.jsonl model.path=agents/1
+    table tables_5 records.jsonl model.path=agents/5
+    table tables_shipped records.jsonl model.path=agents/shipped
 }
 
 all "$@"

@@ -11,7 +11,7 @@ runs() {
 }
 
 tables() {
-    table tables tables records.jsonl --across env.options.learn
+    table tables records.jsonl --across env.options.learn
 }
 
 all "$@"

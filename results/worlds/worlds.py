@@ -7,47 +7,28 @@ each is a column, and a gain is that over the base agents of the same runs, pair
 
 from __future__ import annotations
 
-import argparse
-import sys
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from trace_bench.core.command import command
+from common import Gains, gains, gains_table, one_budget, order, script
+
 from trace_bench.core.errors import UserError
 from trace_bench.results import figures
 from trace_bench.results.captions import by_total, describe
-from trace_bench.results.cells import Difference, cells, gains, starred
+from trace_bench.results.cells import cells
 from trace_bench.results.groups import Group, across, check_same_settings, groups_of, world
-from trace_bench.results.places import recorded, say, select
-from trace_bench.results.run import Run
-from trace_bench.results.statistics import mean
-from trace_bench.results.table import Table, style, write
+from trace_bench.results.places import Selection, say
+from trace_bench.results.table import style, write
 
-Gains = Mapping[str, Mapping[str, Difference]]
-"""By the world's name and the method."""
 PAGE = "about_worlds"
 
 
-@command()
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("worlds.py", description=__doc__.split("\n")[0])
-    parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
-    parser.add_argument("--across", default="", help="SETTING,... of rows")
-    parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(arguments)
-    keys = [key for key in recorded(asked.across).split(",") if key]
-    for path in make(by_total(across(select(asked.places).runs, keys)), asked.out):
-        print(path)
-    return 0
-
-
-def make(runs: Sequence[Run], out: Path) -> list[Path]:
+def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
     """Raises UserError for runs of one world, of several budgets, or that cannot stand together."""
-    if len(budgets := sorted({r.budget for r in runs})) > 1:
-        named = ", ".join(map(str, budgets))
-        raise UserError(f"`worlds` shows one budget, and these runs have {named}. Name budget=.")
+    runs = by_total(across(selection.runs, keys))
+    budget = one_budget(runs)
     groups: dict[str, Group] = {}
     for group in groups_of(runs):
         if (same := groups.setdefault(world(group.runs[0]), group)) is not group:
@@ -61,8 +42,8 @@ def make(runs: Sequence[Run], out: Path) -> list[Path]:
             f"{', '.join(groups)}."
         )
     about = [" ".join((describe(g.runs), *g.remarks)) for g in groups.values()]
-    written = write([table(by_world, budgets[0])], out, PAGE, "\n\n".join(about))
-    return written + draw(by_world, budgets[0], out / "worlds")
+    written = write([gains_table("worlds", by_world, budget, PAGE)], out, PAGE, "\n\n".join(about))
+    return written + draw(by_world, budget, out / "worlds")
 
 
 def _named_alike(by_world: Gains) -> Gains:
@@ -76,28 +57,9 @@ def _named_alike(by_world: Gains) -> Gains:
     return {name: {row[m]: gain for m, gain in some.items()} for name, some in by_world.items()}
 
 
-def _order(by_world: Gains) -> list[str]:
-    """The methods, those with the largest mean gain over their worlds first."""
-    methods = {method for some in by_world.values() for method in some}
-    whole = {m: mean([s[m].interval.value for s in by_world.values() if m in s]) for m in methods}
-    return sorted(methods, key=lambda m: (-round(whole[m], 9), style().place(m)))
-
-
-def table(by_world: Gains, budget: int) -> Table:
-    text_of, count = starred(by_world)
-    text = (
-        f"Success at {budget} rollouts less that of the base agents, paired by task, with 95 % "
-        f"intervals over tasks and seeds. A star: p below 0.05, Holm-corrected over all "
-        f"{count} gains. All about these runs: {PAGE}.md."
-    )
-    methods = _order(by_world)
-    rows = tuple((method, *(text_of(column, method) for column in by_world)) for method in methods)
-    return Table("worlds", text, ("method", *by_world), rows)
-
-
 def draw(by_world: Gains, budget: int, path: Path) -> list[Path]:
     """A panel a world, a row a method."""
-    methods = _order(by_world)[::-1]
+    methods = order(by_world)[::-1]
     looks = style().looks(methods)
     size = (2.2 * len(by_world) + 2.4, 0.26 * len(methods) + 1.2)
     figure, (row,) = figures.panels(1, len(by_world), size, sharey=True)
@@ -120,4 +82,4 @@ def draw(by_world: Gains, budget: int, path: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(make, __doc__, "--across")

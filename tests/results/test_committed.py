@@ -31,6 +31,7 @@ def test_the_committed_tables_are_made_again_from_the_committed_records(
         RESULTS, copy, ignore=shutil.ignore_patterns("*.png", "*.svg", *(f"*{x}" for x in TEXTS))
     )
     monkeypatch.chdir(copy / script.parent.name)
+    monkeypatch.syspath_prepend(copy)  # as common.sh does
     for name in ("savefig", "tight_layout"):
         monkeypatch.setattr(f"matplotlib.figure.Figure.{name}", lambda *_, **__: None)
     tables = script.read_text().partition("\ntables() {")[2]
@@ -39,8 +40,8 @@ def test_the_committed_tables_are_made_again_from_the_committed_records(
     for program, arguments in commands:
         words = shlex.split(arguments.replace("\\\n", " "))
         if program == "table":
-            command, out, *records = words
-            assert main([command, *records, "--out", out]) == 0
+            out, *records = words
+            assert main(["tables", *records, "--out", out]) == 0
         else:
             monkeypatch.setattr("sys.argv", [program.split()[1], *words])
             with pytest.raises(SystemExit) as ended:

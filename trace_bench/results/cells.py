@@ -145,15 +145,6 @@ def scored(one: Cell, other: Cell) -> bool:
     return not np.isnan(one.per_task - other.per_task).all()
 
 
-def gains(grid: Cells) -> dict[str, Difference]:
-    """By method: success less that of the base agents of the same runs, at one budget."""
-    return {
-        method: difference(cell, cell.base)
-        for (method, _), cell in grid.items()
-        if method != style().control
-    }
-
-
 def starred(
     columns: Mapping[str, Mapping[str, Difference]],
 ) -> tuple[Callable[[str, str], str], int]:

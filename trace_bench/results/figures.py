@@ -227,7 +227,7 @@ def single_budget(grid: Cells) -> int | None:
 def ranking(grid: Cells, budget: int, about: str, path: Path) -> list[Path]:
     """The methods' success at `budget`, the best above. `about` says what was run."""
     intervals = {m: cell.interval() for (m, b), cell in grid.items() if b == budget}
-    methods = sorted(intervals, key=lambda m: intervals[m].value)
+    methods = sorted(intervals, key=lambda m: (round(intervals[m].value, 9), m))
     looks = style().looks(methods)
     figure, ((axes,),) = panels(1, 1, (6.6, 0.3 * len(methods) + 1.0))
     for place, method in enumerate(methods):
