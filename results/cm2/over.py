@@ -104,7 +104,7 @@ def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
     name = f"over_{axis.rpartition('.')[2]}"
     named = " and ".join((axis, *along))
     text = f"Success by {named} (columns), with 95 % intervals over tasks and seeds."
-    written = write([across.table(name, text)], out, f"about_{name}", across.about)
+    written = write([across.table(name, text)], out, f"about_{name}", [across.about])
     return written + across.draw(f"Success by {axis}", axis, out / name)
 
 

@@ -38,7 +38,7 @@ def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
     differing = {key for some in _methods(runs) for key in varied(some)}
     check_same_settings(runs, sorted(differing))
     table = _table(runs, head(runs, PAGE))
-    return write([table], out, PAGE, describe(runs, selection.skipped))
+    return write([table], out, PAGE, [describe(runs, selection.skipped)])
 
 
 def varied(runs: Sequence[Run]) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def make(selection: Selection, out: Path, _keys: Sequence[str]) -> list[Path]:
     runs = by_size(every)
     sizes = {s: {m: cell for (m, _), cell in cells(some).items()} for s, some in runs.items()}
     about = [f"{_millions(s)}: {describe(r)}" for s, r in runs.items()]
-    written = write([_table(sizes)], out, PAGE, "\n\n".join([*_varying(runs), *about]))
+    written = write([_table(sizes)], out, PAGE, [*_varying(runs), *about])
     said = dict.fromkeys(map(readable, runs.values()))  # several where the models differ in that
     return written + draw(sizes, "; ".join(said), out / "sizes")
 

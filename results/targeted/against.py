@@ -52,7 +52,7 @@ def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
     }
     whole = gains_table("against_gains", of_cell, budget, PAGE)
     tables = [_table(pairs, parts, differ, settings), whole]
-    written = write(tables, out, PAGE, describe(runs, selection.skipped))
+    written = write(tables, out, PAGE, [describe(runs, selection.skipped)])
     return written + _draw(pairs, differ, settings, out / "against")
 
 

@@ -42,7 +42,7 @@ def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
             f"{', '.join(groups)}."
         )
     about = [" ".join((describe(g.runs), *g.remarks)) for g in groups.values()]
-    written = write([gains_table("worlds", by_world, budget, PAGE)], out, PAGE, "\n\n".join(about))
+    written = write([gains_table("worlds", by_world, budget, PAGE)], out, PAGE, about)
     return written + draw(by_world, budget, out / "worlds")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,14 @@ def line(name: str, **values: Any) -> Damage:
     return damage
 
 
+def held_out_rollout(folder: Path) -> None:
+    """The method has played a task that it is measured on."""
+    task = json.loads((folder / "evaluation.jsonl").read_text().split("\n", 1)[0])["task"]
+    path = folder / "ledger.jsonl"
+    path.write_text(re.sub(r'"task":"[^"]*"', f'"task":"{task}"', path.read_text(), count=1))
+    rewrite(folder / "summary.json", lambda s: rehash(s, folder))
+
+
 def rehash(data: Json, folder: Path) -> None:
     data["hashes"] = {name: file_hash(folder / name) for name in data["hashes"]}
 
@@ -104,6 +113,7 @@ POISONED: dict[str, Damage] = {
     "a task that is a list": line("evaluation.jsonl", task=[]),
     "a metric without its fields": line("metrics.jsonl", reward=GONE),
     "a reward in words": line("metrics.jsonl", reward="x"),
+    "a rollout of a held-out task": held_out_rollout,
 }
 
 

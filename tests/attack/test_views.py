@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -56,11 +61,37 @@ def test_control_characters_are_written_out() -> None:
     assert visible("a\x1b[2J\x07b\nc\u202ed\x9b é") == "a\\x1b[2J\\x07b\nc\\u202ed\\x9b é"
 
 
-def test_a_name_stays_within_its_cell() -> None:
-    table = Table("t", "c", ("method", "x"), (("a|b\n<img>", "1"),))
-    assert table.markdown().splitlines()[-1] == "| a\\|b &lt;img> | 1 |"
-    level = Table("t", "c", ("method", "p"), (("grpo", "<0.0006"),))
-    assert level.markdown().splitlines()[-1] == "| grpo | <0.0006 |"
+MARKS = [chr(n) for n in range(sys.maxunicode) if chr(n).isprintable()]
+NAMES = [
+    *("".join(MARKS[n : n + 2000]) for n in range(0, len(MARKS), 2000)),
+    *(c + d for c in MARKS[:95] for d in ("", "x", "(", "[", "!", "1", " ", c)),
+    "<img src=x>", "![a](b)", "[a](b)", "[a]: b", "[a][b]", "a\\|b", "a\\\\|b", "&lt;b&gt;", "1. a",
+    "=cmd()", "+1+cmd|' /C calc'!A0", "@SUM(1)", "-2+f(1)", "a\n<img>", "\\input{x}", "```\na",
+]  # fmt: skip
+
+
+def test_a_name_stays_a_text_in_every_format() -> None:
+    """In captions and cells: no markup in Markdown, no command in TeX, no formula in CSV; and
+    whatever is no figure can be read as it was."""
+    markdown = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
+    markdown.disable(["emphasis", "strikethrough", "backticks"])
+    for name in filter(str.strip, NAMES):
+        table = Table("t", name, ("method", "x"), ((name, "1"),))
+        shown = ElementTree.fromstring(f"<a>{markdown.render(table.markdown())}</a>")
+        assert {e.tag for e in shown.iter()} == {
+            "a", "p", "table", "thead", "tr", "th", "tbody", "td",
+        }, name  # fmt: skip
+        for text in (shown.find("p").text, shown.find("table/tbody/tr/td").text):
+            assert (text or "").split() == name.split()
+        _, row = csv.reader(io.StringIO(table.csv()))
+        assert row[0] in (name, f"'{name}"), name
+        assert row[0][:1] not in tuple("=+-@\t\r") or {*row[0]} <= {*"0123456789+-., []*"}, name
+        tex = re.sub(r"\\text\w+\{\}|\\[&%_#${}]", "", table.latex().splitlines()[6])
+        assert not re.search(r"[\\{}$%#_^~]", tex.removeprefix("{}").replace("\\\\", "")), name
+    level = Table("t", "c", ("method", "p"), (("grpo", "<0.0006"), ("a", "+0.1 [-0.2, +0.3]*")))
+    assert level.markdown().splitlines()[-2] == "| grpo | <0.0006 |"
+    assert level.csv().splitlines()[-1] == 'a,"+0.1 [-0.2, +0.3]*"'
+    assert "\n{}[x" in Table("t", "c", ("m",), (("[x",),)).latex()
 
 
 class Bomb:

@@ -6,17 +6,24 @@ import json
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from reading import HOSTILE, poisoned, unpacked
+from synthetic import record
 
+from trace_bench.core.store import file_hash
 from trace_bench.report import page as page_of_report
 from trace_bench.report.__main__ import main
 from trace_bench.report.page import build
-from trace_bench.report.runs import differences, find
+from trace_bench.report.runs import differences, find, rows_of
+from trace_bench.results.cells import cells, difference
 from trace_bench.results.compare import sides_of, text
 from trace_bench.results.places import select
+from trace_bench.results.statistics import holm
 
 Said = pytest.CaptureFixture[str]
 TALKS = "evaluation_trajectories.jsonl"
@@ -71,20 +78,44 @@ def test_two_runs_are_compared_task_by_task(
 ) -> None:
     [pair] = unpacked(report_file.read_text(), "index")["pairs"]
     left, right = (outcomes(run, "final") for run in (grpo_run, trace_run))
-    gap = sum(right[t] - left[t] for t in left) / len(left)
-    assert pair["found"]["value"] == pytest.approx(gap)
-    said = text(*sides_of(select([str(trace_run), str(grpo_run)])))
-    assert f"{gap:+.3f} [{pair['found']['low']:+.3f}, {pair['found']['high']:+.3f}]" in said
+    gap = sum(left[t] - right[t] for t in left) / len(left)
+    assert pair["gap"]["value"] == pytest.approx(gap)
+    said = text(*sides_of(select([str(grpo_run), str(trace_run)])))
+    assert f"{gap:+.3f} [{pair['gap']['low']:+.3f}, {pair['gap']['high']:+.3f}]" in said
     assert ["method", "grpo", "trace"] in pair["differ"]
+
+
+def test_runs_stand_in_the_rows_of_the_tables_with_their_statistics() -> None:
+    """Seeds in one row, in the tables' order; differences and p as in the table of pairs."""
+    rng = np.random.default_rng(3)
+    runs = [
+        record(method, (rng.random(60) < rate).astype(float).tolist(), seed)
+        for seed in (1, 0)
+        for method, rate in (("trace", 0.8), ("grpo", 0.6), ("base", 0.3))
+    ]
+    twin = replace(runs[0], fingerprint="twin")
+    rows = rows_of([*runs, twin])
+    assert [(row.method, [r.seed for r in row.runs]) for row in rows] == [
+        ("base, budget 640", [0, 1]), ("grpo, budget 640", [0, 1]),
+        ("trace, budget 640 (trace0640)", [0, 1]), ("trace, budget 640 (twin)", [1]),
+    ]  # fmt: skip
+    compared, _ = differences(rows[:3])
+    alone = [difference(a, b) for a, b in combinations(cells(runs).values(), 2)]
+    corrected = holm({str(n): gap.p for n, gap in enumerate(alone)})
+    for n, (pair, gap) in enumerate(zip(compared, alone, strict=True)):
+        assert pair["gap"] == {**vars(gap.interval), "p_value": corrected[str(n)]}
+    assert any(corrected[str(n)] != gap.p for n, gap in enumerate(alone))
 
 
 def test_runs_of_other_tasks_or_code_are_not_paired(grpo_run: Path, base_run: Path) -> None:
     (one, other), _ = find([base_run, grpo_run])
-    [pair], _ = differences([one, replace(other, tasks="u")])
-    assert "found" not in pair and "different tasks" in pair["why"]
-    other = replace(other, settings={**other.settings, "env.origin.sha256": "66df"})
+    (run,) = other.runs
+    [pair], _ = differences([one, replace(other, runs=(replace(run, tasks="u"),))])
+    assert "gap" not in pair and "other held-out tasks" in pair["why"]
+    changed = replace(run, settings={**run.settings, "env.origin.sha256": "66df"})
+    other = replace(other, runs=(changed,))
     [pair], _ = differences([one, other])
-    assert "found" not in pair and "sha256 is none and 66df" in pair["why"]
+    assert "gap" not in pair and "sha256 is none and 66df" in pair["why"]
     heads = unpacked(build([one, other], (), 10**8)[0], "index")["runs"]
     assert [head["code"] for head in heads] == [{}, {"env.origin.sha256": "66df"}]
     assert unpacked(build([one], (), 10**8)[0], "run-0")["same"] == {"final": "base"}
@@ -100,23 +131,31 @@ def test_nothing_of_the_data_is_html(copies: Path) -> None:
     page = report(copies)
     assert HOSTILE not in page and page.count("<script") == before.count("<script")
     assert any(m["content"] == HOSTILE for t in unpacked(page, "talk-0-0") for m in t["messages"])
-    (run,), _ = find([copies / "base"])
-    page, _ = build([run.named("<b>{{data}}\\g<0>")], (), 10**8)
-    assert "<title>trace_bench: &lt;b&gt;{{data}}\\g&lt;0&gt;</title>" in page
-    assert unpacked(page, "index")["runs"][0]["name"] == "<b>{{data}}\\g<0>"
+    (row,), _ = find([copies / "base"])
+    page, _ = build([replace(row, method="<b>{{data}}\\g<0>")], (), 10**8)
+    assert "<title>trace_bench: &lt;b&gt;{{data}}\\g&lt;0&gt;, seed 0</title>" in page
+    assert unpacked(page, "index")["rows"][0]["name"] == "<b>{{data}}\\g<0>"
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
-def test_nothing_of_a_chart_is_html() -> None:
-    whole = (Path(page_of_report.__file__).parent / "charts.js").read_text()
-    code = "".join(line for line in whole.splitlines(True) if not line.startswith("import "))
+def test_nothing_of_a_chart_is_html_and_counts_are_whole() -> None:
     series = json.dumps([{"name": "<b>a & b", "x": [1, None], "y": ["<i>"], "mode": "a>b"}])
-    code += f"console.log(JSON.stringify(shown({series})));"
-    command = ["node", "--input-type=module"]
-    done = subprocess.run(command, input=code, text=True, capture_output=True, check=True)
     name = "&lt;b&gt;a &amp; b"
     wanted = [{"name": name, "x": [1, None], "y": ["&lt;i&gt;"], "mode": "a>b"}]
-    assert json.loads(done.stdout) == wanted
+    assert in_node("charts", f"shown({series})") == wanted
+    assert in_node("dom", "[2709, 1234567, 0, 0.0123456, 12.5].map(figure)") == [
+        "2709", "1234567", "0", "0.0123", "12.5",
+    ]  # fmt: skip
+
+
+def in_node(module: str, expression: str) -> Any:
+    """What an expression is in a module of the page."""
+    whole = (Path(page_of_report.__file__).parent / f"{module}.js").read_text()
+    code = "".join(line for line in whole.splitlines(True) if not line.startswith("import "))
+    code += f"console.log(JSON.stringify({expression}));"
+    command = ["node", "--input-type=module"]
+    done = subprocess.run(command, input=code, text=True, capture_output=True, check=True)
+    return json.loads(done.stdout)
 
 
 def test_what_does_not_fit_or_cannot_be_read_is_reported(copies: Path, capsys: Said) -> None:
@@ -158,9 +197,10 @@ def test_damaged_conversations_are_named_and_the_rest_is_shown(
 
 
 def test_capabilities_of_another_form_leave_out_no_other_run(copies: Path) -> None:
-    (copies / "base" / "capabilities.json").write_text('{"labels": [{"passed": true}]}')
+    path = copies / "base" / "capabilities.json"
+    path.write_text('{"labels": [{"passed": true}]}')
     summary = json.loads((copies / "base" / "summary.json").read_text())
-    summary["hashes"].pop("capabilities.json", None)
+    summary["hashes"][path.name] = file_hash(path)
     (copies / "base" / "summary.json").write_text(json.dumps(summary))
     index = unpacked(report(copies), "index")
     assert len(index["runs"]) == 2 and "capabilities: KeyError" in index["remarks"][0]

@@ -46,7 +46,7 @@ def test_runs_of_one_method_are_compared(
         ([one], "found 1.*: base budget=160 .1 seed, toolsandbox/embedded, run"),
         ([one, one], "found 1 .*is there already, counted once"),
         ([one, str(cut)], "found 1 .*not finished"),
-        ([one, two, "--looks", "2"], "--looks is an option of plan"),
+        ([one, two, "--comparisons", "2"], "--comparisons is an option of plan"),
     ):
         with contextlib.suppress(SystemExit):
             assert main(["compare", *wrong]) == 2
@@ -64,7 +64,7 @@ def test_another_algorithm_is_named_wherever_a_run_is(
     result = trace_bench.load(place)
     assert [row.name for row in result.summary.table][:2] == ["base", title]
     assert str(trace_bench.compare(result, result)).startswith(f"{title}, 32 rollouts, seed 0")
-    assert [run.label for run in find([place])[0]] == [f"{title}, budget 32, seed 0"]
+    assert [row.method for row in find([place])[0]] == [f"{title}, budget 32"]
     assert main(["compare", str(grpo_run), str(place)]) == 0
     said = capsys.readouterr().out
     assert "A: grpo |" in said and f"B: {title} |" in said

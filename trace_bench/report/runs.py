@@ -1,32 +1,36 @@
-"""Reads what the report shows: of a run its settings, tasks and curves; of two the
-difference, task by task, with the statistics of the tables."""
+"""Reads what the report shows: of a run its tasks and curves; of all runs their rows, as in the
+tables, and the differences of these, by the tables' statistics."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.types import Outcome, grouped, to_json
 from trace_bench.results import captions
-from trace_bench.results.cells import Cell, difference
-from trace_bench.results.groups import other_data, other_environment
+from trace_bench.results.cells import Cell, cells, difference
+from trace_bench.results.compare import check_pairable, settings_of
+from trace_bench.results.groups import groups_of, other_data
 from trace_bench.results.places import find as runs_at
 from trace_bench.results.run import DEFAULT, Run, counted
+from trace_bench.results.statistics import holm
 
 Row = Mapping[str, Any]
 MOST = 60
-"""Pairs of runs; with more, every run is compared with the first one only."""
+"""Pairs of rows; with more, every row is compared with the first one only."""
 
 
-def find(places: Sequence[Path]) -> tuple[list[Run], tuple[str, ...]]:
-    """The finished runs at or below `places`, each once and with a row's name of its own, and what
-    was skipped. UserError when there is none."""
+def find(places: Sequence[Path]) -> tuple[list[Cell], tuple[str, ...]]:
+    """The finished runs at or below `places`, in rows, and what was skipped. UserError for none."""
     for place in places:
         if not place.is_dir():
             raise UserError(f"{place} is not a folder. Name folders of finished runs.")
@@ -34,25 +38,30 @@ def find(places: Sequence[Path]) -> tuple[list[Run], tuple[str, ...]]:
     if not selection.runs:
         why = "; ".join(selection.skipped[:3]) or "no folder with a config.yaml"
         raise UserError(f"no finished run in {', '.join(map(str, places))} ({why}).")
-    names = [f"{captions.name(r)}, budget {r.budget}, seed {r.seed}" for r in selection.runs]
-    runs = [
-        run.named(name if names.count(name) == 1 else f"{name} ({run.fingerprint})")
-        for run, name in zip(selection.runs, names, strict=True)
+    return rows_of(selection.runs), selection.skipped
+
+
+def rows_of(runs: Sequence[Run]) -> list[Cell]:
+    """The runs in the rows of the tables and in their order, each row under a name of its own."""
+    every = {r.fingerprint: r for r in runs}
+    comparable = groups_of(captions.by_total([r for r in every.values() if r.before is not None]))
+    rows = [cell for group in comparable for cell in cells(group.runs).values()]
+    rows = [replace(c, runs=tuple(every[r.fingerprint] for r in c.runs)) for c in rows]
+    for row in rows:
+        for run in row.runs:
+            del every[run.fingerprint]
+    # What stands in no table has a row of its own: a second run of a seed, a cost that is unknown.
+    rows += [Cell(captions.name(run), run.budget, (run,)) for run in every.values()]
+    titles = [f"{row.method}, budget {row.budget}" for row in rows]
+    return [
+        replace(row, method=t if titles.count(t) == 1 else f"{t} ({row.runs[0].fingerprint})")
+        for row, t in zip(rows, titles, strict=True)
     ]
-    return runs, selection.skipped
 
 
 def folder_of(run: Run) -> Path:
     assert run.folder is not None  # as no place is a file
     return run.folder
-
-
-def settings(run: Run) -> dict[str, Any]:
-    """All that decides the result, flat, without what may differ anyway."""
-    first = {"method": run.titled, "budget": run.budget, "seed": run.seed}
-    if began := captions.began_with(run):
-        first["begins with"] = began
-    return {**first, **run.flat}
 
 
 def tasks(run: Run) -> dict[str, Any]:
@@ -109,37 +118,34 @@ def curves(run: Run) -> list[Row]:
     return [{k: r.get(k) for k in keep} for r in rows if r.get("phase") == "training"]
 
 
-def differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], str]:
-    """[{left, right: indices of runs, differ: [[setting, left, right]], found: the paired
-    difference right - left with `dropped` tasks, or `why` there is none}] for every pair, and a
-    remark: with many runs, only pairs with the first one are compared."""
-    chosen = list(combinations(range(len(runs)), 2))
-    remark = ""
+def differences(rows: Sequence[Cell]) -> tuple[list[dict[str, Any]], list[str]]:
+    """[{left, right: indices of rows, differ: [[setting, left, right]], gap: the paired difference
+    left less right, on `n` tasks, or `why` there is none}] for every pair, and remarks."""
+    chosen, remarks = list(combinations(range(len(rows)), 2)), list[str]()
     if len(chosen) > MOST:
-        chosen = [(0, i) for i in range(1, len(runs))]
-        remark = f"With more than {MOST} pairs, every run is compared with the first one only."
-    return [_pair(runs, left, right) for left, right in chosen], remark
+        chosen = [(0, i) for i in range(1, len(rows))]
+        remarks = [f"With more than {MOST} pairs, every row is compared with the first one only."]
+    pairs = [_pair(rows, left, right) for left, right in chosen]
+    gaps = {str(n): pair["gap"] for n, pair in enumerate(pairs) if "gap" in pair}
+    for n, p in holm({n: gap.p for n, gap in gaps.items()}).items():
+        pairs[int(n)]["gap"] = {**to_json(gaps[n].interval), "p_value": p}
+    return pairs, remarks
 
 
-def _pair(runs: Sequence[Run], left: int, right: int) -> dict[str, Any]:
-    one, other = runs[left], runs[right]
-    first, second = settings(one), settings(other)
+def _pair(rows: Sequence[Cell], left: int, right: int) -> dict[str, Any]:
+    one, other = rows[left], rows[right]
+    first, second = settings_of(one), settings_of(other)
     differ = [
         [key, first.get(key), second.get(key)]
         for key in dict.fromkeys([*first, *second])
         if first.get(key) != second.get(key)
     ]
-    differ += map(list, other_data(one, other))
+    differ += map(list, other_data(one.runs[0], other.runs[0]))
     pair: dict[str, Any] = {"left": left, "right": right, "differ": differ}
-    if one.tasks != other.tasks:
-        return pair | {"why": "they were evaluated on different tasks"}
-    if code := other_environment(one, other):
-        why = "their environments have other code, so one task id may stand for two tasks"
-        return pair | {"why": f"{why} ({code})"}
-    scores = zip(one.success, other.success, strict=True)
-    both = sum(a is not None and b is not None for a, b in scores)
-    if not both:
-        return pair | {"why": "no task has a score in both"}
-    gap = difference(*(Cell(r.label, r.budget, (r,)) for r in (other, one)))
-    figures = {**to_json(gap.interval), "p_value": gap.p, "n": both}
-    return pair | {"found": {**figures, "dropped": len(one.success) - both}}
+    try:
+        check_pairable(one.runs[0], other.runs[0])
+        pair["gap"] = difference(one, other)
+    except UserError as error:
+        return pair | {"why": str(error)}
+    both = ~np.isnan(one.per_task - other.per_task)
+    return pair | {"n": int(both.sum()), "dropped": int((~both).sum())}

@@ -11,7 +11,7 @@
                                           method: what their settings differ in, each against its
                                           own base agent, one against the other
     plan DIFFERENCE PLACES...             how many seeds and tasks show it, from runs of the same
-                                          world, and what they cost; --comparisons N, --looks N
+                                          world, and what they cost; --comparisons N of a table
     export RUN --out FOLDER               one run as logs that Inspect reads
 
 A place is a run folder, a folder with run folders somewhere below it, or a file of records.
@@ -30,11 +30,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trace_bench.core.command import command
+from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import remove_leftovers, write_text
-from trace_bench.results import compare, figures, inspect, places, plan, tables
+from trace_bench.results import compare, inspect, places, plan, tables
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import across
 from trace_bench.results.places import Selection, recorded, select
@@ -48,7 +48,6 @@ ONLY: Mapping[str, tuple[str, ...]] = {
     "across": ("tables", "plan"),
     "rule": ("tables",),
     "comparisons": ("plan",),
-    "looks": ("plan",),
 }
 """Options that belong to some of the commands. Those of `out` need it."""
 
@@ -61,8 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--across", metavar="SETTING,...")
     parser.add_argument("--rule", choices=RULES)
-    parser.add_argument("--comparisons", type=int, help="in one table (default: 1)")
-    parser.add_argument("--looks", type=int, help="how often the table is made (default: 1)")
+    parser.add_argument("--comparisons", help="in one table (default: 1)")
     parser.add_argument("--coverage", type=float, default=COVERAGE)
     asked = parser.parse_intermixed_args(arguments)
     for name, commands in ONLY.items():
@@ -92,7 +90,6 @@ def _collect(asked: argparse.Namespace) -> list[Path]:
 
 def _tables(asked: argparse.Namespace) -> list[Path]:
     usable = tables.usable(_some(asked), asked.coverage)
-    figures.check_installed()
     return tables.make_tables(_rows(usable, asked), asked.out)
 
 
@@ -110,14 +107,14 @@ def _plan(asked: argparse.Namespace) -> list[Path]:
         size = float(first)
     except ValueError:
         size = 0.0
-    counts = [1 if n is None else n for n in (asked.comparisons, asked.looks)]
-    if not 0 < size < 1 or min(counts) < 1:
+    if not 0 < size < 1:
         raise UserError(
-            f"plan {first} --comparisons {counts[0]} --looks {counts[1]}: allowed are a difference "
-            "between 0 and 1, such as 0.05, before the places, and 1 or more of both."
+            f"plan {first} is not allowed; allowed: a difference between 0 and 1, such as 0.05, "
+            "before the places."
         )
+    comparisons = whole_number("--comparisons", asked.comparisons or 1)
     runs = _rows(select(arguments), asked).runs
-    print(plan.text(size, plan.varied(runs), *counts))
+    print(plan.text(size, plan.varied(runs), comparisons))
     return []
 
 

@@ -38,7 +38,7 @@ def sides_of(selection: Selection) -> tuple[Cell, Cell]:
             f"{len(sides)}{why}: {named}{more}. Name two folders, or filter by what they differ "
             "in, such as method=, budget=, or any setting."
         )
-    _check_tasks(*(side.runs[0] for side in sides))
+    check_pairable(*(side.runs[0] for side in sides))
     return sides[0], sides[1]
 
 
@@ -65,7 +65,7 @@ def _named(side: Cell) -> str:
     )
 
 
-def _check_tasks(one: Run, two: Run) -> None:
+def check_pairable(one: Run, two: Run) -> None:
     """Raises UserError where the tasks cannot be paired."""
     values = {key: (one.settings.get(key), two.settings.get(key)) for key in _SAME_TASKS}
     differ = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in values.items() if x != y)
@@ -113,7 +113,7 @@ def _table(a: Cell, b: Cell) -> Table:
 
 
 def _differences(a: Cell, b: Cell) -> list[str]:
-    one, two = _settings(a), _settings(b)
+    one, two = settings_of(a), settings_of(b)
     differ = [f"  {k}: {one[k]} | {two[k]}" for k in one if k in two and one[k] != two[k]]
     for side, mine, other in (("A", one, two), ("B", two, one)):
         # Counted by group: of another method or part there are dozens.
@@ -128,11 +128,12 @@ def _differences(a: Cell, b: Cell) -> list[str]:
     return [f"{head} differ in (A | B):", *differ]
 
 
-def _settings(cell: Cell) -> dict[str, Any]:
+def settings_of(cell: Cell) -> dict[str, Any]:
+    """All that decides the results of an agent, flat."""
     first = cell.runs[0]
     return {
-        "method": cell.method,
-        "budget": cell.budget,
+        "method": first.titled,
+        "budget": first.budget,
         "seed": ", ".join(str(r.seed) for r in cell.runs),
         "training.suite": first.trained_on.get("training.suite", "none"),
         "begins with": began_with(first) or "the bare model",

@@ -10,12 +10,6 @@ from trace_bench.results.run import Run
 from trace_bench.results.statistics import holm, many, mean, pass_hat
 from trace_bench.results.table import Table, style
 
-CONVENTIONS = {
-    "scored": "trials without a score are left out, and with them tasks that have fewer than k "
-    "(what tau2-bench's metrics compute)",
-    "planned": "trials without a score count as failures (what its leaderboard reports)",
-}
-"""The two documented conventions for pass^k. They agree where nothing was lost."""
 PURPOSES = ("analysis", "calibration", "training", "prompt", "validation")
 
 
@@ -67,32 +61,27 @@ def _selected(name: str, runs: Sequence[Run]) -> str:
 
 
 def reliability(grid: Cells, caption: str) -> Table:
-    """pass^k by both conventions, mean over seeds, where tasks were tried several times."""
+    """pass^k, mean over seeds, where tasks were tried several times."""
     tried = {key: cell for key, cell in grid.items() if cell.runs[0].passes}
-    planned = max((c.runs[0].trials for c in tried.values()), default=0)
+    most = max((c.runs[0].trials for c in tried.values()), default=0)
 
-    def rows(cell: Cell) -> Iterator[list[str]]:
-        passes = [p for r in cell.runs for p in r.passes]
-        lost = sum(planned - n for _, n in passes)
-        for convention in CONVENTIONS:
-            row = [convention]
-            for k in range(1, planned + 1):
-                trials = (
-                    [(c, n if convention == "scored" else planned) for c, n in r.passes]
-                    for r in cell.runs
-                )
-                values = [v for some in trials if (v := pass_hat(some, k)) is not None]
-                row.append(f"{mean(values):.3f}" if values else "")
-            yield [*row, f"{lost} of {planned * len(passes)}"]
+    def row(cell: Cell) -> Iterator[list[str]]:
+        columns = [
+            [v for r in cell.runs if (v := pass_hat(r.passes, k)) is not None]
+            for k in range(1, most + 1)
+        ]
+        counts = [n for r in cell.runs for _, n in r.passes]
+        lost = f"{most * len(counts) - sum(counts)} of {most * len(counts)}"
+        yield [*(f"{mean(values):.3f}" if values else "" for values in columns), lost]
 
-    conventions = "; ".join(f"`{name}`: {what}" for name, what in CONVENTIONS.items())
     text = (
         "pass^k: the probability that k trials of a task all succeed, C(c, k) / C(n, k) for c "
-        f"successes in n trials, mean over tasks. Two conventions for n are in use. {conventions}. "
-        f"{caption}"
+        "successes in n trials, mean over tasks. Trials without a score are left out, and with "
+        "them tasks that have fewer than k, as tau2-bench's metrics do; by the rule zero they are "
+        f"failures, as on its leaderboard. {caption}"
     )
-    header = ("trials", *(f"k={k}" for k in range(1, planned + 1)), "lost")
-    return by_cell("reliability", text, header, tried, rows)
+    header = (*(f"k={k}" for k in range(1, most + 1)), "lost")
+    return by_cell("reliability", text, header, tried, row)
 
 
 def by_needs(grid: Cells, caption: str) -> Table:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_bytes
 from trace_bench.core.summary import Interval
 from trace_bench.results.captions import began_alike
@@ -48,15 +47,13 @@ _SETTINGS: Any = {
 }
 
 
-def check_installed() -> None:
-    """Raises UserError if figures cannot be drawn, before anything is written."""
+def installed() -> bool:
+    """Whether figures can be drawn."""
     try:
         import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "the figures need the package matplotlib, which is not installed: pip install "
-            "'.[plots]'. The commands collect, compare, plan and export draw none."
-        ) from error
+    except ImportError:
+        return False
+    return True
 
 
 def panels(rows: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Any, Any]:

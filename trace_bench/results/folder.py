@@ -5,6 +5,7 @@ counted and not parsed, and tables over thousands of runs take only seconds."""
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,12 +33,13 @@ FREE = (
     *ELSEWHERE, "method", "budget", "seed", "checkpoints", "evaluation.yardsticks",
     "beginning",  # its cost is counted (`captions.by_total`)
 )  # fmt: skip
-CHECKED = ("metrics.jsonl", "capabilities.json", TASKS)  # older runs have no hash of them
+CHECKED = ("ledger.jsonl", "evaluation.jsonl", "metrics.jsonl", "capabilities.json", TASKS)
 AS_THEY_ARE = (
     "method", "budget", "seed", "rollouts", "curve", "wall_s", "versions", "git", "fingerprint",
     "marks", "adapters", "beginning", "parameters", "machine",
 )  # fmt: skip
 """What a record has from the summary unchanged."""
+_TASK = re.compile(rb'"task":("(?:[^"\\]|\\.)*")')
 _TOKENS = re.compile(rb'"tokens":(\d+)')
 _FEW = 200  # points of a training curve that are kept
 
@@ -46,12 +48,15 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Run:
     """The run of a folder. Raises UserError, and others for damaged files (`DAMAGE`)."""
     summary = finished(folder)
     config = _config(folder, summary)
-    for name in ("ledger.jsonl", "evaluation.jsonl", *(n for n in CHECKED if n in summary.hashes)):
+    for name in CHECKED:
         check_hash(folder, name, summary)
-    ledger = _bytes(folder / "ledger.jsonl")
+    path = folder / "ledger.jsonl"
+    ledger = read_bytes(path) if path.exists() else b""  # a method that runs nothing has none
     _check_ledger(folder, ledger, summary)
     settings, source = _sources(dict(flat(config, FREE)), summary.borrowed)
     lines = grouped(read_lines(folder / "evaluation.jsonl", Outcome), lambda o: o.agent)
+    if config["protocol"] == "held_out":
+        _check_tasks(folder, ledger, {o.task for some in lines.values() for o in some})
     final, base = (lines.get(agent, []) for agent in ("final", "base"))
     # Only where an episode was lost do the reporting rules differ; the summary's figures of routing
     # hold for the default rule only.
@@ -106,9 +111,9 @@ def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
 
 
 def _worlds(summary: Summary, tasks: Sequence[str]) -> tuple[str, ...]:
-    """Each task's world; () where there is one, or where an older summary does not list tasks."""
+    """Each task's world; () where there is one."""
     world_of = {task: name for name, world in summary.worlds.items() for task in world.tasks or ()}
-    return tuple(world_of[task] for task in tasks) if world_of.keys() >= set(tasks) else ()
+    return tuple(world_of[task] for task in tasks) if world_of else ()
 
 
 def _sources(
@@ -153,15 +158,11 @@ def _config(folder: Path, summary: Summary) -> Mapping[str, Any]:
 
 
 def check_hash(folder: Path, name: str, summary: Summary) -> None:
-    """Raises UserError for an edited file; a method that runs nothing has no ledger."""
+    """Raises UserError for an edited file."""
     if name not in HASHED or file_hash(folder / name) != summary.hashes.get(name):
         raise UserError(
             f"{folder}: {brief(Path(name))} is not the file that the summary was made from"
         )
-
-
-def _bytes(path: Path) -> bytes:
-    return read_bytes(path) if path.exists() else b""
 
 
 def _check_ledger(folder: Path, ledger: bytes, summary: Summary) -> None:
@@ -172,6 +173,15 @@ def _check_ledger(folder: Path, ledger: bytes, summary: Summary) -> None:
     if (spent := charged(counts, summary.accounting)) > summary.budget:
         raise UserError(
             f"{folder}: {spent} rollouts in the ledger, more than the budget of {summary.budget}"
+        )
+
+
+def _check_tasks(folder: Path, ledger: bytes, held_out: set[str]) -> None:
+    """Raises UserError where the method has played a task that it is measured on."""
+    seen = {json.loads(text) for text in {*_TASK.findall(ledger)}} & held_out
+    if seen:
+        raise UserError(
+            f"{folder}: the ledger has rollouts of {len(seen)} held-out tasks, such as {min(seen)}"
         )
 
 

@@ -17,7 +17,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import fingerprint, read_if_there, read_lines, whole, write_text
 from trace_bench.core.text import file_name
-from trace_bench.core.types import Entry, Message, Outcome, Stored, Trajectory, grouped
+from trace_bench.core.types import Message, Outcome, Stored, Trajectory, grouped
 from trace_bench.results.folder import check_hash, finished, read_run
 from trace_bench.results.places import damage
 from trace_bench.results.run import Run
@@ -26,7 +26,6 @@ from trace_bench.results.statistics import mean, task_means
 VERSION = 2
 HELD_OUT = "evaluation/"
 SCORES = ("success", "similarity")
-Sample = dict[str, Any]
 
 
 def export(folder: Path, out: Path) -> list[Path]:
@@ -64,7 +63,7 @@ def write(run: Run, folder: Path, out: Path) -> None:
 
 def _last(
     some: Iterable[Episode], needs: Mapping[str, Sequence[str]]
-) -> dict[tuple[str, int], Sample]:
+) -> dict[tuple[str, int], dict[str, Any]]:
     """A sample per task and trial: the last attempt."""
     last: dict[tuple[str, int], Episode] = {}
     for episode in some:
@@ -74,7 +73,7 @@ def _last(
     return {key: _sample(episode, needs) for key, episode in last.items()}
 
 
-def _log(run: Run, group: str, samples: list[Sample], date: str) -> dict[str, Any]:
+def _log(run: Run, group: str, samples: list[dict[str, Any]], date: str) -> dict[str, Any]:
     ids = list(dict.fromkeys(sample["id"] for sample in samples))
     used = [sample["model_usage"]["agent"] for sample in samples]
     usage = {name: sum(counts[name] for counts in used) for name in used[0]}
@@ -132,10 +131,10 @@ def _figures(name: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _sample(episode: Episode, needs: Mapping[str, Sequence[str]]) -> Sample:
+def _sample(episode: Episode, needs: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     t = episode.trajectory
     opening = t.turns[0].messages if t.turns else t.closing
-    sample: dict[str, Any] = {
+    sample = {
         "id": t.task,
         "epoch": episode.trial + 1,
         "input": [_message(m) for m in opening] or "",
@@ -146,7 +145,6 @@ def _sample(episode: Episode, needs: Mapping[str, Sequence[str]]) -> Sample:
             "agent": t.agent,
             "adapter": t.adapter,
             "adapters": [turn.adapter for turn in t.turns],
-            "purpose": episode.purpose,
             "stop": t.stop.value,
             "attempt": episode.attempt,
             "needs": needs.get(t.task, []),
@@ -181,7 +179,7 @@ def _result(t: Trajectory) -> dict[str, Any]:
 
 def _bare(line: Outcome) -> dict[str, Any]:
     """A sample of an outcome without a conversation."""
-    sample: dict[str, Any] = {
+    sample = {
         "id": line.task,
         "epoch": line.trial + 1,
         "input": "",
@@ -235,7 +233,7 @@ def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     return (arguments, None) if isinstance(arguments, dict) else ({}, "no JSON object")
 
 
-# -- the stored episodes, each with what it was run for --------------------------------------------
+# -- the stored episodes ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -244,7 +242,6 @@ class Episode:
     in its group, from 0; `attempt`: how often it had been lost before."""
 
     group: str
-    purpose: str
     trial: int
     attempt: int
     trajectory: Trajectory
@@ -252,23 +249,14 @@ class Episode:
 
 def episodes(folder: Path) -> Iterator[Episode]:
     """Every stored episode of a run: held-out ones first, then the method's rollouts."""
-    yield from _read(folder, "evaluation_trajectories.jsonl")
-    yield from _read(folder, "trajectories.jsonl")
-
-
-def _read(folder: Path, name: str) -> Iterator[Episode]:
-    lines = read_lines(folder / name, Stored)
-    purposes = {}
-    if name == "trajectories.jsonl":
-        ledger = read_lines(folder / "ledger.jsonl", Entry)
-        purposes = {(entry.call, entry.index): entry.purpose.value for entry in ledger}
-    of_task = grouped(lines, lambda line: (_group(line.call)[0], line.trajectory.task))
-    ranks = {key: sorted({line.index for line in some}) for key, some in of_task.items()}
-    for line in lines:
-        group, attempt = _group(line.call)
-        trial = ranks[group, line.trajectory.task].index(line.index)
-        purpose = purposes.get((line.call, line.index), "evaluation")
-        yield Episode(group, purpose, trial, attempt, line.trajectory)
+    for name in ("evaluation_trajectories.jsonl", "trajectories.jsonl"):
+        lines = read_lines(folder / name, Stored)
+        of_task = grouped(lines, lambda line: (_group(line.call)[0], line.trajectory.task))
+        ranks = {key: sorted({line.index for line in some}) for key, some in of_task.items()}
+        for line in lines:
+            group, attempt = _group(line.call)
+            trial = ranks[group, line.trajectory.task].index(line.index)
+            yield Episode(group, trial, attempt, line.trajectory)
 
 
 def _group(call: str) -> tuple[str, int]:

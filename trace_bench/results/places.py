@@ -142,7 +142,7 @@ Filters = Mapping[str, tuple[str, ...]]
 
 def split(arguments: Sequence[str]) -> tuple[list[Path], Filters]:
     """The places and the filters among arguments: `name=value`, unless there is such a file. Raises
-    UserError for a filter without a value and for two of one key."""
+    UserError for a filter without a value."""
     places: list[Path] = []
     filters: dict[str, tuple[str, ...]] = {}
     for argument in arguments:
@@ -153,12 +153,7 @@ def split(arguments: Sequence[str]) -> tuple[list[Path], Filters]:
         key, values = recorded(typed), tuple(filter(None, map(str.strip, _COMMA.split(text))))
         if not values:
             raise UserError(f"the filter {argument} names no value; write {typed}=VALUE[,VALUE].")
-        if key in filters:
-            raise UserError(
-                f"the filter {key} is given twice; name its values together: "
-                f"{_written(key, (*filters[key], *values))}."
-            )
-        filters[key] = values
+        filters[key] = (*filters.get(key, ()), *values)
     return places, filters
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -89,23 +88,11 @@ def _apart(one: Cell, two: Cell, tasks: int) -> float:
     return difference(one, two).uncertainty.tasks * tasks - noise
 
 
-def levels(looks: int) -> list[float]:
-    """What each of so many looks, after equal numbers of seeds, may spend of the 5 %: the increases
-    of the spending function 2 - 2 Phi(z / sqrt(t)) (K. K. G. Lan and D. L. DeMets, Biometrika 70,
-    1983, after O'Brien and Fleming). Each taken as the level of its own look, they add up to 5 %
-    however the looks depend on each other."""
-    normal = NormalDist()
-    z = normal.inv_cdf(1 - ALPHA / 2)
-    spent = [0.0, *(2 - 2 * normal.cdf(z / (k / looks) ** 0.5) for k in range(1, looks + 1))]
-    return [later - before for before, later in itertools.pairwise(spent)]
-
-
-def text(size: float, world: Varied, comparisons: int, looks: int) -> str:
-    """The plan as a table, and how it may be looked at on the way."""
-    each = levels(looks)
+def text(size: float, world: Varied, comparisons: int) -> str:
+    """The plan as a table."""
     rows = []
     for tasks in sorted({max(1, world.tasks // 2), *(n * world.tasks for n in (1, 2, 4))}):
-        seeds = world.seeds(size, tasks, each[-1] / comparisons)
+        seeds = world.seeds(size, tasks, ALPHA / comparisons)
         if seeds is None:
             rows.append((f"{tasks}", f"none below {MOST_SEEDS}", "", ""))
             continue
@@ -115,14 +102,9 @@ def text(size: float, world: Varied, comparisons: int, looks: int) -> str:
         f"A difference of {size:g} between two methods, found four times in five with "
         f"{many(comparisons, 'comparison')} (each at 5 % / {comparisons}). From {world.source}: "
         f"seeds disagree on {world.flips:.1%} of the tasks, a seed's mean deviates by "
-        f"{world.deviation:.3f}, the methods' differences by {world.apart**0.5:.3f} between tasks."
+        f"{world.deviation:.3f}, the methods' differences by {world.apart**0.5:.3f} between tasks. "
+        "Minutes are those of the records' tasks and machine. A table that is made again with more "
+        "seeds until a star appears finds more than 5 % by chance."
     )
     header = ("tasks", "seeds", "rollouts a method", "minutes a method")
-    said = [Table("plan", caption, header, tuple(rows)).markdown()]
-    shares = ", ".join(f"{level:.4f}" for level in each)
-    said.append(
-        f"Looked at {many(looks, 'time')}, after equal numbers of seeds: a corrected p counts "
-        f"below {shares}. A look that is not planned spends error beyond the 5 %. Minutes are "
-        "those of the records' tasks and machine."
-    )
-    return "\n".join(said)
+    return Table("plan", caption, header, tuple(rows)).markdown()

@@ -29,10 +29,12 @@ class Table:
         line = "| " + " | ".join(map(_markdown, self.header)) + " |"
         rule = "|" + "|".join(["---", *["---:"] * (len(self.header) - 1)]) + "|"
         body = ["| " + " | ".join(map(_markdown, row)) + " |" for row in self.rows]
-        return "\n".join([self.caption, "", line, rule, *body]) + "\n"
+        return "\n".join([paragraph(self.caption), "", line, rule, *body]) + "\n"
 
     def latex(self) -> str:
-        head, *body = (" & ".join(map(_tex, row)) + r" \\" for row in (self.header, *self.rows))
+        rows = [" & ".join(map(_tex, row)) + r" \\" for row in (self.header, *self.rows)]
+        # Behind the end of a row, a bracket or a star would be its option.
+        head, *body = (f"{{}}{row}" if row[0] in "[*" else row for row in rows)
         columns = "l" + "r" * (len(self.header) - 1)
         begin = [r"\begin{table}", rf"\caption{{{_tex(self.caption)}}}"]
         begin += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
@@ -40,22 +42,32 @@ class Table:
 
     def csv(self) -> str:
         out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([self.header, *self.rows])
+        rows = [map(_csv, row) for row in (self.header, *self.rows)]
+        csv.writer(out, lineterminator="\n").writerows(rows)
         return out.getvalue()
 
 
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")  # "<0.0006" is none and stays as it is
-
-
-def _markdown(text: str) -> str:
-    """A text that stays within its cell and is no HTML."""
-    return " ".join(_TAG.sub("&lt;", text.replace("|", "\\|")).splitlines())
-
-
+# A tag (but not "<0.0006"), a character's name, the end of a link's text, an escape, a cell's end.
+_MARKDOWN = re.compile(r"<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<=\])(?=[(\[:])|\\(?=[!-/:-@\[-`{-~])|\|")
+_BEGINNING = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=[#>+*=~_`-]))")
+_FIGURES = re.compile(r"[-+]\d[-+\d.,\[\] *]*")
 _TEX = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%_#${}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " "}
 )
+
+
+def _markdown(text: str) -> str:
+    """A text that stays within its cell and is no HTML, link or image."""
+    names = {"<": "&lt;", "&": "&amp;"}
+    escaped = _MARKDOWN.sub(lambda mark: names.get(mark[0], f"\\{mark[0]}"), text)
+    return " ".join(escaped.splitlines())
+
+
+def paragraph(text: str) -> str:
+    """A text that is nothing but a paragraph of Markdown."""
+    return _BEGINNING.sub(r"\1\\", _markdown(text).strip())
 
 
 def _tex(text: str) -> str:
@@ -63,11 +75,18 @@ def _tex(text: str) -> str:
     return text.translate(_TEX)
 
 
-def write(tables: Iterable[Table], out: Path, page: str = "", about: str = "") -> list[Path]:
+def _csv(text: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in tuple("=+-@\t\r") and not _FIGURES.fullmatch(text) else text
+
+
+def write(
+    tables: Iterable[Table], out: Path, page: str = "", about: Iterable[str] = ()
+) -> list[Path]:
     """Each table with rows in three formats, and the page that their captions name; the files."""
     written = [out / f"{page}.md"] if page else []
     for path in written:
-        write_text(path, f"{about}\n")
+        write_text(path, "\n\n".join(map(paragraph, about)) + "\n")
     for table in (t for t in tables if t.rows):
         for kind, text in (("md", table.markdown), ("tex", table.latex), ("csv", table.csv)):
             written.append(out / f"{table.name}.{kind}")
@@ -103,7 +122,6 @@ class Style:
 
     control: str
     focus: str
-    level: tuple[str, ...]
     methods: Mapping[str, Look]
     spare: tuple[tuple[str, str], ...]
 

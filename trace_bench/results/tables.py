@@ -15,7 +15,7 @@ from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Selection, check_coverage, say
 from trace_bench.results.run import Run
 from trace_bench.results.statistics import holm, many
-from trace_bench.results.table import Table, style, write
+from trace_bench.results.table import Table, paragraph, style, write
 
 ABOUT = "about_tables"
 
@@ -43,10 +43,12 @@ def make_tables(selection: Selection, out: Path) -> list[Path]:
     """The tables and figures of every group: in `out` if there is one group, else each in a folder
     of its own and groups.md beside them."""
     groups = groups_of(selection.runs)
+    if not figures.installed():
+        say("left out", ["the figures, which need the package matplotlib: pip install '.[plots]'"])
     if len(groups) == 1:
         return _tables(groups[0], selection.skipped, out)
     page, about = out / "groups.md", overview(groups).markdown()
-    if left_out := "".join(f"\n- {visible(text)}" for text in selection.skipped):
+    if left_out := "".join(f"\n- {paragraph(visible(text))}" for text in selection.skipped):
         about += f"\nCould not be used:\n{left_out}\n"
     write_text(page, about)
     say(f"{len(groups)} groups of runs that cannot stand in one table", [f"see {page}"])
@@ -74,7 +76,9 @@ def _tables(group: Group, skipped: Sequence[str], out: Path) -> list[Path]:
         details.reliability(grid, caption),
         details.cost(grid, caption),
     ]
-    written = write(every_table, out, ABOUT, "\n\n".join(page))
+    written = write(every_table, out, ABOUT, page)
+    if not figures.installed():
+        return written
     if (single := figures.single_budget(grid)) is None:
         written += figures.rollout_scaling(grid, words, out / "rollout_scaling")
     else:

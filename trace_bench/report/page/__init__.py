@@ -24,6 +24,8 @@ from trace_bench.core.text import described
 from trace_bench.core.types import Message, Score, Stored, Trajectory, to_json
 from trace_bench.report import runs
 from trace_bench.report.runs import folder_of
+from trace_bench.results.cells import Cell, difference, scored
+from trace_bench.results.compare import settings_of
 from trace_bench.results.folder import finished, same_agents
 from trace_bench.results.groups import environment_code
 from trace_bench.results.records import DAMAGE
@@ -35,9 +37,10 @@ MODULES = (
 HELD_OUT, TRAINING = "evaluation_trajectories.jsonl", "trajectories.jsonl"
 
 
-def build(every: Sequence[Run], skipped: Sequence[str], limit: int) -> tuple[str, list[str]]:
-    """The report of these runs as HTML, in at most about `limit` bytes if leaving out conversations
+def build(rows: Sequence[Cell], skipped: Sequence[str], limit: int) -> tuple[str, list[str]]:
+    """The report of these rows as HTML, in at most about `limit` bytes if leaving out conversations
     can achieve that, those of training first; and what was left out. UserError without plotly."""
+    every = [r.named(f"{row.method}, seed {r.seed}") for row in rows for r in row.runs]
     blocks = {"plotly": _packed(_plotly())}
     talks, heads = [Talks() for _ in every], []
     room, left_out = _conversations(every, talks, "held-out conversations", HELD_OUT, limit)
@@ -49,10 +52,11 @@ def build(every: Sequence[Run], skipped: Sequence[str], limit: int) -> tuple[str
         blocks[f"run-{number}"] = _json(content)
         heads.append(_head(run, content))
         left_out += unread
-    compared, remark = runs.differences(every)
-    remarks = [text for text in (remark, *left_out) if text]
-    index = {"runs": heads, "pairs": compared, "remarks": remarks, "skipped": [*skipped]}
-    blocks["index"] = _json(index)
+    compared, remarks = runs.differences(rows)
+    blocks["index"] = _json({
+        "runs": heads, "rows": [*_rows(rows)], "pairs": compared,
+        "remarks": [*remarks, *left_out], "skipped": [*skipped],
+    })  # fmt: skip
     title = every[0].label if len(every) == 1 else f"{len(every)} runs"
     return _page(title, blocks), left_out
 
@@ -85,16 +89,31 @@ def _conversations(
     return room, left_out
 
 
+def _rows(rows: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """What the page shows of each row; `runs`: the places of its runs, one a seed."""
+    first = 0
+    for row in rows:
+        run = row.runs[0]
+        base = row.base if scored(row, row.base) else None
+        yield {
+            "name": row.method, "runs": [*range(first, first + len(row.runs))],
+            "success": to_json(row.interval()), "base": base and base.value,
+            "difference": base and to_json(difference(row, base).interval),
+            "suite": run.suite_name, "model": run.settings.get("model.name"),
+        }  # fmt: skip
+        first += len(row.runs)
+
+
 def _head(run: Run, content: Mapping[str, Any]) -> dict[str, Any]:
     """What the page shows of a run beside others, from all that it shows of it."""
-    keys = ("method", "env", "suite", "suite_name", "split", "model", "seed", "budget", "score",
-            "base_score", "difference")  # fmt: skip
     summary = content["summary"]
     return {
-        "name": run.label, "folder": str(run.folder), "code": environment_code(run),
-        **{key: summary[key] for key in keys},
+        "name": run.label,
+        "seed": run.seed,
+        "success": run.mean,
+        "code": environment_code(run),
         "curves": bool(content["training"] or summary["curve"]),
-    }  # fmt: skip
+    }
 
 
 READ: Mapping[str, tuple[Callable[[Run], Any], Any]] = {
@@ -109,7 +128,7 @@ READ: Mapping[str, tuple[Callable[[Run], Any], Any]] = {
 def _run(run: Run, talks: Talks) -> tuple[dict[str, Any], list[str]]:
     """What the page shows of a run, and what was left out of it."""
     content: dict[str, Any] = {
-        "summary": to_json(finished(folder_of(run))), "settings": runs.settings(run),
+        "summary": to_json(finished(folder_of(run))), "settings": settings_of(Cell("", 0, (run,))),
         "talks": talks.places, "tools": talks.tools,
     }  # fmt: skip
     left_out = []

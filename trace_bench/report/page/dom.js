@@ -23,6 +23,10 @@ export const facts = (pairs) =>
 export const number = (value, digits = 3) =>
   value === null || value === undefined ? "no score" : Number(value).toFixed(digits);
 
+// A count as it is, any other figure with three digits.
+export const figure = (value) =>
+  String(Number.isInteger(value) ? value : Number(value.toPrecision(3)));
+
 export const signed = (value) => (value > 0 ? "+" : value < 0 ? "\u2212" : "") +
   Math.abs(value).toFixed(3);
 

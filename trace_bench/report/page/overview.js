@@ -1,35 +1,40 @@
-// All runs of the report, and the differences between them.
+// The runs of the report in the rows of the tables, and the differences between these.
 import { dots } from "report/charts";
 import { curves } from "report/curves";
 import { el, facts, link, number, p, section, select, shown, signed, span } from "report/dom";
 import { table } from "report/table";
 
 export function overview(index) {
-  const { runs } = index;
-  const rows = runs.map((run, i) => ({ ...run, i }));
-  const scored = rows.filter((r) => r.score !== null);
+  const { runs, rows } = index;
   return [
     el("h1", {}, `${runs.length} runs`),
     notes(index),
-    table("Held-out success of each run's agent and of its base agent, with 95 % intervals.", [
-      { name: "run", text: true, value: (r) => r.name, cell: (r) =>
-        link({ view: "run", run: r.i }, r.name) },
-      { name: "success", value: (r) => r.score?.success, cell: (r) => number(r.score?.success) },
-      { name: "interval", value: (r) => r.score?.interval[0], cell: (r) =>
-        r.score ? span(...r.score.interval) : "" },
-      { name: "difference", value: (r) => r.difference?.value, cell: (r) =>
-        r.difference ? signed(r.difference.value) : "" },
-      { name: "base", value: (r) => r.base_score?.success, cell: (r) =>
-        number(r.base_score?.success) },
-      { name: "suite", value: (r) =>
-        r.suite_name || [r.env, r.suite].filter(Boolean).join(" ") },
+    table("Held-out success of each method's agents, and its difference to their base agents, " +
+      "means over tasks and seeds with 95 % intervals over both.", [
+      { name: "method", text: true, value: (r) => r.name, cell: (r) => seeds(r, runs) },
+      { name: "success", value: (r) => r.success.value, cell: (r) => number(r.success.value) },
+      { name: "interval", value: (r) => r.success.low, cell: (r) =>
+        span(r.success.low, r.success.high) },
+      { name: "difference", value: (r) => r.difference?.value, cell: (r) => r.difference ?
+        `${signed(r.difference.value)} ${span(r.difference.low, r.difference.high, signed)}` : "" },
+      { name: "base", value: (r) => r.base, cell: (r) => number(r.base) },
+      { name: "suite", value: (r) => r.suite },
       { name: "model", value: (r) => r.model },
     ], rows),
-    dots("Success over held-out tasks: means with 95 % intervals over tasks.",
-      scored.map((r) => [r.name, r.score.success, ...r.score.interval]), "success"),
+    dots("Success over held-out tasks: means with 95 % intervals over tasks and seeds.",
+      rows.map((r) => [r.name, r.success.value, r.success.low, r.success.high]), "success"),
     curves(index),
     index.pairs.length ? differences(index) : null,
   ];
+}
+
+// A row's one run, or its seeds, which a click opens.
+function seeds(row, runs) {
+  const to = (i, text) => link({ view: "run", run: i }, text);
+  return row.runs.length === 1 ? to(row.runs[0], row.name) : el("details", {},
+    el("summary", {}, `${row.name}, ${row.runs.length} seeds`),
+    el("ul", {}, row.runs.map((i) => el("li", {}, to(i, `seed ${runs[i].seed}`),
+      `: ${number(runs[i].success)}`))));
 }
 
 export const notes = (index) => [
@@ -40,28 +45,30 @@ export const notes = (index) => [
 ];
 
 function differences(index) {
-  const names = index.runs.map((r) => r.name);
-  const found = index.pairs.filter((q) => q.found);
-  return section("Differences between runs",
-    el("p", {}, "Task by task: the second run's success minus the first one's, on the tasks that " +
-      "have a score in both."),
-    table("Paired differences; intervals and p-values as in the project's tables.", [
+  const names = index.rows.map((r) => r.name);
+  const found = index.pairs.filter((q) => q.gap);
+  return section("Differences between methods",
+    el("p", {}, "Task by task: the success of the first less that of the second, on the tasks " +
+      "that have a score in both."),
+    table("Paired differences with 95 % intervals over tasks and seeds; p Holm-corrected over " +
+      `${found.length} comparison${found.length === 1 ? "" : "s"}.`, [
       { name: "first", text: true, value: (q) => names[q.left] },
       { name: "second", text: true, value: (q) => names[q.right] },
-      { name: "difference", value: (q) => q.found?.value ?? -9, cell: (q) =>
-        q.found ? signed(q.found.value) : q.why },
-      { name: "interval", value: (q) => q.found?.low ?? -9, cell: (q) =>
-        q.found ? span(q.found.low, q.found.high, signed) : "" },
-      { name: "p", value: (q) => q.found?.p_value ?? 2, cell: (q) =>
-        q.found ? p(q.found.p_value) : "" },
-      { name: "tasks", value: (q) => q.found?.n ?? 0, cell: (q) => q.found ?
-        `${q.found.n}${q.found.dropped ? `, ${q.found.dropped} dropped` : ""}` : "" },
-      { name: "", value: () => "", cell: (q) => q.found ? link({ view: "tasks",
-        left: `${q.left}/final`, right: `${q.right}/final` }, "by task") : "" },
+      { name: "difference", value: (q) => q.gap?.value ?? -9, cell: (q) =>
+        q.gap ? signed(q.gap.value) : q.why },
+      { name: "interval", value: (q) => q.gap?.low ?? -9, cell: (q) =>
+        q.gap ? span(q.gap.low, q.gap.high, signed) : "" },
+      { name: "p", value: (q) => q.gap?.p_value ?? 2, cell: (q) =>
+        q.gap ? p(q.gap.p_value) : "" },
+      { name: "tasks", value: (q) => q.n ?? 0, cell: (q) => q.gap ?
+        `${q.n}${q.dropped ? `, ${q.dropped} dropped` : ""}` : "" },
+      { name: "", value: () => "", cell: (q) => q.gap ? link({ view: "tasks",
+        left: `${index.rows[q.left].runs[0]}/final`,
+        right: `${index.rows[q.right].runs[0]}/final` }, "by task") : "" },
     ], index.pairs),
     found.length > 1 ? dots("Differences with 95 % intervals; zero is no difference.",
-      found.map((q) => [`${names[q.right]} \u2212 ${names[q.left]}`, q.found.value, q.found.low,
-        q.found.high]), "difference in success", true) : null,
+      found.map((q) => [`${names[q.left]} \u2212 ${names[q.right]}`, q.gap.value, q.gap.low,
+        q.gap.high]), "difference in success", true) : null,
     settings(index, names));
 }
 
@@ -79,7 +86,7 @@ function settings(index, names) {
   const options = index.pairs.map((q, i) => [String(i), `${names[q.left]} and ${names[q.right]}`]);
   show(0);
   return [el("h3", {}, "What the settings differ in"), el("div", { class: "controls" },
-    select("Pair of runs", options, "0", show)), place];
+    select("Pair of methods", options, "0", show)), place];
 }
 
 export const about = (summary, settings) => section("Settings and versions",

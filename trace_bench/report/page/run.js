@@ -1,6 +1,6 @@
 // One run: its result, how it got there, what it cost.
 import { chart, colour, dash, dots, pattern, symbol } from "report/charts";
-import { adapter, el, facts, link, number, p, section, shown, signed, span, words } from "report/dom";
+import { adapter, el, facts, figure, link, number, p, section, shown, signed, span, words } from "report/dom";
 import { about, notes } from "report/overview";
 import { table } from "report/table";
 
@@ -173,7 +173,7 @@ const MEANING = {
 
 function health(s) {
   if (!s.health) return null;
-  const plain = (v) => typeof v === "number" ? String(Number(v.toPrecision(3))) : shown(v);
+  const plain = (v) => typeof v === "number" ? figure(v) : shown(v);
   const rows = Object.entries(s.health).map(([name, value]) =>
     [words(name), value && typeof value === "object" ? Object.entries(value)
       .map(([k, v]) => `${words(k)} ${plain(v)}`).join(", ") || "none" : plain(value)]);
