@@ -72,7 +72,7 @@ def summarize(
         marks=tuple(plan.marks),
         env=parts["env"].label,
         suite=settings.env.suite or "",
-        suite_name="" if settings.env.suite and not borrowed else suite,
+        suite_name="" if suite == f"{parts['env'].label}/{settings.env.suite}" else suite,
         suite_data=about,
         borrowed=borrowed,
         models={

@@ -14,7 +14,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import of_reference, rewarded_in
@@ -23,6 +23,7 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite, Typical, conversation, perform
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.envs.toolsandbox.scenarios import needs as several
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, SINGLE, TURNS, Shape, shapes
@@ -38,7 +39,12 @@ from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS, Augmentati
 
 PREFIX = "toolsandbox/embedded"
 SIZES = {"train": 64, "dev": 128, "test": 387, "train_large": 2048, "dialogues": 2400}
+PLACES = {f"needs{n}": n for n in range(1, several.MOST + 1)}
 CONVERSATIONS = ("dialogues",)  # the splits that have shapes of several user turns only
+
+
+def _sizes(needs: int | None) -> Mapping[str, int]:
+    return SIZES if needs is None else several.SIZES
 
 
 @lru_cache(maxsize=8)
@@ -57,11 +63,14 @@ def _order(split: str) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=8192)
-def _task(split: str, index: int, augmentation: str) -> Task:
+def _task(needs: int | None, split: str, index: int, augmentation: str) -> Task:
+    place = split if needs is None else f"needs{needs}/{split}"
+    suffix = "" if augmentation == "none" else f"@{augmentation}"
+    task_id = f"{PREFIX}/{place}/{index:04d}{suffix}"
+    if needs is not None:
+        return several.drawn(needs, split, index, task_id, augmentation)
     shape = shapes()[_order(split)[index]]
     pool = split if split in POOLS else "train"  # of wordings and entities
-    suffix = "" if augmentation == "none" else f"@{augmentation}"
-    task_id = f"{PREFIX}/{split}/{index:04d}{suffix}"
     seed = random.Random(f"{split}/{index}").getrandbits(32)
     task, _ = build(shape, Words(pool), seed, task_id, split, augmentation)
     return task
@@ -75,7 +84,10 @@ class EmbeddedSuite(Suite):
     scrambled_descriptions, scrambled_arg_descriptions or scrambled_arg_types.
 
     The project's own, with its splits `train`, `dev`, `test`, `train_large` and
-    `dialogues`, whose tasks have several user turns and are recorded by `trace_bench.record`."""
+    `dialogues`, whose tasks have several user turns and are recorded by `trace_bench.record`.
+
+    `needs`: 1, 2 or 3 for splits `train`, `dev` and `test` whose tasks all need exactly so many of
+    the capabilities (`needs.py`); then the variant's name says so."""
 
     name = "toolsandbox"
     variant = "embedded"
@@ -85,32 +97,38 @@ class EmbeddedSuite(Suite):
     general_demonstrations = "trace_bench.tiny.demos:general"
     typical = Typical(2.5, 75, 12, 0)  # the tiny agent's means
 
-    def __init__(self, augmentation: Augmentation = "none") -> None:
-        self.augmentation = augmentation
+    def __init__(
+        self, augmentation: Augmentation = "none", needs: Literal[1, 2, 3] | None = None
+    ) -> None:
+        self.augmentation, self.needs = augmentation, needs
+        if needs is not None:
+            self.variant = f"embedded, needs {needs}"
 
     def splits(self) -> Sequence[str]:
-        return tuple(SIZES)
+        return tuple(_sizes(self.needs))
 
     def tasks(self, split: str) -> list[Task]:
-        if split not in SIZES:
-            raise unknown("split", split, SIZES, "env.train_split or evaluation.split")
-        return [_task(split, number, self.augmentation) for number in range(SIZES[split])]
+        sizes = _sizes(self.needs)
+        if split not in sizes:
+            raise unknown("split", split, sizes, "env.train_split or evaluation.split")
+        return [_task(self.needs, split, n, self.augmentation) for n in range(sizes[split])]
 
     def task(self, task_id: str) -> Task:
         """Any task from its id: of a split, or synthetic."""
-        parts = task_id.removeprefix(f"{PREFIX}/").split("/")
-        index, _, augmentation = parts[-1].partition("@")
+        *place, last = task_id.removeprefix(f"{PREFIX}/").split("/")
+        index, _, augmentation = last.partition("@")
         numbered = index.isascii() and index.isdigit()
-        generated = numbered and len(parts) == 3 and parts[2] == index
-        if generated and task_id.startswith(f"{PREFIX}/synthetic/"):
-            return synthetic_task(parts[1], int(index))
-        in_split = numbered and len(parts) == 2 and augmentation in ("", *AUGMENTATIONS)
-        if not in_split or int(index) >= SIZES.get(parts[0], 0):
+        if numbered and len(place) == 2 and place[0] == "synthetic" and index == last:
+            return synthetic_task(place[1], int(index))
+        needs = PLACES.get(place[0]) if len(place) == 2 else None
+        split = place[-1] if len(place) == (1 if needs is None else 2) else ""
+        of_suite = numbered and augmentation in ("", *AUGMENTATIONS)
+        if not of_suite or int(index) >= _sizes(needs).get(split, 0):
             raise UserError(
-                f"no task {task_id!r}; ids look like {PREFIX}/train/0007 or "
-                f"{PREFIX}/synthetic/<capability>/<seed>"
+                f"no task {task_id!r}; ids look like {PREFIX}/train/0007, "
+                f"{PREFIX}/needs3/train/0007 or {PREFIX}/synthetic/<capability>/<seed>"
             )
-        return _task(parts[0], int(index), augmentation or "none")
+        return _task(needs, split, int(index), augmentation or "none")
 
     def make(self) -> ToolSandboxEnv:
         return ToolSandboxEnv()
