@@ -18,9 +18,11 @@ from trace_bench.core.protocols import PlannedRun, TrainingJob
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose
 from trace_bench.methods.grpo import Base, Grpo, Rl, RlSettings
 from trace_bench.methods.looking.capabilities import VOCABULARY
-from trace_bench.methods.trace_finish import TraceFinish, TraceFinishSettings
+from trace_bench.methods.trace.finish import summed
+from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.engine.lora import read_config, read_weights
+from trace_bench.policies.routing.linear import Linear
 from trace_bench.policies.routing.merge import pair_of
 from trace_bench.tiny.demos import GUIDANCE
 
@@ -138,11 +140,9 @@ def test_a_joint_adapter_is_finished_whole_and_several_by_their_weight(
         assert isinstance(pair, tuple)
         return pair[1] @ pair[0]
 
-    for settings, share in (
-        (TraceFinishSettings(adapters="joint"), 1.0),
-        (TraceFinishSettings(), TraceFinishSettings().route.weight),
-    ):
-        start = TraceFinish(settings).start(BASE, replace(BASE, adapters=(ref,)))
+    several = TraceSettings(finish=0.25, route=Linear(weight=0.3))
+    for settings, share in ((TraceSettings(finish=0.25, adapters="joint"), 1.0), (several, 0.3)):
+        start = summed(BASE, replace(BASE, adapters=(ref,)), settings.weight)
         assert torch.allclose(update(start.adapters[0]), share * update(ref), atol=1e-6)
 
 

@@ -30,7 +30,7 @@ from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 BASE = AgentSpec(model=str(MODEL_FOLDER))
 SETTINGS: dict[str, dict[str, Any]] = {
     "rft": {"epochs": 1},
-    "trace_finish": {**QUICK["trace"], "keep_runs": 4},
+    "trace, finish": {**QUICK["trace"], "keep_runs": 4, "route": "linear", "finish": 0.25},
     "trace": {**QUICK["trace"], "keep_runs": 4, "minimum_training": 32},
     "trace, gate": {
         **QUICK["trace"], "keep_runs": 4, "minimum_training": 32, "max_capabilities": 2,

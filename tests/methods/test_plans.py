@@ -99,7 +99,7 @@ def test_a_budget_that_is_too_small_is_refused_beforehand(
 
 
 def test_trace_needs_its_least_of_what_it_is_left() -> None:
-    finish = method("trace_finish")
+    finish = method("trace", route="linear", finish=0.25)
 
     def plan(budget: int) -> None:
         check_budget("finish", budget, finish.plan(PlannedRun(budget, 64, ScriptedTrainer())))
@@ -198,7 +198,7 @@ def test_what_a_method_needs_of_the_others() -> None:
     assert needs("untargeted") == {Suite.synthetic}
     assert needs("sft") == {Trainer.learner, Suite.reference}
     assert needs("grpo") == needs("gepa") == needs("base") == set()
-    finish = method("trace_finish").plan(PlannedRun(437, 64, ScriptedTrainer()))
+    finish = method("joint", finish=0.25).plan(PlannedRun(437, 64, ScriptedTrainer()))
     assert Trainer.check_start in {n.ability for n in finish.needs}
     asks = method("trace", route="zero_shot").plan(PlannedRun(437, 64, ScriptedTrainer()))
     assert asks.routed and Policy.label_logprobs in {n.ability for n in asks.needs}

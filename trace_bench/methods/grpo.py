@@ -153,7 +153,8 @@ class Untargeted(Method):
         suite, count = lab.suite, self.settings.synthetic_tasks
         names = suite.capabilities()
         drawn = [draw(suite, name, count, Mix(), lab.seed, "train") for name in names]
-        return train_once("untargeted", base, interleave(drawn), lab, reward=self.settings.reward)
+        reward = self.settings.made_reward
+        return train_once("untargeted", base, interleave(drawn), lab, reward=reward)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         return dataclasses.replace(one_training(run, "untargeted"), needs=(MAKES_TASKS,))

@@ -42,8 +42,8 @@ class TaskSettings:
 
     synthetic_tasks: Positive = 256
     """Distinct tasks of each environment (ours; published: a fresh seed for every group)."""
-    reward: Literal["similarity", "success"] = "similarity"
-    """Which number of the tasks' score is the reward."""
+    made_reward: Literal["similarity", "success"] = "similarity"
+    """Which number of the score is the reward on these tasks."""
 
 
 @dataclass(frozen=True)

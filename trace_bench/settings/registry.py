@@ -61,7 +61,6 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "trace": "trace_bench.methods.trace:Trace",
         "joint": "trace_bench.methods.trace:Trace",
         "rft": "trace_bench.methods.rft:Rft",
-        "trace_finish": "trace_bench.methods.trace_finish:TraceFinish",
         "single_capability": "trace_bench.methods.trace:Trace",
         "prompt_only": "trace_bench.methods.rft:PromptOnly",
         "untargeted": "trace_bench.methods.grpo:Untargeted",

@@ -15,6 +15,7 @@ budget, a checkpoint of a large run is not what a run with that smaller budget g
     experts.py      share the budget, train the adapters; what a route is learned from (the routes:
                     ../../policies/routing/)
     gate.py         the route that is trained by GRPO itself
+    finish.py       the last share of the budget: GRPO on the target's own training tasks
 
 Figures land in `capabilities.json`: {"analysis", "thresholds", "candidates", "calibration",
 "training", "labels", "outcome"}; where a model writes the environments also {"generator",
@@ -40,9 +41,11 @@ from trace_bench.methods.trace.experts import (
     composed,
     train_experts,
 )
+from trace_bench.methods.trace.finish import finished, with_finish
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import Looked, source_of
+from trace_bench.policies.routing.route import Expert
 
 CAVEAT = "its phases are shares of the whole budget"
 UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
@@ -55,11 +58,11 @@ class Trace(Method):
     def __init__(self, settings: TraceSettings) -> None:
         self.settings = settings
 
-    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab, later: int = 0) -> AgentSpec:
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with an adapter per missing capability and a router, or itself when no
-        capability passes the thresholds. `later`: rollouts that are left for what comes after."""
+        capability passes the thresholds; with one adapter where the target finishes it."""
         settings, free = self.settings, not lab.charges(Purpose.ANALYSIS)
-        budget = Budget(settings, lab.budget_left() - later, free, later)
+        budget = Budget(settings, lab.budget_left(), free)
         source = source_of(settings, lab.prompt_limit(GENERATOR) is not None)
         trainable = source.trainable(lab.suite)
         route = None if settings.joint else settings.route
@@ -67,37 +70,38 @@ class Trace(Method):
         analysis = Analysis(lab, settings, write)
         compose = partial(composed, base, route, evidence)
 
-        def give_up(why: str) -> AgentSpec:
-            unspent = budget.unspent(lab)
-            lab.leave(why)
-            lab.log(f"{why}; {unspent} of {budget.total} rollouts stay unspent")
-            write(outcome={"trained": [], "unspent": unspent, "reason": why})
-            return base
+        def close(agent: AgentSpec, experts: Sequence[Expert] = (), why: str = "") -> AgentSpec:
+            if budget.finish:
+                agent = finished(base, agent, settings, tasks, lab)  # finish
+            unspent = lab.budget_left()
+            if why:
+                lab.leave(why)
+                lab.log(f"{why}; {unspent} of {budget.total} rollouts stay unspent")
+            reason = {"reason": why or UNSPENT} if why or unspent else {}
+            write(outcome={"trained": [e.name for e in experts], "unspent": unspent, **reason})
+            return agent
 
         analysis.play(base, tasks, budget.looking(len(tasks)))  # look
         verdicts = analysis.choose(trainable)  # choose
         chosen = affordable(verdicts, trainable, budget, lab)  # share
         if not chosen:
-            return give_up("no capability above the thresholds: the base agent is returned")
+            return close(base, why="no capability above the thresholds")
         training = source.make(Looked(base, tasks, lab, budget, analysis), chosen)  # make tasks
         if not training:
-            return give_up(source.nothing)
+            return close(base, why=source.nothing)
         with lab.listening(evidence.hear) if settings.route.hears else nullcontext():
             experts = train_experts(base, chosen, training, lab, budget, compose, write)  # train
         if not experts:
-            return give_up("no adapter was trained: the base agent is returned")
+            return close(base, why="no adapter was trained")
         agent = compose(experts)  # route
         if budget.gate:
-            rollouts = budget.unspent(lab)
-            agent = settings.route.finish(agent, tasks, lab, rollouts, settings.reward)  # finish
-        unspent = budget.unspent(lab)
-        why = {"reason": UNSPENT} if unspent else {}
-        write(outcome={"trained": [e.name for e in experts], "unspent": unspent, **why})
-        return agent
+            rollouts = lab.budget_left()
+            agent = settings.route.finish(agent, tasks, lab, rollouts, settings.reward)
+        return close(agent, experts)
 
-    def plan(self, run: PlannedRun, later: int = 0) -> MethodPlan:
+    def plan(self, run: PlannedRun) -> MethodPlan:
         settings = self.settings
-        budget = Budget(settings, run.budget, Purpose.ANALYSIS not in run.charged, later)
+        budget = Budget(settings, run.budget, Purpose.ANALYSIS not in run.charged)
         source = source_of(settings, GENERATOR in run.models)
         left = budget.after_looking(run.tasks)
         training, *gate = budget.phases(run.trainer, left)
@@ -113,7 +117,8 @@ class Trace(Method):
         plan = reduce(MethodPlan.then, steps)
         if not run.tasks:  # then the number of analysis rollouts is not known either
             plan = replace(plan, phases=(replace(training, rollouts=run.budget),))
-        return replace(plan, caveat=CAVEAT, yardsticks=self.yardsticks())
+        plan = replace(plan, caveat=CAVEAT, yardsticks=self.yardsticks())
+        return with_finish(plan, budget, run.trainer) if budget.finish else plan
 
     def yardsticks(self) -> tuple[Yardstick, ...]:
         """One adapter on all environments, where several are trained."""

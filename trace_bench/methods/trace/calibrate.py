@@ -161,7 +161,7 @@ def of_groups(groups: Sequence[Sequence[Trajectory]], settings: SynthesisSetting
     scored = []
     for group in groups:
         scores = [t.score for t in group if t.score is not None and t.failure is None]
-        scored.append([(float(getattr(s, settings.reward)), s.success) for s in scores])
+        scored.append([(float(getattr(s, settings.adapter_reward)), s.success) for s in scores])
     return measure(scored, failures=sum(map(len, groups)) - sum(map(len, scored)))
 
 

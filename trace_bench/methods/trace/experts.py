@@ -67,7 +67,7 @@ def train_experts(
     for n, (name, tasks) in enumerate(training.items()):
         share, before = budget.left(lab) // (len(training) - n), lab.budget_left()
         bare = (name, descriptions.get(name, ""), tasks)
-        expert = _train(base, bare, share, lab, budget.settings.reward, experts, compose)
+        expert = _train(base, bare, share, lab, budget.settings.adapter_reward, experts, compose)
         if expert is not None:
             experts.append(expert)
             cost = {"share": share, "spent": before - lab.budget_left()}

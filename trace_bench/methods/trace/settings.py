@@ -34,6 +34,8 @@ class SynthesisSettings(TaskSettings):
     """Where a capability's tasks come from: `generate` takes the suite's generator, or the model in
     the role of the generator; `select` takes the training tasks whose failures lack it, for suites
     without a generator. Then the analysis is the calibration, and no other is run."""
+    reward: Literal["similarity", "success"] = "similarity"
+    """Which number of the score is the reward on the target's own training tasks."""
     calibration_share: Share = 0.10
     """Part of the budget that calibration may use beyond one round for each capability (ours)."""
     calibration_groups: Positive = 4
@@ -59,6 +61,11 @@ class SynthesisSettings(TaskSettings):
     """Largest share of groups with one and the same reward (published; so informative >= 0.5)."""
     generator_rounds: Positive = 5
     """Most attempts of a model at an environment (published: up to 5 regenerations)."""
+
+    @property
+    def adapter_reward(self) -> str:
+        """On the tasks that the adapters are trained on."""
+        return self.reward if self.synthesis == "select" else self.made_reward
 
     @property
     def calibration_round(self) -> int:
@@ -91,10 +98,24 @@ class TraceSettings(SynthesisSettings, AnalysisSettings):
     adapters: Literal["per_capability", "joint"] = "per_capability"
     """One adapter per capability (published), or "joint": one adapter on all selected
     environments with the same budget, used for every task; its own run, with its own ledger."""
+    finish: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Part of the budget for the last step, GRPO on the target's own training tasks from the sum of
+    the adapters, or from the joint one (ours; 0: none, as published)."""
 
     def __post_init__(self) -> None:
         AnalysisSettings.__post_init__(self)
         SynthesisSettings.__post_init__(self)
+        if self.finish and not self.joint and not isinstance(self.route, Linear):
+            raise UserError(
+                f"method.finish={self.finish} trains one adapter, the sum of all, and "
+                f"method.route={self.route.name} chooses between several. Set method.route=linear "
+                "or method.adapters=joint."
+            )
+
+    @property
+    def weight(self) -> float:
+        """Of each adapter in the sum that the target finishes; one for everything acts whole."""
+        return self.route.weight if isinstance(self.route, Linear) and not self.joint else 1.0
 
     @property
     def joint(self) -> bool:
@@ -104,13 +125,16 @@ class TraceSettings(SynthesisSettings, AnalysisSettings):
 @dataclass(frozen=True)
 class Budget:
     """The rollouts of one fit, in whole episodes: analysis, calibration and training are all
-    charged. `total`: all of them. `free`: the budget pays for training only (accounting=paper).
-    `later`: the run's rollouts that are left for what comes after the fit; not in `total`."""
+    charged. `total`: all of them. `free`: the budget pays for training only (accounting=paper)."""
 
     settings: TraceSettings
     total: int
     free: bool = False
-    later: int = 0
+
+    @property
+    def finish(self) -> int:
+        """Rollouts that are kept for the target's own tasks."""
+        return int(self.settings.finish * self.total)
 
     @property
     def gate(self) -> int:
@@ -119,8 +143,8 @@ class Budget:
 
     @property
     def adapters(self) -> int:
-        """Rollouts of all that comes before the gate."""
-        return self.total - self.gate
+        """Rollouts of all that comes before these."""
+        return self.total - self.gate - self.finish
 
     @property
     def each(self) -> int:
@@ -130,11 +154,8 @@ class Budget:
     # -- what is left of it in a run ----------------------------------------------------------
 
     def left(self, lab: Lab) -> int:
-        """Before the gate's."""
-        return self.unspent(lab) - self.gate
-
-    def unspent(self, lab: Lab) -> int:
-        return lab.budget_left() - self.later
+        """Before the gate's and the target's."""
+        return lab.budget_left() - self.gate - self.finish
 
     # -- the shares ---------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class TaskSource:
     """A way to come by tasks. `make`: of the chosen capabilities; `trainable`: those that it has
     tasks for (None: all that are no controls); `planned`: its part of the plan, which raises
     UserError for settings and roles that do not fit together; `looks`: what the analysis is called
-    there; `nothing`: why the base agent is returned when there are no tasks."""
+    there; `nothing`: why no adapter is trained when there are no tasks."""
 
     make: Callable[[Looked, Sequence[Verdict]], TrainingTasks]
     planned: Callable[[PlannedRun, Budget, int], MethodPlan]
@@ -162,15 +162,13 @@ def _calibration(budget: Budget, left: int) -> tuple[Phase, ...]:
 GENERATE = TaskSource(
     generated,
     _generated_planned,
-    "the base agent already has what was selected: it is returned",
+    "the base agent already has what was selected",
     trainable=lambda suite: tuple(suite.capabilities()),
 )
-WRITE = TaskSource(
-    written, _written_planned, "no environment was accepted: the base agent is returned"
-)
+WRITE = TaskSource(written, _written_planned, "no environment was accepted")
 SELECT = TaskSource(
     selected,
     lambda run, budget, left: MethodPlan(marks=(SELECTED,)),
-    "no failure lacks what is selected: the base agent is returned",
+    "no failure lacks what is selected",
     looks="analysis, which calibrates too",
 )
