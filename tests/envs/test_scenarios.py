@@ -116,11 +116,37 @@ def test_a_task_is_rebuilt_from_its_id() -> None:
         "dev/9999",
         "dev/0001@bad",
         "synthetic/disambiguates/x",
+        "needs4/dev/0001",
+        "needs3/dialogues/0001",
+        "dev/needs3/0001",
     ):
         with pytest.raises(UserError, match="ids look like"):
             SUITE.task(f"toolsandbox/embedded/{wrong}")
     with pytest.raises(UserError, match="allowed: train, dev, test, train_large"):
         SUITE.tasks("validation")
+
+
+@pytest.mark.parametrize(
+    ("needs", "digest"),
+    [(1, "97ec5127e06989bd"), (2, "953d1cc6e6a840f6"), (3, "59cb34ae5836e55c")],
+)
+def test_tasks_that_need_so_many_skills(needs: int, digest: str) -> None:
+    suite = EmbeddedSuite(needs=needs)
+    assert suite.variant == f"embedded, needs {needs}"
+    train, held_out = suite.tasks("train"), suite.tasks("dev")
+    for task in train[::4] + held_out[::4]:
+        assert len(task.data["requires"]) == needs
+        assert follow(task).success and not idle(task).success
+    openings = [{t.data["user"]["opening"] for t in tasks} for tasks in (train, held_out)]
+    shared = {t.data["shape"] for t in train} & {t.data["shape"] for t in held_out}
+    assert not openings[0] & openings[1] and bool(shared) == (needs == 1)
+    assert {n for t in train for n in t.data["requires"]} == {
+        n for t in held_out for n in t.data["requires"]
+    }
+    assert SUITE.task(train[3].id) == train[3]
+    drawn = [[t.id, t.seed, t.data["shape"], t.data["user"]] for t in (*train, *held_out)]
+    text = json.dumps(drawn, sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest
 
 
 def test_augmented_references_earn_the_full_score() -> None:

@@ -98,6 +98,26 @@ def test_grpo_trains_one_adapter_on_all_tasks_with_the_whole_budget() -> None:
     assert one.seed == other.seed and replace(other, name="rl", seed=plain.seed) == plain
 
 
+@pytest.mark.parametrize(
+    ("synthesis", "reward"), [("generate", "similarity"), ("select", "success")]
+)
+def test_the_targets_reward_is_that_of_its_own_tasks_alone(synthesis: str, reward: str) -> None:
+    _, lab = fit("trace", 640, **QUICK["trace"], reward="success", synthesis=synthesis)
+    assert lab.trainer.jobs and {job.reward for job in lab.trainer.jobs} == {reward}
+
+
+def test_the_target_finishes_from_the_base_agent_where_nothing_was_trained() -> None:
+    agent, lab = fit("joint", 640, {}, finish=0.25, reward="success")
+    (job,) = lab.trainer.jobs
+    assert (job.name, job.agent, job.reward) == ("finish", BASE, "success")
+    assert job.rollouts == 640 - spent(lab)[Purpose.ANALYSIS] and lab.left == 0
+    assert agent.router is None and [a.name for a in agent.adapters] == ["finish-v1"]
+    with pytest.raises(
+        UserError, match=r"method\.route=classifier chooses .* method\.route=linear"
+    ):
+        method("trace", finish=0.25)
+
+
 def spent(lab: MemoryLab) -> Counter[Purpose]:
     counted: Counter[Purpose] = Counter()
     for _, purpose, tasks in lab.calls:

@@ -108,7 +108,9 @@ def test_the_ledger_is_what_was_played_also_after_a_kill(name: str, tmp_path: Pa
     whole = fit(name, tmp_path / "whole", BUDGET)
     check(whole, tmp_path / "whole", BUDGET)
     assert name != "rft" or whole.shown == [(BUDGET // 2, "rft1")]
-    assert whole.agent.adapters and (whole.agent.router is None) == ("trace" not in name.split(","))
+    assert whole.agent.adapters and (whole.agent.router is None) == (
+        name not in ("trace", "trace, gate")
+    )
     at = KILLED.get(name, 170)
     child = os.fork()
     if child == 0:
