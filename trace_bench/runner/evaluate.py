@@ -13,20 +13,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from trace_bench.core.protocols import Policy, Prompt, Router
+from trace_bench.core.protocols import Policy, Router
 from trace_bench.core.store import Lines, stable_seed
 from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
     Figures,
     Outcome,
+    Step,
     Task,
     Trajectory,
-    grouped,
 )
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
 from trace_bench.play.steps import opened, with_guidance
-from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.runner.ledger import EpisodeFile, Spot, check
@@ -268,28 +267,17 @@ def choices(
     router = make_router(agent, player.policy)
     if agent.router is None:
         return [router.route((), ())] * len(tasks)
-    asks = any(suite.asks_user() for suite in player.suites)
-    if router.waits or router.has(Router.next) or asks:
+    suite = player.suites.target
+    if router.waits or router.has(Router.next) or suite.asks_user():
         return None
     choices: list[Choice | BaseException] = []
-    for first in range(0, len(tasks), player.policy.capacity):
-        some = tasks[first : first + player.policy.capacity]
-        choices += _some(router, player.suites, agent, some)
+    for first in range(0, len(tasks), player.policy.capacity):  # reset together
+        steps = opened(suite, tasks[first : first + player.policy.capacity])
+        prompts = [
+            (with_guidance(step.messages, agent.prompt), step.tools)
+            for step in steps
+            if isinstance(step, Step)
+        ]
+        routed = iter(router.routes(prompts))
+        choices += [next(routed) if isinstance(step, Step) else step for step in steps]
     return choices
-
-
-def _some(
-    router: Router, suites: Suites, agent: AgentSpec, tasks: Sequence[Task]
-) -> list[Choice | BaseException]:
-    """The choices for one batch of tasks, which are reset together, suite by suite."""
-    choices: dict[int, Choice | BaseException] = {}
-    for group in grouped(range(len(tasks)), lambda i: id(suites.of(tasks[i]))).values():
-        steps = opened(suites.of(tasks[group[0]]), [tasks[i] for i in group])
-        prompts: dict[int, Prompt] = {}
-        for i, step in zip(group, steps, strict=True):
-            if isinstance(step, BaseException):
-                choices[i] = step
-            else:
-                prompts[i] = (with_guidance(step.messages, agent.prompt), step.tools)
-        choices.update(zip(prompts, router.routes(list(prompts.values())), strict=True))
-    return [choices[i] for i in range(len(tasks))]

@@ -18,7 +18,6 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Hear,
     PlayElsewhere,
-    Policy,
     Prompt,
     Source,
     State,
@@ -33,7 +32,6 @@ from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
-from trace_bench.policies.routing.route import AT_SERVERS
 from trace_bench.runner.evaluate import outcome_of
 from trace_bench.runner.ledger import (
     AGAIN,
@@ -172,13 +170,7 @@ class RunLab:
 
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
         """The base model's hidden states of prompts, which cost no rollout."""
-        policy = self.player.policy
-        if not policy.has(Policy.prompt_states):
-            raise UserError(
-                "the method reads the base model's hidden state, and this policy does not show "
-                f"it. {AT_SERVERS}"
-            )
-        return policy.prompt_states(prompts)
+        return self.player.policy.prompt_states(prompts)
 
     @contextmanager
     def listening(self, hear: Hear) -> Iterator[None]:
