@@ -181,13 +181,16 @@ class Rounds(Method):
 
 
 class Slotted(Method):
-    __slots__ = ("length",)
+    __slots__ = ("length", "nothing")
 
     def __init__(self, **anything: int) -> None:
-        self.length = len(anything)
+        self.length, self.nothing = len(anything), lambda: None  # which cannot be pickled
 
     def fit(self, base: Any, tasks: Any, lab: Any) -> Any:
         return base
+
+
+NOTHING = lambda: None  # noqa: E731 (which cannot be pickled)
 
 
 def state(part: object) -> object:
@@ -206,6 +209,7 @@ def state(part: object) -> object:
         (Rounds(word=len), Rounds(word=max)),
         (Slotted(a=1), Slotted(a=1, b=1)),
         (functools.partial(Rounds, 3), functools.partial(Rounds, 4)),
+        (functools.partial(Rounds, 3, NOTHING), functools.partial(Rounds, 4, NOTHING)),
         (Rounds(word="x" * 9000), Rounds(word="x" * 8999 + "y")),
         (Rounds(word=Rounds(1).fit), Rounds(word=Rounds(2).fit)),
     ],

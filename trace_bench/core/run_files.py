@@ -53,7 +53,8 @@ REPAIRS = {
     "trajectories.jsonl": _TRAINED_AGAIN,
     "curve.jsonl": _TRAINED_AGAIN,
     "evaluation.jsonl": _RUN_AGAIN,
-    "evaluation_trajectories.jsonl": _RUN_AGAIN,
+    "evaluation_trajectories.jsonl": "Remove that line and run the same command again: the scores "
+    "stay, and the conversation is gone.",
     "routing.jsonl": _RUN_AGAIN,
     "metrics.jsonl": f"{_WRITTEN_AGAIN} from the stored rollouts.",
     "llm.jsonl": "Remove that line and run the same command again: the model is asked again.",

@@ -272,7 +272,7 @@ def choices(
         return None
     choices: list[Choice | BaseException] = []
     for first in range(0, len(tasks), player.policy.capacity):  # reset together
-        steps = opened(suite, tasks[first : first + player.policy.capacity])
+        steps = list(opened(suite, tasks[first : first + player.policy.capacity]))
         prompts = [
             (with_guidance(step.messages, agent.prompt), step.tools)
             for step in steps

@@ -185,12 +185,16 @@ def _attributes(target: Any) -> Mapping[str, Any]:
     """Constructor arguments, or else all attributes; a function's closure; none of a class."""
     if inspect.isclass(target):
         return {}
+    if isinstance(target, functools.partial):
+        return {"args": target.args, **target.keywords}
     if inspect.ismethod(target):
         return {"self": target.__self__}
     if inspect.isfunction(target):
         cells = zip(target.__code__.co_freevars, target.__closure__ or (), strict=True)
         return {name: cell.cell_contents for name, cell in cells}
-    held = dict(getattr(target, "__dict__", {}))
+    slots = [n for cls in type(target).__mro__ for n in vars(cls).get("__slots__", ())]
+    held = {n: getattr(target, n) for n in slots if n[:2] != "__" and hasattr(target, n)}
+    held |= getattr(target, "__dict__", {})
     places = {n: n if n in held else f"_{n}" for n in parameters(type(target))}
     if places and not takes_any(type(target)) and held.keys() >= set(places.values()):
         return {name: held[place] for name, place in places.items()}
@@ -198,8 +202,7 @@ def _attributes(target: Any) -> Mapping[str, Any]:
 
 
 def _pickled(value: Any) -> str | None:
-    """Hash of an object without attributes, such as an array or one with slots; None if none can
-    be made."""
+    """Hash of an object without attributes, such as an array; None if none can be made."""
     try:
         return hashlib.sha256(pickle.dumps(value)).hexdigest()[:16]
     except Exception:  # a lock or a file: no run depends on it
