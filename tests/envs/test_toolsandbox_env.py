@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,18 +76,54 @@ def test_a_finished_episode_says_which_message_met_which_milestone() -> None:
     json.dumps(to_json(steps), allow_nan=False)
 
 
-def test_all_calls_of_a_message_are_executed_in_order() -> None:
-    _, steps = play(
-        wifi_task(),
-        call(("get_wifi_status", "{}"), ("set_wifi_status", OFF), ("get_wifi_status", "{}")),
-    )
-    assert contents(steps[1]) == ["true", "null", "false"]
-    assert [m["tool_call_id"] for m in steps[1].messages] == ["c0", "c1", "c2"]
-    assert [m["name"] for m in steps[1].messages] == [
-        "get_wifi_status",
-        "set_wifi_status",
-        "get_wifi_status",
-    ]
+GET, SET = ("get_wifi_status", "{}"), ("set_wifi_status", OFF)
+CELLULAR, SAVING = ("set_cellular_service_status", OFF), ("set_low_battery_mode_status", OFF)
+ON = ("set_wifi_status", '{"on": true}')
+BLOCKED = "PermissionError: Low battery mode is on"
+
+
+@pytest.mark.parametrize(
+    ("functions", "start", "ids", "texts"),
+    [
+        # They succeed in every order: the first order's answers and changes count.
+        ([GET, SET, GET], {}, "012", ["true", "null", "false"]),
+        ([SET, CELLULAR], {}, "01", ["null", "null"]),
+        # In another order one fails: the answers of the first such order count.
+        ([SAVING, ON], {"wifi": False, "low_battery_mode": True}, "10", [BLOCKED, "null"]),
+        ([GET, SAVING, ON], {"wifi": False, "low_battery_mode": True}, "021",
+         ["false", BLOCKED, "null"]),
+        ([SET, SET], {}, "01", ["null", "ValueError: Wifi is already off"]),
+        ([SET, ("fly", "{}")], {}, "01", ["null", "NameError: Unknown tool"]),
+        ([SET, *[GET] * 9], {}, "0123456789", ["null", *["false"] * 9]),
+    ],
+)  # fmt: skip
+def test_calls_of_a_message_must_not_depend_on_each_other(
+    functions: list[tuple[str, str]], start: dict[str, bool], ids: str, texts: list[str]
+) -> None:
+    """As Apple's `respond_to_messages_set_all_order_permutations` has it."""
+    task = wifi_task()
+    names = [*{name: None for name, _ in functions if name != "fly"}]
+    data = {**task.data, "tools": names, "start": {**task.data["start"]}}
+    data["start"]["SETTING"] = {**data["start"].get("SETTING", {}), **start}
+    env, steps = play(replace(task, data=data), call(*functions))
+    assert contents(steps[1]) == texts
+    assert [m["tool_call_id"] for m in steps[1].messages] == [f"c{i}" for i in ids]
+    assert [m["name"] for m in steps[1].messages] == [functions[int(i)][0] for i in ids]
+    assert {entry.snapshot for entry in env.log[3:]} == {len(env.world.snapshots) - 1}
+
+
+def test_what_one_message_changes_has_no_moment_between() -> None:
+    between = {"database": "SETTING", "kind": "snapshot", "since": None,
+               "rows": [{"wifi": False, "cellular": True}]}  # fmt: skip
+    goal = [{"constraints": [between], "guards": []}]
+    task = wifi_task()
+    tools = {"tools": [SET[0], CELLULAR[0]], "milestones": goal, "edges": []}
+    mined = {**tools, "milestones": [], "minefields": goal, "minefield_edges": []}
+    done = say("Done")
+    for data, one_by_one in ((tools, 1.0), (mined, 0.0)):
+        posed = replace(task, data={**task.data, **data})
+        assert similarity(posed, call(SET), call(CELLULAR), done) == one_by_one
+        assert similarity(posed, call(SET, CELLULAR), done) == 1.0 - one_by_one
 
 
 @pytest.mark.parametrize(

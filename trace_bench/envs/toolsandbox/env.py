@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import islice, permutations
 from typing import Any
 
 from trace_bench.core.chat import opening_of
@@ -66,8 +67,11 @@ class ScriptedUser:
         return self._fallback
 
 
+Result = tuple[str, Mapping[str, Any] | None]
+"""What the agent reads of a call, and the trace of one that succeeded."""
 _MAX_MESSAGES = 30
 _MAX_CALLS = 16  # of one assistant message; no request needs as many
+_MAX_ORDERS = 720  # all of six calls; of more calls those that leave the first ones in place
 
 
 class ToolSandboxEnv(LiveEnv):
@@ -114,7 +118,7 @@ class ToolSandboxEnv(LiveEnv):
         self._note(USER, AGENT, self._user.opening)
 
     def act(self, action: Message, calls: list[Any], text: str) -> Step:
-        """Execute the tool calls in order, or pass the text to the user."""
+        """Execute the tool calls, or pass the text to the user."""
         if calls:
             return self._close_if_long(self._execute(calls[:_MAX_CALLS]))
         self._note(AGENT, USER, text)
@@ -135,19 +139,36 @@ class ToolSandboxEnv(LiveEnv):
         return score_episode(self._milestones, self._minefields, self.log, self.world.snapshots)
 
     def _execute(self, calls: list[Any]) -> tuple[Message, ...]:
+        """The answers to calls that must not depend on each other: they are tried in every order,
+        as ToolSandbox does. If all succeed in each, their own order counts, else the first one in
+        which a call fails. Their changes are one: each answer stands at the last snapshot."""
         functions = [_function(call) for call in calls]
         sent = ", ".join(f"{name}({arguments})" for name, arguments in functions)
         self._note(AGENT, ENVIRONMENT, sent)
+        results = self._in_every_order(functions)
         answers: list[Message] = []
-        for i, (call, (shown, arguments)) in enumerate(zip(calls, functions, strict=True)):
-            content, trace = self._run(shown, arguments)
+        for i, (content, trace) in results.items():
             self._note(ENVIRONMENT, AGENT, content, trace)
+            call, (shown, _) = calls[i], functions[i]
             identity = (call.get("id") if isinstance(call, Mapping) else None) or f"call_{i}"
             answer = {"role": "tool", "tool_call_id": identity, "name": shown, "content": content}
             answers.append(answer)
         return tuple(answers)
 
-    def _run(self, alias: str, text: str) -> tuple[str, Mapping[str, Any] | None]:
+    def _in_every_order(self, functions: list[tuple[str, str]]) -> dict[int, Result]:
+        """The results by the number of the call, in the order that counts, and its world."""
+        before, first = self.world, None
+        for order in islice(permutations(range(len(functions))), _MAX_ORDERS):
+            self.world = before.copy()
+            results = {i: self._run(*functions[i]) for i in order}
+            if any(trace is None for _, trace in results.values()):
+                return results
+            first = first or (self.world, results)
+        assert first is not None
+        self.world, results = first
+        return results
+
+    def _run(self, alias: str, text: str) -> Result:
         """Result or error as the agent reads it, and the trace of a call that succeeded."""
         try:
             name = self._names.get(alias)
