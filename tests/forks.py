@@ -4,6 +4,7 @@ an interpreter (test_launchers.py)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import signal
@@ -14,12 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from trace_bench.core.errors import UserError
+from trace_bench.settings.compose import compose_plain
+
 
 def forked(
     module: str, *arguments: str, prepare: Callable[[], None] = lambda: None
 ) -> tuple[int, str]:
     """`python -m module arguments`, after `prepare` in the child: its exit code (-N: signal N
     ended it), and what it printed."""
+    if module == "trace_bench":  # its settings are composed here, once for all such commands
+        before = [*sys.path]  # the working folder comes to it
+        with contextlib.suppress(UserError):
+            compose_plain([arguments], finished=False)
+        sys.path[:] = before
     with tempfile.TemporaryFile("w+") as printed:
         child = os.fork()
         if child == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Container
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,16 @@ def part(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Every imported module's full name, at whatever depth of the file."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -100,7 +107,7 @@ def module_of(path: Path) -> str:
 def at_the_top(path: Path, modules: Container[str]) -> set[str]:
     """Those of the package's modules that a file imports outside of functions and classes."""
     names: set[str] = set()
-    waiting: list[ast.AST] = [*ast.parse(path.read_text(encoding="utf-8")).body]
+    waiting: list[ast.AST] = [*parsed(path).body]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("trace_bench"):
@@ -151,7 +158,7 @@ def test_no_module_compares_the_name_of_a_part() -> None:
     found = []
     for path in PACKAGE.rglob("*.py"):
         where = str(path.relative_to(PACKAGE).with_suffix(""))
-        for line, text in compared(ast.parse(path.read_text(encoding="utf-8"))):
+        for line, text in compared(parsed(path)):
             if (where, text) in OTHER_THINGS:
                 continue
             if text in homes and not any(f"{where}/".startswith(f"{own(h)}/") for h in homes[text]):

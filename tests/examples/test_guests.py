@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forks import forked, forked_in
 from pages import lay_out
 
 DESK = ["env=custom", "env.factory=desk:Suite", "env.options.size=16", "checkpoints=[]"]
@@ -22,50 +23,32 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def bench(folder: Path, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess:
-    env = dict(os.environ)
-    if path is not None:
-        env["PYTHONPATH"] = os.pathsep.join([str(path), *env.get("PYTHONPATH", "").split(":")])
-    return subprocess.run(
-        [sys.executable, "-m", "trace_bench", *arguments],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-
-
-def summary_of(done: subprocess.CompletedProcess, folder: Path) -> dict:
-    """The one run in the folder."""
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+def summary_in(folder: Path) -> dict:
+    """Of the one run in the folder."""
     (path,) = folder.glob("runs/**/summary.json")
     return {**json.loads(path.read_text()), "folder": path.parent}
 
 
 def test_an_environment_from_the_page_keeps_the_contract(here: Path) -> None:
-    # -B: bytecode is known by its source's size and second, and the fault below may change neither.
-    command = [sys.executable, "-B", "-m", "trace_bench.check", "env.factory=bell:Suite"]
-    done = subprocess.run(
-        [*command, "env.options.most=9"], cwd=here, capture_output=True, text=True
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert "bell/own train, sandbox=inline: 16 tasks" in done.stdout
-    broken = (
-        (here / "bell.py").read_text().replace("self.rung = task.data", "self.rang = task.data")
-    )
+    command = ("trace_bench.check", "env.factory=bell:Suite")
+    code, said = forked_in(here, *command, "env.options.most=9")
+    assert code == 0 and "bell/own train, sandbox=inline: 16 tasks" in said, said
+    # Another length: bytecode is known by its source's size and second.
+    broken = (here / "bell.py").read_text().replace("self.rung = task", "self.rung_up = task")
     (here / "bell.py").write_text(broken)
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True)
-    assert done.returncode == 1 and "AttributeError" in done.stdout and "FAILED" in done.stdout
+    code, said = forked_in(here, *command)
+    assert code == 1 and "AttributeError" in said and "FAILED" in said, said
 
 
 def test_a_policy_in_a_file(here: Path) -> None:
     policy = ["policy=custom", "policy.factory=my_policy:Patient"]
-    summary = summary_of(bench(here, "method=base", *policy, *DESK), here)
+    code, said = forked_in(here, "trace_bench", "method=base", *policy, *DESK)
+    assert code == 0, said
+    summary = summary_in(here)
     assert summary["score"]["success"] == 1.0 and summary["score"]["failures"] == 0
     assert summary["origins"]["policy"]["attribute"] == "Patient"
-    done = bench(here, "method=grpo", *policy, *DESK, "seed=1")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: policy=my_policy:Patient is scripted and cannot be")
+    code, said = forked_in(here, "trace_bench", "method=grpo", *policy, *DESK, "seed=1")
+    assert code == 2 and said.startswith("error: policy=my_policy:Patient is scripted and cannot")
 
 
 # -- installed ------------------------------------------------------------------------------------
@@ -119,22 +102,24 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_all_kinds_as_entry_points(site: Path, tmp_path: Path) -> None:
-    done = bench(
-        tmp_path,
-        *("env=desk", "env.options.size=16", "checkpoints=[]", "method=warm_up"),
-        *("method.options.looks=1", "trainer=search", "trainer.options.tries=2", "tracker=csv"),
-        *("model=small", "model.options.size=tiny", "budget=48"),
-        path=site,
-    )
-    summary = summary_of(done, tmp_path)
-    assert "warm_up on desk" in done.stdout
+    env = {**os.environ, "PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}"}
+    words = "env=desk env.options.size=16 checkpoints=[] method=warm_up method.options.looks=1 "
+    words += "trainer=search trainer.options.tries=2 tracker=csv model=small "
+    words += "model.options.size=tiny budget=48"
+    command = [sys.executable, "-m", "trace_bench", *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "warm_up on desk" in done.stdout, done.stderr
+    summary = summary_in(tmp_path)
     assert summary["folder"].relative_to(tmp_path).parts[:3] == ("runs", "desk", "warm_up")
     assert set(summary["origins"]) == {"env", "method", "trainer", "tracker", "model"}
     assert {origin["version"] for origin in summary["origins"].values()} == {"4.5.6"}
     assert (summary["folder"] / "metrics.csv").is_file()
 
 
-def test_wrong_names_and_settings_are_met_with_all_there_are(site: Path, tmp_path: Path) -> None:
+def test_wrong_names_and_settings_are_met_with_all_there_are(site: Path) -> None:
+    def installed() -> None:
+        sys.path.insert(0, str(site))
+
     for argument, words in {
         "env=dusk": "unknown env 'dusk'; allowed: babyai, bfcl, custom, desk, mcp, openenv",
         "trainer=serch": "unknown trainer 'serch'; allowed: cispo, custom, dapo, dr_grpo, "
@@ -142,6 +127,6 @@ def test_wrong_names_and_settings_are_met_with_all_there_are(site: Path, tmp_pat
         "trainer=search trainer.options.tris=2": "unknown key 'trainer.tris'; allowed: tries, st",
         "trainer=search trainer.options.tries=two": "trainer.tries='two' is not allowed; allowed",
     }.items():
-        done = bench(tmp_path, *argument.split(), path=site)
-        assert done.returncode == 2 and words in done.stderr, done.stderr
-        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+        code, said = forked("trace_bench", *argument.split(), prepare=installed)
+        assert code == 2 and words in said, said
+        assert said.startswith("error: ") and said.count("\n") == 1

@@ -6,8 +6,6 @@ import base64
 import gzip
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,11 +51,10 @@ def test_a_file_under_another_name_says_that_name(
     assert main([kind, "my_own_1"]) == 0
     text = Path("my_own_1.py").read_text()
     assert not re.search(r"\b(desk|ranks)\b[:/\"]|best_of_prompts", text) and "=my_own_1:" in text
-    command = capsys.readouterr().out.partition("Next: python ")[2].split()
+    command = capsys.readouterr().out.partition("Next: python -m ")[2].split()
     command += ["dry_run=true"] if kind != "env" else []
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert "my_own_1" in done.stdout and "FAILED" not in done.stdout
+    code, said = forked_in(tmp_path, *command)
+    assert code == 0 and "my_own_1" in said and "FAILED" not in said, said
 
 
 @pytest.mark.parametrize(

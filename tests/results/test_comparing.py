@@ -8,12 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import shared
 from synthetic import SETTINGS, filed, record
 
-import trace_bench
 from trace_bench.core.errors import UserError
-from trace_bench.report.runs import find
 from trace_bench.results.__main__ import main
 from trace_bench.results.cells import Cell
 from trace_bench.results.compare import sides_of, text
@@ -51,23 +48,6 @@ def test_runs_of_one_method_are_compared(
         with contextlib.suppress(SystemExit):
             assert main(["compare", *wrong]) == 2
         assert re.search(why, capsys.readouterr().err)
-
-
-def test_another_algorithm_is_named_wherever_a_run_is(
-    grpo_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place, title = tmp_path / "run", "grpo, gspo"
-    small = ("budget=32", "trainer.group_size=4", "trainer.groups=2", "checkpoints=[]")
-    words = ("method=grpo", "trainer.algorithm=gspo", *shared.RUN.split(), *small)
-    closing = shared.command("trace_bench", *words, f"run_dir={place}")
-    assert f"\n{title} on toolsandbox/embedded" in closing and f"\n{title}  " in closing
-    result = trace_bench.load(place)
-    assert [row.name for row in result.summary.table][:2] == ["base", title]
-    assert str(trace_bench.compare(result, result)).startswith(f"{title}, 32 rollouts, seed 0")
-    assert [row.method for row in find([place])[0]] == [f"{title}, budget 32"]
-    assert main(["compare", str(grpo_run), str(place)]) == 0
-    said = capsys.readouterr().out
-    assert "A: grpo |" in said and f"B: {title} |" in said
 
 
 def test_the_comparison_is_paired_and_names_the_settings() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shared
 
 import trace_bench
 from trace_bench import (
@@ -31,6 +32,8 @@ from trace_bench.core.protocols import Method
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
+from trace_bench.report.runs import find
+from trace_bench.results.__main__ import main as results
 
 QUICK: dict[str, Any] = {"method": "base", "policy": "reference", "evaluation__limit": 6}
 
@@ -91,6 +94,24 @@ def test_a_result_is_a_frame_with_the_figures_of_its_differences(grpo_run: Path)
     assert row.difference is not None
     assert frame.loc["grpo", "difference.value"] == row.difference.value
     assert frame["difference.p_value"].isna()["base"]
+
+
+def test_another_algorithm_is_named_wherever_a_run_is(
+    grpo_run: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    title = "grpo, gspo"
+    small = ("budget=8", "trainer.group_size=4", "trainer.groups=2", "checkpoints=[]")
+    words = ("method=grpo", "trainer.algorithm=gspo", *shared.RUN.split(), *small)
+    assert main([*words, "run_dir=run"]) == 0
+    closing = capsys.readouterr().out
+    assert f"\n{title} on toolsandbox/embedded" in closing and f"\n{title}  " in closing
+    result = trace_bench.load("run")
+    assert [row.name for row in result.summary.table][:2] == ["base", title]
+    assert str(trace_bench.compare(result, result)).startswith(f"{title}, 8 rollouts, seed 0")
+    assert [row.method for row in find([here / "run"])[0]] == [f"{title}, budget 8"]
+    assert results(["compare", str(grpo_run), "run"]) == 0
+    said = capsys.readouterr().out
+    assert "A: grpo |" in said and f"B: {title} |" in said
 
 
 def test_a_run_and_all_that_is_in_its_result(capfd: pytest.CaptureFixture[str]) -> None:
@@ -341,10 +362,10 @@ def parts_of(folder: Path) -> dict[str, Any]:
 
 
 def test_a_run_that_was_interrupted_goes_on_to_the_same_result(here: Path) -> None:
-    """At the base agent's evaluation, in two iterations of training, and at the end; each time the
+    """At the base agent's evaluation, in an iteration of training, and at the end; each time the
     same call goes on."""
     train(pressing(), "whole")
-    for press in (10, 20, 24, 30):  # a new run looks at eight prompts first
+    for press in (10, 24, 30):  # a new run looks at eight prompts first
         with pytest.raises(KeyboardInterrupt):
             train(pressing(press), "parts")
         assert (here / "parts" / "config.yaml").exists()

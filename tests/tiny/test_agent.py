@@ -102,6 +102,7 @@ def test_what_cannot_be_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_phone_worlds_agent_is_a_case_of_make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

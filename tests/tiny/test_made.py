@@ -175,6 +175,7 @@ def test_an_agent_is_made_and_the_same_after_a_kill(tmp_path: Path) -> None:
 
 
 QUICKER: dict[str, Any] = {"demonstrations": 24, "passes": 1, "size": 0.3}
+SHORT = "policy.max_tokens=8"  # such an agent would talk to the end
 
 
 def test_what_it_was_shown_is_not_trained_on(tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_what_it_was_shown_is_not_trained_on(tmp_path: Path) -> None:
 
     def run(name: str, *more: str) -> Any:
         return trace_bench.run(
-            f"model.path={tmp_path / 'agent'}", "trainer.groups=2", *more, model="made",
+            f"model.path={tmp_path / 'agent'}", "trainer.groups=2", SHORT, *more, model="made",
             method="grpo", budget=32, checkpoints=[], suite=suite, run_dir=str(tmp_path / name),
         )  # fmt: skip
 
@@ -248,7 +249,7 @@ def test_the_command_and_a_run_that_makes_its_agent(
     assert "`out` is missing" in capsys.readouterr().err
     assert main(["make", *words, f"out={tmp_path / 'agent'}"]) == 0
     assert "# A tiny agent for toy/tests" in capsys.readouterr().out
-    run = [*world, "model=made", "method=base", "checkpoints=[]"]
+    run = [*world, SHORT, "model=made", "method=base", "checkpoints=[]"]
     for more in ((), ("method=grpo",)):
         assert run_main([*run, *more, "dry_run=true"]) == 1
         assert capsys.readouterr().out.count("the agent of model=made is not made yet") == 1
