@@ -167,7 +167,7 @@ class Bad(http.server.BaseHTTPRequestHandler):
 def server() -> Iterator[Server]:
     bad = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bad)
     bad.handle_error = lambda *_: None  # type: ignore[method-assign]
-    threading.Thread(target=bad.serve_forever, daemon=True).start()
+    threading.Thread(target=bad.serve_forever, args=[0.02], daemon=True).start()
     yield Server(f"http://127.0.0.1:{bad.server_port}", 1.0)
     bad.shutdown()
     bad.server_close()

@@ -126,7 +126,7 @@ def serve(script: Script) -> Iterator[Server]:
             """A client that was killed, or a connection that was torn."""
 
     with Threads(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
         thread.start()
         seen.address = f"http://127.0.0.1:{server.server_port}"
         try:
