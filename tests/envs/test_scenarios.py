@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from typing import Literal
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_a_task_is_rebuilt_from_its_id() -> None:
     ("needs", "digest"),
     [(1, "97ec5127e06989bd"), (2, "953d1cc6e6a840f6"), (3, "59cb34ae5836e55c")],
 )
-def test_tasks_that_need_so_many_skills(needs: int, digest: str) -> None:
+def test_tasks_that_need_so_many_skills(needs: Literal[1, 2, 3], digest: str) -> None:
     suite = EmbeddedSuite(needs=needs)
     assert suite.variant == f"embedded, needs {needs}"
     train, held_out = suite.tasks("train"), suite.tasks("dev")
