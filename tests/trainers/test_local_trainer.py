@@ -24,7 +24,7 @@ from trace_bench.trackers.jsonl import CLOCK_WORDS
 from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.algorithms.gigpo import Gigpo
 from trace_bench.trainers.local import PATIENCE, LocalTrainer, TrainerSettings
-from trace_bench.trainers.loop import why_untrained
+from trace_bench.trainers.loop import why_untrained, without_signal
 from trace_bench.trainers.memory import shape_of
 
 
@@ -203,6 +203,15 @@ def test_a_single_step_makes_an_adapter() -> None:
     still = {"steps": 0, "reward": 0.5, "constant_share": 1.0}
     assert "(mean reward: 0.5, 1)" in str(why_untrained([still, still | {"reward": 1.0}]))
     assert why_untrained([still, still | {"steps": 1, "constant_share": 0.5}]) is None
+
+
+def test_it_is_said_once_and_early_that_nearly_no_group_has_a_signal() -> None:
+    still = {"groups": 8, "constant_share": 1.0}
+    one = still | {"constant_share": 0.875}
+    said = [without_signal(([one] + [still] * 9)[:n]) for n in range(1, 10)]
+    assert [n for n, words in enumerate(said, start=1) if words] == [4]
+    assert str(said[3]).startswith("in 1 of the first 32 groups the rewards differ")
+    assert without_signal([one] * 4) is None and without_signal([{"loss": 1.0}] * 40) is None
 
 
 def test_a_sampler_that_is_another_policy_is_an_alarm(small_model, tmp_path, capsys) -> None:

@@ -30,10 +30,14 @@ Record = dict[str, Any]
 """The metrics of an iteration."""
 
 Played = TypeVar("Played")
+FIRST_GROUPS, SELDOM = 32, 0.1
+"""After so many groups it is said if fewer than this share of them has a signal (ours)."""
 
 
 class Training(ABC, Generic[Played]):
     """One job. A job that was killed goes on after its last saved iteration."""
+
+    lab: Lab
 
     def run(self) -> AgentSpec:
         records = self.load()
@@ -48,6 +52,8 @@ class Training(ABC, Generic[Played]):
                     records.append(self.learn(iteration, played))
                     self.save(records)
                     self.publish(iteration, records[-1])
+                    if words := without_signal(records):
+                        self.lab.log(f"warning: {words}")
         return self.result(records)
 
     @abstractmethod
@@ -157,6 +163,22 @@ def why_untrained(records: Sequence[Mapping[str, Any]]) -> str | None:
         rewards = ", ".join(f"{value:.3g}" for value in sorted({min(means), max(means)}))
         return f"in every group all rewards were equal (mean reward: {rewards})"
     return "no episode with an advantage has a turn of the agent"
+
+
+def without_signal(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """Said at the iteration that completes the first groups: that nearly none of them teaches
+    anything, and what can be changed before the rest of the budget is spent."""
+    groups = [record.get("groups", 0) for record in records]
+    if not sum(groups[:-1]) < FIRST_GROUPS <= sum(groups):
+        return None
+    differ = sum(round(n * (1 - r["constant_share"])) for n, r in zip(groups, records, strict=True))
+    if differ >= SELDOM * sum(groups):
+        return None
+    return (
+        f"in {differ} of the first {sum(groups)} groups the rewards differ, and the others teach "
+        "nothing. What helps: a reward with levels (method.reward=similarity), larger groups "
+        "(trainer.group_size), easier training tasks, or method=trace, which makes them"
+    )
 
 
 def with_version(agent: AgentSpec, name: str, folder: Path) -> AgentSpec:
