@@ -168,9 +168,6 @@ def test_a_models_verdicts(tmp_path: Path) -> None:
         one_each = ModelJudge(judge._ask, batch=False)
         assert one_each.satisfied(ITEMS, scene(calling("set_wifi", on=True))) == {"C0"}
         assert len(server.bodies()) == 4
-        later = judged(server, tmp_path)  # after a kill
-        assert later.satisfied(ITEMS, scene(calling("set_wifi", on=True))) == {"C0"}
-        assert len(server.bodies()) == 4
 
 
 ATTACKS = [

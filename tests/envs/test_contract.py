@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from phone_world import wifi_task
 
+from trace_bench.core.chat import tool
 from trace_bench.core.protocols import Env, Suite
 from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs.check import Report, check
@@ -124,13 +127,6 @@ def test_a_program_that_solves_is_tried() -> None:
     assert [checked.name for checked in run(Lost).lines if checked.faults] == [line]
 
 
-class Wordy(ToolSandboxEnv):
-    """Scores in words."""
-
-    def score(self) -> Score:
-        return Score("full", True)  # type: ignore[arg-type]
-
-
 class Beside(ToolSandboxEnv):
     """Tells how many of its kind have begun an episode."""
 
@@ -160,10 +156,43 @@ def test_faults_are_found_and_named(env: type[Env], broken: str) -> None:
     assert "test/wifi" in str(report)
 
 
-def test_a_score_that_is_no_number_is_named() -> None:
+@pytest.mark.parametrize(
+    "number", ["full", None, float("nan"), [1.0], {}, Decimal(1), np.ones(2), 10**400], ids=repr
+)
+def test_a_score_that_is_no_number_is_named(number: Any) -> None:
+    class Wordy(ToolSandboxEnv):
+        def score(self) -> Score:
+            return Score(number, True)
+
     report = run(Wordy)
     [fault] = next(line.faults for line in report.lines if line.name.startswith("the reference"))
-    assert fault.endswith("`similarity` is 'full'; allowed: a number from 0 to 1")
+    assert "imilarity" in fault or "score" in fault
+    assert str(report).endswith("reference 0.000, idle 0.000")
+
+
+class Later(ToolSandboxEnv):
+    """Would have to be awaited."""
+
+    async def step(self, action: Message) -> Step:  # type: ignore[override]
+        return super().step(action)
+
+
+def test_what_nothing_awaits_is_named() -> None:
+    fault = "Later.step is async, and nothing awaits it; Env wants step(action)"
+    assert run(Later).lines[0].faults == [fault]
+
+    async def waits() -> str:
+        return "done"
+
+    async def streams() -> Any:
+        yield "done"
+
+    def yields() -> Any:
+        yield "done"
+
+    for function in (waits, streams, yields):
+        with pytest.raises(TypeError, match=f"the tool {function.__name__} is async or yields"):
+            tool(function)
 
 
 class Generating(OneTask):
@@ -192,6 +221,16 @@ def test_a_generator_is_tried(makes: Any, fault: str | None) -> None:
     line = check(Generating(makes), [wifi_task()]).lines[-1]
     wanted = [] if fault is None else [f"synthetic('disambiguates', 0): {fault}"]
     assert (line.times, line.faults) == (1, wanted)
+
+
+@pytest.mark.parametrize(
+    ("names", "fault"), [([], "it names none"), (None, "TypeError: 'NoneType' object is not iter")]
+)
+def test_capabilities_that_are_none_are_named(names: Any, fault: str) -> None:
+    suite = Generating(lambda seed: wifi_task())
+    suite.capabilities = lambda: names  # type: ignore[method-assign]
+    line = check(suite, [wifi_task()]).lines[-1]
+    assert line.faults[0].startswith(f"capabilities(): {fault}")
 
 
 def test_a_reference_that_falls_short_is_found() -> None:

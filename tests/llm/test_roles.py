@@ -71,26 +71,6 @@ def test_an_episode_may_ask_the_judge_and_a_failure_is_the_judges(tmp_path: Path
         asked.close()
 
 
-def test_a_judge_is_not_paid_twice_for_what_a_kill_cut_short(tmp_path: Path) -> None:
-    path = tmp_path / "llm.jsonl"
-    other: list[Message] = [{"role": "user", "content": "And this?"}]
-    with replies("Yes.", "No.", Answer({"error": "busy"}, 400), "Maybe.", "Fine.") as server:
-        asked = roles(server, path, "judge")
-        assert [asked.ask("judge", ASK), asked.ask("judge", ASK)] == ["Yes.", "No."]
-        with pytest.raises(EpisodeError):
-            asked.ask("judge", other)
-        asked.close()
-        again = roles(server, path, "judge")
-        assert [again.ask("judge", ASK), again.ask("judge", ASK)] == ["Yes.", "No."]
-        assert len(server.requests) == 3, "answered from the record"
-        assert again.ask("judge", other) == "Maybe.", "a failed request is made again"
-        assert again.ask("judge", ASK) == "Fine.", "each answer is used once: a retry asks anew"
-        used = again.usage()["judge"]
-        assert (used["requests"], used["failures"], used["completion_tokens"]) == (5, 1, 8)
-        again.close()
-    assert '"messages"' not in path.read_text(), "the episode has them"
-
-
 def test_a_model_learns_what_was_wrong(tmp_path: Path) -> None:
     bad = ["I cannot help with that.", '{"n": "three"}', 'Well: ```json\n{"n": 3}\n```']
     with replies(*bad) as server:
@@ -223,14 +203,15 @@ def test_answers_are_kept_for_the_next_time(tmp_path: Path) -> None:
     asked.close()
 
 
-def test_the_users_words_are_not_kept_but_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["user", "judge"])
+def test_what_an_episode_holds_is_not_kept_but_counted(role: str, tmp_path: Path) -> None:
     with replies("Hello.") as server:
-        asked = roles(server, tmp_path / "llm.jsonl", "user")
-        assert asked.ask("user", ASK) == asked.ask("user", ASK) == "Hello."
+        asked = roles(server, tmp_path / "llm.jsonl", role)
+        assert asked.ask(role, ASK) == asked.ask(role, ASK) == "Hello."
         assert len(server.requests) == 2
         asked.close()
     lines = [json.loads(line) for line in (tmp_path / "llm.jsonl").read_text().splitlines()]
-    assert lines == [{"role": "user", "prompt_tokens": 10, "completion_tokens": 2}] * 2
+    assert lines == [{"role": role, "prompt_tokens": 10, "completion_tokens": 2}] * 2
 
 
 def test_a_user_who_cannot_answer_is_a_failure_of_the_user(tmp_path: Path) -> None:

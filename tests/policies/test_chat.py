@@ -63,7 +63,27 @@ def test_templates_that_change_contents_are_rendered_every_time():
             trims.following([{"role": "user", "content": content}], finished=True)
         )
         assert f"user\n{content.strip()}<|im_end|>" in text
-    assert list(trims._frames.values()).count(None) == 1
+
+
+def test_what_a_chat_keeps_of_messages_is_bounded(chat):
+    """A client chooses the ids of its calls, and the names."""
+    named = {"tool_call_id": "id", "name": "f"}
+    for key in named:
+        before = chat._frames.cache_info().currsize
+        for n in range(300):
+            name = f"{n}" * (4000 if n < 9 else 1)
+            news = {"role": "tool", "content": "x", **named, key: name}
+            assert "\nx\n" in chat.tokenizer.decode(chat.following([news], finished=True))
+        most = {"tool_call_id": before + 1, "name": 256}
+        assert chat._frames.cache_info().currsize <= most[key]
+
+
+def test_an_id_that_a_template_writes_is_that_of_the_message():
+    written = "<tool_response>\n{{ m.tool_call_id }}"
+    chat = Chat(byte_tokenizer(TEMPLATE.replace("<tool_response>", written)))
+    for name in ("call_0", "another"):
+        news = [{"role": "tool", "tool_call_id": name, "name": "f", "content": "x"}]
+        assert f"{name}\nx\n" in chat.tokenizer.decode(chat.following(news, finished=True))
 
 
 def test_a_template_with_todays_date_gets_a_constant_one():

@@ -68,22 +68,14 @@ def test_a_base_model_may_have_a_longer_name_for_itself() -> None:
         policy.close()
 
 
-@pytest.mark.parametrize(
-    ("logprob", "who"),
-    [
-        (lambda name, time: -1.0, "the base model"),
-        # A server's answers differ a little from time to time: no sign of an adapter.
-        (lambda name, time: -1.0 - (time % 2) / 1000, "the base model"),
-        (lambda name, time: -1.0 if name == "m" else -2.0, "a+"),
-    ],
-    ids=["silently the base model", "noise", "another adapter"],
-)
-def test_wrong_weights_are_caught(tmp_path: Path, logprob: Any, who: str) -> None:
-    with serve(FakeVLLM(logprob=logprob, owner="scripted")) as server:
+@pytest.mark.parametrize("noise", [0, 1e-3])
+def test_wrong_weights_are_caught(tmp_path: Path, noise: float) -> None:
+    """A server's answers differ a little from time to time: no sign of an adapter."""
+    fake = FakeVLLM(logprob=lambda name, time: -1.0 - (time % 2) * noise, owner="scripted")
+    with serve(fake) as server:
         policy = acting(server.url)
-        both = (fake_adapter(tmp_path, "a", 1.0), fake_adapter(tmp_path, "b", 2.0))
-        with pytest.raises(UserError, match="just as " + who.replace("+", r"\+")):
-            policy.load(AgentSpec("m", adapters=both))
+        with pytest.raises(UserError, match="just as the base model does"):
+            policy.load(AgentSpec("m", adapters=(fake_adapter(tmp_path, "a", 1.0),)))
         policy.close()
 
 

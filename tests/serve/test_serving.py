@@ -21,7 +21,6 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import main
-from trace_bench.serve.answer import AnswerShape, Completion
 from trace_bench.serve.request import ServeSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -297,18 +296,6 @@ def test_a_text_that_ends_the_answer_is_not_in_it(served: Served) -> None:
     events = ask(served, max_tokens=40, stop=stops, stream=True).text.split("\n\n")[:-2]
     deltas = [json.loads(e[6:])["choices"][0]["delta"].get("content", "") for e in events]
     assert "".join(deltas) == expected
-
-
-def test_a_tool_call_is_an_answer_of_its_own() -> None:
-    """The shape of a turn with a call, which a random model never makes."""
-    call = {"id": "call_1", "type": "function",
-            "function": {"name": "look", "arguments": '{"at": 1}'}}  # fmt: skip
-    message = {"role": "assistant", "content": "", "tool_calls": [call]}
-    answer, shape = Completion(message, "tool_calls", 7, 2, None), AnswerShape("agent")
-    whole = shape.whole(answer)["choices"][0]
-    assert (whole["finish_reason"], whole["message"]) == ("tool_calls", message)
-    events = [json.loads(e[6:]) for e in shape.last(answer, False)[:-1]]
-    assert events[0]["choices"][0]["delta"]["tool_calls"] == [{"index": 0, **call}]
 
 
 def test_a_partial_text_holds_back_what_may_still_change(place: Path) -> None:

@@ -29,6 +29,7 @@ from trace_bench.core.types import Message, Tool, boundary_of
 
 T = TypeVar("T")
 _KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+_LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 # What a tool raises to say something to the agent; any other exception is a fault of its code.
 _SAID = (ValueError, ConnectionError, FileNotFoundError, PermissionError, TimeoutError)
 
@@ -41,6 +42,8 @@ class tool:
     def __init__(self, function: Callable[..., Any]) -> None:
         if not inspect.isfunction(function):
             raise TypeError(f"{function!r} is no function, which a tool must be")
+        if function.__code__.co_flags & _LATER:
+            raise TypeError(f"the tool {function.__name__} is async or yields; needed: def, return")
         self.function = function
         about = (inspect.getdoc(function) or "").splitlines() or [""]
         texts = dict(re.findall(r"^(\w+): (.+)$", "\n".join(about[1:]), re.MULTILINE))

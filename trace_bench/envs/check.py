@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from trace_bench.core.chat import call_json, make_call, text_message
 from trace_bench.core.decode import step_of
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import UserError, attempt
 from trace_bench.core.protocols import Env, Part, Suite, make_env, members, perform, performed
 from trace_bench.core.schemas import arguments_of
 from trace_bench.core.text import described
@@ -70,12 +70,20 @@ def check(suite: Suite, tasks: Sequence[Task]) -> Report:
         faults = [fault for task in tasks if (fault := _fault(run, suite, task, task.id))]
         lines.append(Checked(name, len(tasks), faults))
     if suite.has(Suite.synthetic):
-        cases = {f"synthetic({one!r}, 0)": one for one in suite.capabilities()}
-        faults = [fault for n, one in cases.items() if (fault := _fault(_generates, suite, one, n))]
-        name = "capabilities() and synthetic() give tasks, the same for a seed"
-        lines.append(Checked(name, len(cases), faults))
+        lines.append(_generated(suite))
     best = _mean(suite, tasks, suite.reference) if suite.has(Suite.reference) else None
     return Report(lines, best, _mean(suite, tasks, idle_actions))
+
+
+def _generated(suite: Suite) -> Checked:
+    named = attempt(lambda: list(suite.capabilities()))
+    cases = {} if isinstance(named, BaseException) else {f"synthetic({n!r}, 0)": n for n in named}
+    faults = [fault for n, one in cases.items() if (fault := _fault(_generates, suite, one, n))]
+    if isinstance(named, BaseException) or not named:
+        why = described(named) if isinstance(named, BaseException) else "it names none"
+        faults = [f"capabilities(): {why}"]
+    name = "capabilities() and synthetic() give tasks, the same for a seed"
+    return Checked(name, len(cases), faults)
 
 
 def first_fault(suite: Suite, tasks: Sequence[Task]) -> str | None:
@@ -117,7 +125,7 @@ def _mean(
     total = 0.0
     for task in tasks:
         try:
-            score = performed(suite, task, actions(task))[-1].score
+            score = step_of(performed(suite, task, actions(task))[-1]).score
             total += score.similarity if score is not None else 0.0
         except Exception:
             continue
@@ -317,6 +325,8 @@ def _unlike(value: object, kind: type, name: str) -> str | None:
     call = f"{kind.__name__} wants {name}({', '.join(wanted)})"
     if not callable(value):
         return f"is no method; {call}"
+    if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
+        return f"is async, and nothing awaits it; {call}"
     try:
         inspect.signature(value).bind(*wanted)
     except TypeError:

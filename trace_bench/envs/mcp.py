@@ -8,8 +8,9 @@ person's functions. Whether a server begins each session alike, `trace_bench.che
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,14 +48,18 @@ class Session:
 
     def __init__(self, settings: McpSettings, loop: outside.Loop) -> None:
         from mcp import Client, StdioServerParameters
+        from mcp.client.streamable_http import streamable_http_client
 
         self._loop, self._deadline, self._leave = loop, settings.deadline, asyncio.Event()
-        where: Any = settings.url
+        http: Any = nullcontext()
         if settings.command:
             program, *arguments = settings.command
-            where = StdioServerParameters(command=program, args=arguments)
+            where: Any = StdioServerParameters(command=program, args=arguments)
+        else:
+            http = plain_http(settings.deadline)
+            where = streamable_http_client(settings.url, http_client=http)
         entered: Future[Any] = Future()
-        live = self._live(Client(where, mode="legacy", cache=None), entered)
+        live = self._live(http, Client(where, mode="legacy", cache=None), entered)
         task = asyncio.run_coroutine_threadsafe(live, loop.events)
         try:
             self.client = self._run(asyncio.wrap_future(entered, loop=loop.events))
@@ -62,9 +67,9 @@ class Session:
             task.cancel()
             raise
 
-    async def _live(self, client: Any, entered: Future[Any]) -> None:
+    async def _live(self, http: Any, client: Any, entered: Future[Any]) -> None:
         try:
-            async with client as value:
+            async with http, client as value:
                 entered.set_result(value)
                 await self._leave.wait()
         except BaseException as error:
@@ -78,9 +83,9 @@ class Session:
         return self._run(self._all_tools())
 
     async def _all_tools(self) -> list[Tool]:
-        """Of all pages; a list without end is late, or has too many."""
+        """Of all pages; a list without end is late, has too many, or comes to a page again."""
         tools: list[Tool] = []
-        cursor = None
+        cursor, pages = None, set[str]()
         while True:
             page = await self.client.list_tools(cursor=cursor)
             tools += [
@@ -90,6 +95,9 @@ class Session:
                 outside.refuse(f"the server has more than {outside.MOST_TOOLS} tools")
             if (cursor := page.next_cursor) is None:
                 return tools
+            if cursor in pages:
+                outside.refuse(f"the server lists its tools in a circle: {cursor[:64]!r} again")
+            pages.add(cursor)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> outside.Answer:
         result = self._run(self.client.call_tool(name, dict(arguments)))
@@ -98,6 +106,36 @@ class Session:
     def close(self) -> None:
         """Leaves it, beside everything else."""
         self._loop.events.call_soon_threadsafe(self._leave.set)
+
+
+def plain_http(deadline: float) -> Any:
+    """A client of the SDK's HTTP library that takes no compressed answer, which may become more
+    than the memory holds, and of no answer more than `DATA.size` bytes."""
+    import httpx2
+
+    class Bounded(httpx2.AsyncByteStream):
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for piece in self._stream:
+                size += len(piece)
+                if size > DATA.size:
+                    raise httpx2.ReadError(f"the answer has more than {DATA.size} bytes")
+                yield piece
+
+    async def bounded(response: Any) -> None:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise httpx2.DecodingError("the answer is compressed, which was not asked for")
+        response.stream = Bounded(response.stream)
+
+    asked, hooks = {"Accept-Encoding": "identity"}, {"response": [bounded]}
+    most = httpx2.Timeout(deadline, read=None)  # of an answer, `Loop.run` has the deadline
+    return httpx2.AsyncClient(headers=asked, event_hooks=hooks, timeout=most, trust_env=False)
 
 
 class McpEnv(outside.Episode):

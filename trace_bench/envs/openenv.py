@@ -19,14 +19,14 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from trace_bench.core.decode import Limits, Unreadable, brief, read
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, Tool
 from trace_bench.envs import SplitsByNumber, outside
 
 SEEDS = {"train": (0, 512), "dev": (1_000_000, 128), "test": (2_000_000, 256)}
 """First seed and number of the tasks of a server without a Task API."""
-MOST_TASKS = 100_000
+MOST_TASKS, MOST_SPLITS = 100_000, 100
 LONGEST = Limits(4 * 2**20)
 _BASE = {"metadata", "type"}  # of every action, and not the agent's affair
 
@@ -60,14 +60,17 @@ class Server:
         method = "GET" if data is None else "POST"
         try:
             with closing(kind(self._parts.netloc, timeout=self.deadline)) as connection:
-                headers = {"Content-Type": "application/json"}
-                connection.request(method, self._parts.path + path, body, headers)
-                answer = connection.getresponse()
+                connection.connect()
+                with outside.within(self.deadline, connection.sock):
+                    headers = {"Content-Type": "application/json"}
+                    connection.request(method, self._parts.path + path, body, headers)
+                    answer = connection.getresponse()
+                    content = answer.read(LONGEST.size + 1)
                 if answer.status in (404, 405, 501):
                     return None
                 if answer.status != 200:
                     outside.refuse(f"{path} answered with status {answer.status}")
-                return read(answer.read(LONGEST.size + 1), LONGEST)
+                return read(content, LONGEST)
         except (OSError, HTTPException, ValueError) as error:
             outside.refuse(f"{path}: {described(error)}")
 
@@ -75,6 +78,8 @@ class Server:
         """How many tasks each split has; none without a Task API. Raises EpisodeError."""
         listed = self.ask(f"/{quote(self.name)}/splits")
         sizes = {}
+        if isinstance(listed, list) and len(listed) > MOST_SPLITS:
+            outside.refuse(f"the server has {len(listed)} splits; allowed: {MOST_SPLITS}")
         for one in listed if isinstance(listed, list) else ():
             split = one.get("name") if isinstance(one, dict) else one
             if not isinstance(split, str) or outside.plain_name(split, "") != split:
@@ -122,12 +127,12 @@ class OpenEnvEnv(outside.Episode):
     def _send(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """What the server answers: its data, or {"error": code, "message": text}. Raises
         EpisodeError."""
-        deadline = self._settings.deadline
         try:
-            self._socket.send(json.dumps({"type": kind, "data": data}))
-            answer = read(self._socket.recv(timeout=deadline), LONGEST)
-        except TimeoutError:
-            outside.refuse(f"no answer within {deadline:g} s (env.deadline)")
+            with outside.within(self._settings.deadline, self._socket.socket):
+                self._socket.send(json.dumps({"type": kind, "data": data}))
+                answer = read(self._socket.recv(), LONGEST)
+        except EpisodeError:
+            raise
         except Unreadable as error:
             outside.refuse(f"the server's answer cannot be used: {error}")
         except Exception as error:

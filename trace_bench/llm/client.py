@@ -15,8 +15,7 @@ import os
 import random
 import re
 import threading
-import zlib
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,11 +26,11 @@ from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import JSON
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from aiohttp import ClientResponse, ClientSession
 
 LONGEST_PAUSE = 30.0  # seconds
 CONNECT = 10.0  # seconds for a connection
-BODY = Limits(16 * 2**20)  # of a response, decompressed
+BODY = Limits(16 * 2**20)  # of a response
 _DIGITS = bytes(0 if 48 <= byte <= 57 else 1 for byte in range(256))  # each becomes the zero byte
 OWN_FIELDS = {
     "model", "messages", "tools", "temperature", "max_tokens", "seed", "n", "stream", "logprobs",
@@ -109,12 +108,12 @@ class Client:
     async def _open(self) -> ClientSession:
         import aiohttp
 
-        headers = {"Accept-Encoding": "gzip, deflate", "Content-Type": "application/json"}
+        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if self.endpoint.key:
             headers["Authorization"] = f"Bearer {self.endpoint.key}"
         return aiohttp.ClientSession(
             headers=headers,
-            auto_decompress=False,  # `decompressed` has a limit
+            auto_decompress=False,
             connector=aiohttp.TCPConnector(limit=self.endpoint.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
@@ -170,7 +169,7 @@ class Client:
         try:
             async with asyncio.timeout(self.endpoint.deadline):
                 async with self._http.request(how, url, data=data, allow_redirects=False) as got:
-                    content = await decompressed(got.headers, got.content.iter_any())
+                    content = await _body(got)
         except aiohttp.ClientResponseError as error:  # its text has what was sent, cut anywhere
             return None, f"{type(error).__name__}: no readable HTTP", None
         except aiohttp.ClientError as error:
@@ -210,24 +209,16 @@ class Client:
         return pause if wanted is None else max(pause, min(wanted, LONGEST_PAUSE))
 
 
-async def decompressed(headers: Mapping[str, str], pieces: AsyncIterable[bytes]) -> bytes:
-    """A response's body, read piece by piece. Raises Unreadable as soon as it is longer than
-    `BODY.size`, whatever it was compressed to, and for a compression that was not asked for."""
-    kind = headers.get("content-encoding", "identity").strip().lower()
-    if kind not in ("identity", "", "gzip", "x-gzip", "deflate"):
-        raise Unreadable("it has another content encoding than gzip or deflate")
-    unpack = None if kind in ("identity", "") else zlib.decompressobj(47)  # gzip or zlib
+async def _body(got: ClientResponse) -> bytes:
+    """A response's body. Raises Unreadable as soon as it is longer than `BODY.size`, and for one
+    that is compressed, of which a little may be too much."""
+    if got.headers.get("content-encoding", "identity") != "identity":
+        raise Unreadable("it is compressed, which was not asked for")
     body = bytearray()
-    async for piece in pieces:
-        try:
-            more = unpack.decompress(piece, BODY.size + 1 - len(body)) if unpack else piece
-        except zlib.error as error:
-            raise Unreadable(f"its content cannot be decompressed ({error})") from error
-        body += more
+    async for piece in got.content.iter_any():
+        body += piece
         if len(body) > BODY.size:
             raise Unreadable(f"it is longer than {BODY.size} bytes")
-    if unpack and body and not unpack.eof:
-        raise Unreadable("its compressed content has no end")
     return bytes(body)
 
 

@@ -1,18 +1,15 @@
 """The roles besides the agent (`ROLES`), which models play.
 
 Every answer is appended to llm.jsonl with its cost. Answers to named questions (`usable`) are
-stored and reused when the run is resumed. Answers of the simulated user are part of the episode,
-which is stored elsewhere, so only their cost is recorded. The simulator's answers are stored too:
-an episode that is run again meets the same tools. So are a judge's verdicts in episodes, each
-for one more use by a later start: an episode that a kill cut short is not paid for twice, and one
-that was lost for an unusable verdict asks anew. A request that failed in an episode is made again:
-nothing followed from it.
+stored and reused when the run is resumed. Answers of the simulated user and of a judge are part of
+the episode, which is stored elsewhere, so only their cost is recorded. The simulator's answers are
+stored too: an episode that is run again meets the same tools. A request that failed in an episode
+is made again: nothing followed from it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,10 +28,9 @@ from trace_bench.settings.schema import RoleSettings
 ROLES = ("user", "analyst", "generator", "reflector", "judge", "annotator", "simulator")
 IN_EPISODES = ("user", "judge", "simulator")  # the roles that an environment may ask
 KEPT = ("simulator",)  # of those, the ones that answer an equal question as they did before
-RESUMED = ("judge",)  # and the ones whose answers a later start uses, each once
 REPEATED = 2000  # characters of an unusable answer that are sent back to the model
 COMPLAINT = 1300  # characters of the explanation of what was wrong with it
-IN_EPISODE = "episode"  # the name of the questions of roles in KEPT and RESUMED
+IN_EPISODE = "episode"  # the name of the questions of roles in KEPT
 REFUSED = (400, 422)  # the statuses of a server that does not take a schema
 CUT = "It was cut off where its longest length ends: answer in fewer words."
 T = TypeVar("T")
@@ -61,15 +57,6 @@ class Asked:
         if self.digest is not None and self.call is None:
             raise ValueError("an answer without its question")
 
-    @property
-    def for_later(self) -> bool:
-        """Whether it is an answer for one more use by a later start."""
-        return self.role in RESUMED and self.call == IN_EPISODE
-
-
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
-
 
 class Role:
     """A role that a model plays: its client and request settings.
@@ -79,7 +66,7 @@ class Role:
     field again, which is logged."""
 
     def __init__(
-        self, endpoint: Endpoint, how: RoleSettings, log: Callable[[str], None] = _to_stderr
+        self, endpoint: Endpoint, how: RoleSettings, log: Callable[[str], None] = print
     ) -> None:
         self.client = Client(endpoint)
         self._how, self._schema, self._log = how, how.schema, log
@@ -147,12 +134,9 @@ class Roles:
         self._lines = Lines(path, Asked)
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str, str], Asked] = {}  # (role, call, question's digest)
-        self._left: dict[tuple[str, str], list[Asked]] = {}  # (role in RESUMED, digest)
         self._usage: dict[str, Usage] = {}
         for line in self._lines.existing:
             self._remember(line)
-            if line.for_later and line.error is None and line.digest is not None:
-                self._left.setdefault((line.role, line.digest), []).append(line)
         self._lines.existing.clear()
 
     def role(self, name: str) -> Role | None:
@@ -173,11 +157,7 @@ class Roles:
         try:
             if role in KEPT:
                 return self._answer(role, IN_EPISODE, [dict(m) for m in messages], schema).text
-            name = (IN_EPISODE, _digest(messages)) if role in RESUMED else None
-            with self._lock:
-                if name and (left := self._left.get((role, name[1]))):
-                    return left.pop(0).text  # an earlier start's answer to this question
-            return self._ask(role, messages, name, schema).text
+            return self._ask(role, messages, None, schema).text
         except LLMError as error:
             raise EpisodeError(boundary, f"the {role}: {error}") from error
 
@@ -263,9 +243,7 @@ class Roles:
         """`name`: the question's name and digest; None for an answer that is in the episode."""
         line: JSON = {"role": role}
         if name is not None:
-            line |= {"call": name[0], "digest": name[1]}
-            if role not in RESUMED or name[0] != IN_EPISODE:  # else it is in the episode
-                line["messages"] = list(messages)
+            line |= {"call": name[0], "digest": name[1], "messages": list(messages)}
         try:
             stream = "" if name is None else name[0]
             text, thoughts, reply = self._players[role].ask(messages, stream, schema)
@@ -294,7 +272,7 @@ class Roles:
                     del self._known[key]
             return
         _count(self._usage.setdefault(line.role, Usage()), line)
-        if line.call is not None and line.digest is not None and not line.for_later:
+        if line.call is not None and line.digest is not None:
             self._known[line.role, line.call, line.digest] = line
 
 

@@ -9,6 +9,7 @@ the format of tool calls that it writes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -39,6 +40,7 @@ DATE = "26 Jul 2024"
 """What templates that would write today's date are given (Llama's default): a run that goes on
 tomorrow has the same prompts."""
 _LONG = 20_000  # characters; a text with more is encoded so that other threads go on meanwhile
+_SHAPES, _LONGEST_SHAPE = 256, 2000  # messages but for their contents; characters of one
 _REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of a task share
 
 
@@ -73,7 +75,7 @@ class Chat:
         self._prompts: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
         self._remembered = 0  # tokens in the cache
         self._lock = threading.Lock()  # of the cache: servers read prompts in several threads
-        self._frames: dict[str, tuple[str, str] | None] = {}
+        self._frames = functools.lru_cache(_SHAPES)(self._frame)
         self.calls = self._format()
         self.opened = self._begun().endswith(THINK)
         self._check()
@@ -188,26 +190,26 @@ class Chat:
     def _increment(self, messages: Sequence[Message]) -> str:
         """The text that the template appends for new messages. Usually that is one message, whose
         content is between two constant texts: those are cached."""
-        if len(messages) != 1:
-            return self._rendered_increment(messages)
-        message = messages[0]
-        key = json.dumps({**message, "content": None}, sort_keys=True)
-        if key not in self._frames:
-            self._frames[key] = self._frame(message)
-        frame = self._frames[key]
-        if frame is None:
-            return self._rendered_increment(messages)
-        return f"{frame[0]}{message['content']}{frame[1]}"
+        if len(messages) == 1:
+            shape = {**messages[0], "content": ""}
+            if shape.get("tool_call_id"):
+                shape["tool_call_id"] = "call_0"
+            key = json.dumps(shape, sort_keys=True)
+            frame = self._frames(key) if len(key) <= _LONGEST_SHAPE else None
+            if frame is not None:
+                return f"{frame[0]}{messages[0]['content']}{frame[1]}"
+        return self._rendered_increment(messages)
 
-    def _frame(self, message: Message) -> tuple[str, str] | None:
-        """The template's text (before, after) a content like this one's; None if it changes
-        contents."""
-        before, found, after = self._rendered_increment(
-            [{**message, "content": _SENTINEL}]
-        ).partition(_SENTINEL)
-        odd = " \n<tool_call> {'a': \"ü\"} </think>\n\n"
-        same = self._rendered_increment([{**message, "content": odd}]) == f"{before}{odd}{after}"
-        return (before, after) if found and same else None
+    def _frame(self, shape: str) -> tuple[str, str] | None:
+        """The template's text (before, after) the content of such a message, whatever the id of its
+        call; None if it changes contents, or writes the id."""
+        one = {**json.loads(shape), "content": _SENTINEL}
+        other = {**one, "content": " \n<tool_call> {'a': \"ü\"} </think>\n\n"}
+        if one.get("tool_call_id"):
+            other["tool_call_id"] = "call_1"
+        before, mark, after = self._rendered_increment([one]).partition(_SENTINEL)
+        same = self._rendered_increment([other]) == f"{before}{other['content']}{after}"
+        return (before, after) if mark and same else None
 
     def _rendered_increment(self, messages: Sequence[Message]) -> str:
         """The messages, rendered after a fixed short conversation and cut off after the end of that

@@ -44,7 +44,6 @@ class Servers:
         self._own: list[tuple[int, str]] = []  # loaded by this program: (server, name)
         self._base: dict[int, list[float]] = {}  # the base model's log-probabilities for the probe
         self._noise: dict[int, float] = {}  # and how much they vary between requests
-        self._probed: dict[tuple[int, str], list[float]] = {}  # the adapters' log-probabilities
         self._owners: set[str | None] = set()  # of the models there; None: it lists none
 
     @property
@@ -134,9 +133,9 @@ class Servers:
             self._own.append((server, served))
         if served not in self._listed(server):
             raise UserError(f"the server {url} loaded the adapter {served} but does not list it.")
-        if changes_something(adapter) and (other := self._answers_as(server, served)):
+        if changes_something(adapter) and self._answers_as_base(server, served):
             raise UserError(
-                f"the server {url} answers under the name {served} just as {other} does: it "
+                f"the server {url} answers under the name {served} just as the base model does: it "
                 "does not use the adapter's weights. Restart it, or use another one "
                 "(`policy.base_url`)."
             )
@@ -156,23 +155,14 @@ class Servers:
             self._own = [pair for pair in self._own if pair != (server, served)]
             self._add(server, served, AdapterRef(adapter, self._paths[adapter]))
 
-    def _answers_as(self, server: int, served: str) -> str | None:
-        """The model whose probe answer it matches (the base model or another adapter); None if it
-        differs from all by more than a server's answers vary between requests, by rounding."""
+    def _answers_as_base(self, server: int, served: str) -> bool:
+        """Whether its probe answer differs from the base model's by no more than a server's answers
+        vary between requests, by rounding."""
         if server not in self._base:
             base, *more = [self._probe(server, self._model) for _ in range(_REPEATS)]
             self._base[server] = base
             self._noise[server] = max(SAME, *(_distance(base, other) for other in more))
-        own, noise = self._probe(server, served), self._noise[server]
-        if _distance(self._base[server], own) <= noise:
-            return "the base model"
-        content = served.rpartition("+")[2]
-        for (where, name), other in self._probed.items():
-            differs = name.rpartition("+")[2] != content
-            if where == server and differs and _distance(other, own) <= SAME:
-                return name
-        self._probed[server, served] = own
-        return None
+        return _distance(self._base[server], self._probe(server, served)) <= self._noise[server]
 
     def _probe(self, server: int, name: str) -> list[float]:
         """Log-probabilities of a greedy answer's tokens and of their alternatives."""
@@ -191,7 +181,6 @@ class Servers:
     def _drop(self, name: str) -> None:
         served = self._loaded.pop(name)
         del self._paths[name]
-        self._probed = {k: v for k, v in self._probed.items() if k[1] != served}
         for server, own in [pair for pair in self._own if pair[1] == served]:
             self._own.remove((server, own))
             self._forget(server, own)

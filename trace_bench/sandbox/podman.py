@@ -10,15 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trace_bench.sandbox.engine import (
-    OF_RUNS,
-    OWNER,
-    Containers,
-    Sandbox,
-    answer,
-    program,
-    rlimits,
-)
+from trace_bench.sandbox.engine import OF_RUNS, OWNER, Containers, Sandbox, answer, program, rlimits
 from trace_bench.settings.schema import SandboxSettings
 
 THREADS = 4096  # of the user 65534 in all containers, for which the engine's default is too many

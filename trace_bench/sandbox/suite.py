@@ -8,11 +8,7 @@ from typing import Any, TypeVar
 
 from trace_bench.core.decode import Unreadable, convert, messages_of
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.protocols import (
-    Env,
-    Lender,
-    Suite,
-)
+from trace_bench.core.protocols import Env, Lender, Suite
 from trace_bench.core.text import is_name
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
 from trace_bench.sandbox.calls import PooledEpisode, Result

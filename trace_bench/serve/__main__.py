@@ -184,12 +184,7 @@ def forward(
         concurrency=settings.requests,
     )
     name = options.backend_model or Path(agent.model).name
-    how = thinking_of(options.run)
-    if how.thoughts == "keep":
-        _log(
-            "policy.thoughts=keep in the run: clients send no thoughts back, so none are kept here"
-        )
-    return Forward(endpoint, name, agent, settings.tokens, sums, how.thinking)
+    return Forward(endpoint, name, agent, settings.tokens, sums, thinking_of(options.run).thinking)
 
 
 def _check_address(host: str, port: int, key: str | None) -> None:

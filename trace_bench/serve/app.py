@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+from uuid import uuid4
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,12 +27,44 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from trace_bench.core.decode import Limits
-from trace_bench.serve.answer import AnswerShape, Completion, event
-from trace_bench.serve.request import ChatRequest, Model, Refused, ServeSettings, parse
+from trace_bench.serve.request import ChatRequest, Completion, Model, Refused, ServeSettings, parse
 
 Log = Callable[[str], None]
 GONE = 499  # in the log: the client has gone before its answer
+DONE = b"data: [DONE]\n\n"
 HERE = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class AnswerShape:
+    """An answer as OpenAI's chat completions have it, whole or as server-sent events."""
+
+    model: str
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, answer: Completion) -> dict[str, Any]:
+        choice = {"index": 0, "message": answer.message, "finish_reason": answer.end}
+        return {**self._head("chat.completion"), "choices": [choice], "usage": answer.usage}
+
+    def delta(self, end: str | None = None, **delta: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": end}
+        return event({**self._head("chat.completion.chunk"), "choices": [choice]})
+
+    def last(self, answer: Completion, with_usage: bool) -> list[bytes]:
+        """What follows the text: tool calls, the reason of the end, the usage if it is wanted."""
+        calls: Sequence[Mapping[str, Any]] = answer.message.get("tool_calls", ())
+        called = [self.delta(tool_calls=[{"index": i, **call}]) for i, call in enumerate(calls)]
+        head = {**self._head("chat.completion.chunk"), "choices": []}
+        used = [event({**head, "usage": answer.usage})] if with_usage else []
+        return [*called, self.delta(answer.end), *used, DONE]
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+def event(value: Any) -> bytes:
+    return f"data: {json.dumps(value)}\n\n".encode()
 
 
 class Answerer(Protocol):

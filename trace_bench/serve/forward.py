@@ -22,8 +22,7 @@ from trace_bench.policies.openai import CHAT, OpenAIPolicy, template_options
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.talk import first_choice
-from trace_bench.serve.answer import Completion
-from trace_bench.serve.request import ChatRequest, Model, Refused, choose
+from trace_bench.serve.request import ChatRequest, Completion, Model, Refused, choose
 
 Events = AsyncGenerator[str | Completion, None]
 

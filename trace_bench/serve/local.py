@@ -25,9 +25,9 @@ from trace_bench.play.steps import with_guidance
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import MergedSums
 from trace_bench.policies.routing.router import make_router
-from trace_bench.serve.answer import Completion
 from trace_bench.serve.request import (
     ChatRequest,
+    Completion,
     Model,
     Refused,
     choose,

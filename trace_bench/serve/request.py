@@ -1,5 +1,5 @@
-"""A request for a chat completion, checked at one boundary with limits. Fields that would change
-the answer and that are not honoured here are refused by name.
+"""A request for a chat completion, checked at one boundary with limits, and what answers it. Fields
+that would change the answer and that are not honoured here are refused by name.
 
 Conversations arrive whole with each request. A request goes on with an earlier answer if all up to
 that answer is as before; then the prompt only grows, by the tokens that were sampled."""
@@ -53,6 +53,24 @@ class Model:
     routed: bool = False
     adapter: str | None = None
     prompted: bool = True
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer. `end`: OpenAI's reason of its end; `prompt`, `completion`: tokens; `adapter`:
+    that has acted."""
+
+    message: Message
+    end: str
+    prompt: int
+    completion: int
+    adapter: str | None
+
+    @property
+    def usage(self) -> dict[str, int]:
+        total = self.prompt + self.completion
+        counts = {"prompt_tokens": self.prompt, "completion_tokens": self.completion}
+        return {**counts, "total_tokens": total}
 
 
 class Refused(Exception):

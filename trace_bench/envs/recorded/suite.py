@@ -30,13 +30,7 @@ from trace_bench.core.store import read_bytes, read_object, stable_seed
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.envs import EitherEnv, LiveEnv, met, task_named
 from trace_bench.envs.recorded.data import META, read_split, splits_in
-from trace_bench.envs.recorded.tools import (
-    PROMPT_VERSION,
-    Behind,
-    ModelSimulator,
-    Rates,
-    Tools,
-)
+from trace_bench.envs.recorded.tools import PROMPT_VERSION, Behind, ModelSimulator, Rates, Tools
 
 MOST_CALLS = 16  # of one message of the agent; the others are not made
 
