@@ -22,7 +22,7 @@ from trace_bench.core.protocols import Suite
 from trace_bench.envs.check import Checked, check
 from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tasks_of
 from trace_bench.runner.build import make_suite, run_context
-from trace_bench.settings.compose import compose_words, take
+from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     words = list(arguments)
     split = take(words, "split")
     limit = whole_number("limit", take(words, "limit") or LIMIT)
-    settings = compose_words(words, "method=base")
+    settings = compose(["method=base", *words])
     parts = parts_of(settings)
     with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:
         chosen = chosen_of(suite, split or settings.env.train_split)

@@ -14,7 +14,7 @@ import trace_bench.show
 import trace_bench.sweep
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
-from trace_bench.settings.compose import compose_words
+from trace_bench.settings.compose import compose
 
 Said = pytest.CaptureFixture[str]
 QUICK = ("method=base", "policy=idle", "evaluation.limit=1")
@@ -126,7 +126,7 @@ RUNS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 def test_a_wrong_setting_is_answered_by_one_line(name: str) -> None:
     typed, named = WORDS[name]
     with pytest.raises(UserError) as caught:
-        compose_words(typed)
+        compose(typed)
     one_line(f"error: {caught.value}\n", named)
 
 

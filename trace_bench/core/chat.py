@@ -47,10 +47,8 @@ class tool:
         self.function = function
         about = (inspect.getdoc(function) or "").splitlines() or [""]
         texts = dict(re.findall(r"^(\w+): (.+)$", "\n".join(about[1:]), re.MULTILINE))
-        taken, arguments = (
-            inspect.signature(function).parameters.values(),
-            dict(parameters(function)),
-        )
+        arguments = dict(parameters(function))
+        taken = inspect.signature(function).parameters.values()
         owner = function.__qualname__.rpartition(".")[0]
         if owner and not owner.endswith("<locals>"):
             arguments.pop(next(iter(arguments), ""), None)  # self

@@ -30,7 +30,7 @@ from trace_bench.results.folder import read_run
 from trace_bench.runner.build import models_in_roles
 from trace_bench.runner.cut import Cut, small
 from trace_bench.runner.forecast import describe
-from trace_bench.settings.compose import compose_words
+from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name, weights_count
 from trace_bench.settings.schema import Settings, parse
 from trace_bench.trainers.memory import shape_of
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         return run(parse(read_json(Path(argv[1]))))
     if told(argv, __doc__):
         return 0
-    settings = compose_words(argv)
+    settings = compose(argv)
     folder = Path(mkdtemp(prefix="rehearsal_"))
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.policy.threads))
     try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from trace_bench.core.beginning import Beginning
 from trace_bench.core.errors import UserError, unknown
@@ -112,21 +111,14 @@ def check_needs(
             part = suite if need.group == "env" else trainer
             able = any(part.has(a) for a in one_of)
         if not able:
-            raise _lacking(need, one_of, parts, suite)
-
-
-def _lacking(
-    need: Need, one_of: Iterable[Callable[..., Any]], parts: Parts, suite: Suite
-) -> UserError:
-    part = parts[need.group].label
-    if need.group == "env":
-        part = f"{suite.name}/{suite.variant}"
-    hint = f" {need.hint}" if need.hint else ""
-    wanted = " or ".join(f"`{ability.__qualname__}`" for ability in one_of)
-    return UserError(
-        f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and {part} "
-        f"does not have it.{hint} {need.page} explains it. Change `{need.group}` or `method`."
-    )
+            label = name_of(suite) if need.group == "env" else parts[need.group].label
+            wanted = " or ".join(f"`{ability.__qualname__}`" for ability in one_of)
+            hint = f" {need.hint}" if need.hint else ""
+            raise UserError(
+                f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and "
+                f"{label} does not have it.{hint} {need.page} explains it. Change `{need.group}` "
+                "or `method`."
+            )
 
 
 def check_sandbox(how: SandboxSettings, plan: MethodPlan) -> None:

@@ -52,11 +52,9 @@ def offered(group: str) -> list[str]:
     """The choices of a group that need no file."""
     if group in PARTS:
         return [*names(group), CUSTOM]
-    return (
-        list(get_args(parameters(GROUPS[group])["name"].hint))
-        if group == "sandbox"
-        else ["programs"]
-    )
+    if group == "sandbox":
+        return list(get_args(parameters(SandboxSettings)["name"].hint))
+    return ["programs"]
 
 
 def parameters_of(group: str, factories: Sequence[Factory]) -> dict[str, Parameter]:

@@ -68,23 +68,17 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
     return max(codes, default=0)
 
 
-def compose(overrides: Sequence[str], config_dir: Path | None = None) -> Settings:
-    """Checked settings from overrides such as `method=grpo budget=64`, without a command line."""
-    return settled(compose_plain([overrides], config_dir)[0])
-
-
-def compose_words(words: Sequence[str], *before: str) -> Settings:
-    """As `compose`, for the words of a command, which may name a `--config-dir`."""
+def compose(words: Sequence[str], config_dir: Path | None = None) -> Settings:
+    """Checked settings from words such as `method=grpo budget=64`, which may name a folder of
+    settings files (`--config-dir`) too."""
     rest = list(words)
-    place = config_dir_of(rest)
-    return compose([*before, *rest], place)
+    place = config_dir_of(rest) or config_dir
+    return settled(compose_plain([rest], place)[0])
 
 
-def compose_all(
-    overrides: Sequence[Sequence[str]], config_dir: Path | None = None
-) -> list[Settings]:
+def compose_all(overrides: Sequence[Sequence[str]]) -> list[Settings]:
     """The settings of many runs. Each distinct choice of config files is composed only once."""
-    return [settled(data) for data in compose_plain(overrides, config_dir)]
+    return [settled(data) for data in compose_plain(overrides)]
 
 
 def compose_plain(

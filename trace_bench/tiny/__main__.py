@@ -32,7 +32,7 @@ from trace_bench.core.checked import build as build_settings
 from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
-from trace_bench.settings.compose import compose_words, take, word
+from trace_bench.settings.compose import compose, take, word
 from trace_bench.settings.identity import parts_of
 from trace_bench.tiny import MODEL_FOLDER, MadeSettings
 
@@ -54,7 +54,7 @@ def make(words: list[str], source: type[Source] | None = None, **options: str) -
         raise UserError("`out` is missing: the folder of the agent, such as out=models/desk.")
     options["path"] = word(Path(options["path"]))
     words_of_model = [f"model.{name}={value}" for name, value in options.items()]
-    settings = compose_words(words, "method=base", "model=made", *words_of_model)
+    settings = compose(["method=base", "model=made", *words_of_model, *words])
     asked = build_settings(MadeSettings, parts_of(settings)["model"].options, "model")
     folder = make_for(settings, asked, SAY, source=source or Tasks)
     print((folder / "README.md").read_text())
@@ -72,7 +72,7 @@ def demonstrate(words: list[str]) -> None:
     texts = {name: take(words, name) for name in ("split", "synthetic", "seed")}
     options = {name: yaml.safe_load(text) for name, text in texts.items() if text is not None}
     settings = build_settings(MadeSettings, {**options, "demonstrations": count}, "")
-    with world_of(compose_words(words, "method=base")) as world:
+    with world_of(compose(["method=base", *words])) as world:
         lines = []
         for demonstration, _ in Tasks(world, settings).in_turn("written"):
             messages = demonstration.weighted()

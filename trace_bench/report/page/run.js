@@ -92,7 +92,8 @@ function budget(s) {
       { barmode: "stack", showlegend: false, yaxis: { visible: false },
         xaxis: { title: { text: "rollouts" } } }, 130) :
       el("p", {}, "This method ran no rollout of its own."),
-    facts([["evaluation, not charged", `${s.rollouts.evaluation ?? 0} episodes`],
+    facts([...(s.unspent ? [["unspent", `${s.unspent} (${s.why_unspent})`]] : []),
+      ["evaluation, not charged", `${s.rollouts.evaluation ?? 0} episodes`],
       ...Object.entries(turns).map(([name, count]) => [`turns of the agent, ${name}`, count]),
       ...Object.entries(s.wall_s ?? {}).filter(([name]) => !name.includes("/"))
         .map(([name, seconds]) => [`time, ${name}`, `${seconds} s`])]));
