@@ -86,6 +86,25 @@ def test_what_is_refused_is_not_tried_again(status: int) -> None:
     assert caught.value.status == status and len(server.requests) == 1
 
 
+def test_a_limit_of_tokens_goes_under_the_name_that_the_server_takes() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def script(path: str, body: dict[str, Any]) -> Answer:
+        bodies.append(body)
+        if "max_tokens" in body:
+            return Answer({"error": "Unsupported: max_tokens. Use max_completion_tokens."}, 400)
+        return chat("Hello") if "stop" not in body else Answer({"error": "stop"}, 400)
+
+    with serve(script) as server:
+        asking = client(server.url)
+        for _ in range(2):
+            asking.ask("/chat/completions", {**BODY, "max_tokens": 7})
+        with pytest.raises(LLMError, match="stop"):
+            asking.ask("/chat/completions", {**BODY, "max_tokens": 7, "stop": "x"})
+        asking.close()
+    assert [body.get("max_completion_tokens") for body in bodies] == [None, 7, 7, 7]
+
+
 def test_a_server_may_say_how_long_to_wait() -> None:
     busy = Answer({}, 429, {"Retry-After": "0.4"})
     with serve(in_turn(busy, chat("x"))) as server:

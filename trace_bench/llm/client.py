@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LONGEST_PAUSE = 30.0  # seconds
 CONNECT = 10.0  # seconds for a connection
 BODY = Limits(16 * 2**20)  # of a response
+MOST, ITS_NAME_ELSEWHERE = "max_tokens", "max_completion_tokens"  # OpenAI's reasoning models
 _DIGITS = bytes(0 if 48 <= byte <= 57 else 1 for byte in range(256))  # each becomes the zero byte
 OWN_FIELDS = {
     "model", "messages", "tools", "temperature", "max_tokens", "seed", "n", "stream", "logprobs",
@@ -99,6 +100,7 @@ class Client:
         self.endpoint = endpoint
         self.usage = Usage()
         self.secret = Secret(endpoint.key)
+        self._renamed = False  # whether the server wants the limit of tokens under its other name
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -143,7 +145,24 @@ class Client:
         await self._http.close()
 
     async def _ask(self, server: int, path: str, body: JSON | None) -> JSON:
+        """The answer; where the server refuses `max_tokens` and names what it takes in its place,
+        to a second request with that, as to all that follow."""
         url = self.endpoint.urls[server].rstrip("/") + path
+        try:
+            return await self._attempts(url, body)
+        except LLMError as error:
+            if (
+                error.status != 400
+                or ITS_NAME_ELSEWHERE not in str(error)
+                or MOST not in (body or ())
+            ):
+                raise
+            self._renamed = True
+            return await self._attempts(url, body)
+
+    async def _attempts(self, url: str, body: JSON | None) -> JSON:
+        if self._renamed and body is not None:
+            body = {ITS_NAME_ELSEWHERE if key == MOST else key: v for key, v in body.items()}
         async with self._gate:
             self.usage.requests += 1
             for attempt in range(self.endpoint.retries + 1):
