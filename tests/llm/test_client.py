@@ -47,7 +47,8 @@ def test_no_part_of_the_key_comes_back(start: int) -> None:
                 asking.ask("/chat/completions", BODY)
             texts.append(str(caught.value))
         asking.close()
-    assert not [text for text in texts if KEY[:6] in text]
+        assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert not [text for text in (*texts, repr(asking.endpoint)) if KEY[:6] in text]
 
 
 @pytest.mark.parametrize(
@@ -136,22 +137,6 @@ def test_no_more_requests_at_once_than_allowed() -> None:
             future.result()
         asking.close()
     assert most == 4
-
-
-def test_the_key_goes_to_the_server_and_into_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        return Answer({"error": f"wrong key {KEY}"}, 401)
-
-    monkeypatch.setenv("MY_KEY", KEY)
-    with serve(script) as server:
-        key = read_key("MY_KEY", "policy.key_env")
-        asking = client(server.url, key=key)
-        with pytest.raises(LLMError) as caught:
-            asking.ask("/chat/completions", BODY)
-        assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-        asking.close()
-    assert KEY not in str(caught.value) and "***" in str(caught.value)
-    assert KEY not in repr(asking.endpoint)
 
 
 def test_only_the_named_server_is_contacted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,9 +60,12 @@ class Format(ABC):
         """The message as templates of this format take it: arguments as objects."""
         if not message.get("tool_calls"):
             return message
-        return {**message, "tool_calls": [self._given(call) for call in message["tool_calls"]]}
+        return {
+            **message,
+            "tool_calls": [self._objects(call) for call in message["tool_calls"]],
+        }
 
-    def _given(self, call: Mapping[str, Any]) -> dict[str, Any]:
+    def _objects(self, call: Mapping[str, Any]) -> dict[str, Any]:
         try:
             name, arguments = read_call(call)
         except ValueError:  # of a conversation that another program has written
