@@ -212,3 +212,10 @@ def test_bad_sweep_files_are_named(place: Path, changes: dict, message: str) -> 
         members(write(place, **changes))
     with pytest.raises(UserError, match=r"nowhere.yaml cannot be read"):
         read_sweep(place / "nowhere.yaml")
+
+
+def test_a_file_of_more_runs_than_memory_is_refused(tmp_path: Path) -> None:
+    many: dict[str, object] = {f"env.size{n}": {"values": list(range(100))} for n in range(8)}
+    path = write(tmp_path, parameters=many)
+    with pytest.raises(UserError, match="names 10000000000000000 runs; allowed: 10000"):
+        read_sweep(path)

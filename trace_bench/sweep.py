@@ -12,6 +12,7 @@ import ctypes
 import importlib
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -39,6 +40,7 @@ from trace_bench.settings.compose import compose_all, launch, word
 from trace_bench.settings.identity import parts_of
 
 _PR_SET_PDEATHSIG = 1
+MOST = 10_000  # runs of a file
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ def read_sweep(path: Path) -> list[tuple[str, ...]]:
             raise Unreadable("`parameters` must name at least one setting")
     except Unreadable as error:
         raise UserError(f"the sweep file {path} cannot be used: {error}.") from error
+    if (count := math.prod(map(len, choices))) > MOST:
+        raise UserError(f"{path} names {count} runs; allowed: {MOST}. Leave values out of it.")
     return list(itertools.product(*choices))
 
 

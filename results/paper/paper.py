@@ -169,10 +169,10 @@ def _cm2(data: Mapping[str, Any]) -> Table:
 def _draw_scaling(reported: Mapping[str, Any], path: Path) -> list[Path]:
     figure, ((axes,),) = panels(1, 1, (5.4, 3.8))
     constant = reported["base"]
-    level(axes, style().look("base"), Interval(constant, constant, constant))
+    level(axes, style().methods["base"], Interval(constant, constant, constant))
     for method in _LINES:
         points = [(b, Interval(v, v, v)) for b, v in _by_budget(reported, method)]
-        line(axes, style().look(method), points)
+        line(axes, style().methods[method], points)
     doubling(axes, reported["budget"], "training rollouts")
     axes.set_ylabel("mean similarity")
     axes.legend()
@@ -190,11 +190,11 @@ def _draw_tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
     scaling = data["rollouts"]
     for method in _LINES:
         points = [(b, implied(v)) for b, v in _by_budget(scaling, method)]
-        line(left, style().look(method), points)
+        line(left, style().methods[method], points)
     doubling(left, scaling["budget"], "training rollouts")
     for method in ("prompt_only", "trace"):
         by_number = data["capabilities"][method]
-        line(middle, style().look(method), [(int(n), implied(v)) for n, v in by_number.items()])
+        line(middle, style().methods[method], [(int(n), implied(v)) for n, v in by_number.items()])
     doubling(middle, [1, 2, 4, 8, 16], "capabilities")
     routing = data["routing"]
     for name, label, marker, dashes in (

@@ -102,7 +102,7 @@ def _draw(pairs: Mapping[str, Pair], differ: Gains, settings: str, path: Path) -
     size = (1.9 * len(differ) + 2.2, 0.3 * len(names) + 1.2)
     figure, (row,) = figures.panels(1, len(differ), size, sharey=True, sharex=True)
     for axes, (part, by_name) in zip(row, differ.items(), strict=True):
-        axes.axvline(0, color=style().look(style().control).colour, linewidth=0.8, zorder=0.8)
+        axes.axvline(0, color=style().methods[style().control].colour, linewidth=0.8, zorder=0.8)
         for place, name in enumerate(names):
             figures.lying(axes, look, place, by_name[name].interval)
         axes.set_title(f"capabilities needed: {part}")

@@ -49,7 +49,7 @@ def make(selection: Selection, out: Path, keys: Sequence[str]) -> list[Path]:
 def _named_alike(by_world: Gains) -> Gains:
     """With methods of one name in figures as one row, where no world has both: GRPO is `grpo` in
     one and `rl, grpo` in another, where `rl` has several algorithms."""
-    label = {m: style().look(m).label for some in by_world.values() for m in some}
+    label = {m: style().looks([m])[m].label for some in by_world.values() for m in some}
     counts = [Counter(label[m] for m in some) for some in by_world.values()]
     both = {a for count in counts for a, n in count.items() if n > 1}
     first: dict[str, str] = {}
@@ -64,7 +64,7 @@ def draw(by_world: Gains, budget: int, path: Path) -> list[Path]:
     size = (2.2 * len(by_world) + 2.4, 0.26 * len(methods) + 1.2)
     figure, (row,) = figures.panels(1, len(by_world), size, sharey=True)
     for axes, (column, some) in zip(row, by_world.items(), strict=True):
-        axes.axvline(0, color=style().look(style().control).colour, linewidth=0.8, zorder=0.8)
+        axes.axvline(0, color=style().methods[style().control].colour, linewidth=0.8, zorder=0.8)
         for place, method in enumerate(methods):
             if method in some:
                 figures.lying(axes, looks[method], place, some[method].interval)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -14,7 +16,7 @@ COMMANDS = {
     "check": "limit=none",
     "models.__main__": "get nothing",
     "new": "env 1st",
-    "record.__main__": "nothing",
+    "record": "nothing",
     "report.__main__": "/nowhere",
     "results.__main__": "tables /nowhere --out /nowhere --coverage 2",
     "sandbox.build": "nothing",
@@ -37,3 +39,35 @@ def test_a_command_tells_its_version_and_ends_in_one_line(name: str, capsys) -> 
     assert main(COMMANDS[name].split()) == 2
     said = capsys.readouterr()
     assert said.err.startswith("error: ") and len(said.err.splitlines()) == 1 and not said.out
+
+
+PROGRAM = """
+import sys
+from trace_bench.core.command import command
+from trace_bench.core.errors import UserError
+
+@command()
+def main(arguments):
+    print("an answer", flush="now" in arguments)
+    print("a remark", file=sys.stderr)
+    if "wrong" in arguments:
+        raise UserError("wrong")
+    return int(arguments[0])
+
+sys.exit(main())
+"""
+STREAMS = [">&-", "2>&-", ">/dev/full", "2>/dev/full", ">&- 2>&-", ">/dev/full 2>&-"]
+
+
+@pytest.mark.parametrize("streams", STREAMS)
+def test_the_exit_code_follows_the_program_whatever_its_streams_take(streams: str) -> None:
+    """What is left of them has no traceback, an error stays apart from the answer, and what is lost
+    of the answer is said."""
+    for words, code in (("0", 0), ("1 now", 1), ("0 wrong", 2)):
+        command = f'"$0" -c "$1" {words} {streams}'
+        shell = ["sh", "-c", command, sys.executable, PROGRAM]
+        done = subprocess.run(shell, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert done.stdout in ("", "an answer\n") and "Traceback" not in done.stderr
+        full = "could not be written: No space left" in done.stderr
+        assert full == (streams == ">/dev/full")

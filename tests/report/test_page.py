@@ -82,7 +82,6 @@ def test_two_runs_are_compared_task_by_task(
     assert pair["gap"]["value"] == pytest.approx(gap)
     said = text(*sides_of(select([str(grpo_run), str(trace_run)])))
     assert f"{gap:+.3f} [{pair['gap']['low']:+.3f}, {pair['gap']['high']:+.3f}]" in said
-    assert ["method", "grpo", "trace"] in pair["differ"]
 
 
 def test_runs_stand_in_the_rows_of_the_tables_with_their_statistics() -> None:
@@ -107,11 +106,9 @@ def test_runs_stand_in_the_rows_of_the_tables_with_their_statistics() -> None:
     assert any(corrected[str(n)] != gap.p for n, gap in enumerate(alone))
 
 
-def test_runs_of_other_tasks_or_code_are_not_paired(grpo_run: Path, base_run: Path) -> None:
+def test_runs_of_other_code_are_not_paired(grpo_run: Path, base_run: Path) -> None:
     (one, other), _ = find([base_run, grpo_run])
     (run,) = other.runs
-    [pair], _ = differences([one, replace(other, runs=(replace(run, tasks="u"),))])
-    assert "gap" not in pair and "other held-out tasks" in pair["why"]
     changed = replace(run, settings={**run.settings, "env.origin.sha256": "66df"})
     other = replace(other, runs=(changed,))
     [pair], _ = differences([one, other])
@@ -212,7 +209,6 @@ def test_capabilities_of_another_form_leave_out_no_other_run(copies: Path) -> No
         (["nowhere"], "nowhere"),
         (["."], "no finished run in ."),
         ([".", "--limit-mb", "nan"], "--limit-mb nan is not allowed"),
-        ([".", "--limit-mb", "inf"], "--limit-mb inf is not allowed"),
     ],
 )
 def test_words_without_sense_are_one_line(

@@ -155,28 +155,30 @@ def test_runs_of_one_method_with_other_settings_are_rows_of_their_own() -> None:
 
 
 def test_settings_across_which_runs_stand_together_are_named() -> None:
-    keys = ["trainer.order"]
-    plain, first = (other(GRPO, m, trainer__order=m) for m in ("shuffled", "prioritized"))
-    base = other(BASE, trainer__order="shuffled")
+    keys = ["env.augmentation"]
+    plain, first = (other(GRPO, m, env__augmentation=m) for m in ("none", "all_tools"))
+    base = other(BASE, env__augmentation="none")
     assert len(groups_of([base, plain, first])) == 2
     (group,) = groups_of(across([base, plain, first], keys))
     names = [r.label for r in group.runs]
-    assert names == ["base", "grpo, trainer.order shuffled", "grpo, trainer.order prioritized"]
+    assert names == ["base", "grpo, env.augmentation none", "grpo, env.augmentation all_tools"]
     more = replace(plain, seed=1, fingerprint="1")
     (group,) = groups_of(across([base, plain, first, more], keys))
     names = [r.label for r in group.runs]
-    assert names == ["base", "grpo", "grpo, trainer.order prioritized", "grpo"]
+    assert names == ["base", "grpo", "grpo, env.augmentation all_tools", "grpo"]
     (group,) = groups_of(across([plain, first, more, replace(more, seed=2)], keys))
     assert group.runs[0].label == "grpo", "three runs of four"
     rest = replace(first, seed=1, fingerprint="f1")
     (group,) = groups_of(across([plain, first, more, rest, replace(more, seed=2)], keys))
-    assert group.runs[0].label == "grpo, trainer.order shuffled", "three runs of five"
+    assert group.runs[0].label == "grpo, env.augmentation none", "three runs of five"
     two = (other(GRPO, w[0], env__levels=w) for w in (["GoTo"], ["GoTo", "OpenDoor"]))
     (group,) = groups_of(across([*two], ["env.levels"]))
     names = [r.label for r in group.runs]
     assert names == ["grpo, env.levels [GoTo]", "grpo, env.levels [GoTo,OpenDoor]"], "as typed"
-    with pytest.raises(UserError, match=r"unknown setting 'order'.*trainer.order.*--across"):
-        across([base, plain], ["order"])
+    with pytest.raises(
+        UserError, match=r"unknown setting 'augmentation'.*env.augmentation.*--across"
+    ):
+        across([base, plain], ["augmentation"])
 
 
 def test_what_goes_with_the_values_stands_in_the_same_table() -> None:

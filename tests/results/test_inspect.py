@@ -14,7 +14,7 @@ from trace_bench.__main__ import main as start
 from trace_bench.core.decode import convert
 from trace_bench.core.types import Trajectory, to_json
 from trace_bench.results.__main__ import main
-from trace_bench.results.inspect import HELD_OUT, _figures, _sample, episodes, read_arguments
+from trace_bench.results.inspect import HELD_OUT, _call, _figures, _sample, episodes
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_inspect_reads_every_log(grpo_run: Path, logs: Path) -> None:
         log = read_eval_log(str(path))
         assert log.status == "success" and log.samples is not None and log.results is not None
         read[log.eval.model.rpartition("tiny/")[2]] = log
-    assert {o["agent"] for o in outcomes} < read.keys()
+    assert {"base", "final"} < read.keys()
     for agent, wanted in (("base", summary["base_score"]), ("final", summary["score"])):
         log = read[agent]
         figures = {s.name: s.metrics["mean"].value for s in log.results.scores}
@@ -91,8 +91,8 @@ def test_a_lost_episode_is_an_error_and_no_score(grpo_run: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[1]", "{", "null", ""])
 def test_arguments_that_are_no_object_are_kept_apart(text: str) -> None:
-    arguments, why = read_arguments(text)
-    assert arguments == {} and why
+    call = _call({"id": "1", "function": {"name": "f", "arguments": text}})
+    assert call["arguments"] == {} and call["parse_error"]
 
 
 def test_an_edited_run_is_refused(

@@ -43,7 +43,7 @@ def test_the_variances_of_simulated_runs_are_found() -> None:
 
 def test_as_many_seeds_as_planned_find_the_difference_four_times_in_five() -> None:
     rng = np.random.default_rng(1)
-    known = Varied(0.01, 0.44, 0.03, TASKS, 1, None, "")
+    known = Varied(0.01, 0.44, 0.03, TASKS, 1, 0.0, "")
     seeds = known.seeds(0.08, TASKS, 0.05)
     assert seeds is not None and 3 < seeds < 20
     hits = 0
@@ -54,7 +54,7 @@ def test_as_many_seeds_as_planned_find_the_difference_four_times_in_five() -> No
 
 
 def test_more_comparisons_and_smaller_differences_need_more_seeds() -> None:
-    known = Varied(0.01, 0.14, 0.04, 387, 1, None, "")
+    known = Varied(0.01, 0.14, 0.04, 387, 1, 0.0, "")
     sizes = [known.seeds(d, 387, 0.05) or 10**6 for d in (0.1, 0.06, 0.04)]
     assert sizes == sorted(sizes) and len(set(sizes)) == 3
     assert (known.seeds(0.06, 387, 0.05 / 66) or 0) > sizes[1]

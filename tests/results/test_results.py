@@ -183,16 +183,6 @@ def test_a_cell_averages_seeds_and_leaves_out_what_was_lost() -> None:
     assert cell.value == 0.25 == difference(cell, cell.base).interval.value
 
 
-def test_the_interval_has_the_width_that_theory_gives() -> None:
-    """One seed, tasks drawn evenly: the width is that of the binomial."""
-    rng = np.random.default_rng(0)
-    success = (rng.random(400) < 0.4).astype(float).tolist()
-    interval = Cell("m", 640, (record("m", success),)).interval()
-    p = sum(success) / 400
-    half = 1.96 * (p * (1 - p) / 400) ** 0.5
-    assert interval.high - interval.low == pytest.approx(2 * half, rel=0.01)
-
-
 def test_a_paired_difference_is_found_and_a_null_is_not() -> None:
     rng = np.random.default_rng(1)
     control = (rng.random(300) < 0.4).astype(float)
@@ -322,6 +312,8 @@ def test_methods_without_a_look_of_their_own_differ_in_a_figure() -> None:
     assert len({look.colour for look in looks.values()}) == len(names)
     assert len({look.marker for look in looks.values()}) == len(names)
     assert style().looks(names[::-1]) == looks
+    named = {(look.colour, look.marker): look.label for look in style().methods.values()}
+    assert all(named[x.colour, x.marker] == x.label for x in style().methods.values())
 
 
 def test_bounds_of_one_value_are_named_together() -> None:

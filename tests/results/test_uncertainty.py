@@ -92,7 +92,7 @@ def test_the_detectable_difference_has_the_power_it_says() -> None:
     t = (means[0].mean(1) - means[1].mean(1)) / errors
     assert float((np.abs(t) > 2.306).mean()) == pytest.approx(0.8, abs=0.03)
     assert Uncertainty(1e-4, 400).detectable() == pytest.approx(0.028, abs=0.0002)
-    assert Uncertainty(1e-4, 400).detectable(13) > 1.3 * Uncertainty(1e-4, 400).detectable()
+    assert Uncertainty(1e-4, 400).detectable(0.05 / 13) > 1.3 * Uncertainty(1e-4, 400).detectable()
 
 
 def test_what_a_design_can_show_follows_from_its_repeats() -> None:

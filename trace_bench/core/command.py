@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from trace_bench.core import VERSION
 from trace_bench.core.errors import UserError
@@ -23,16 +24,59 @@ SAID = f"trace_bench {VERSION}"
 Main = Callable[[Sequence[str]], int]
 
 
+class _Stream(io.FileIO):
+    """A standard stream that ends no program: what a full disk or a closed end does not take is
+    dropped, and `lost` says why. Only the reader of the output ends one, by having seen enough."""
+
+    lost = ""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if self.fileno() == 1 and isinstance(error, BrokenPipeError):
+                raise
+            self.lost = error.strerror or ""
+            return len(data)
+
+
+def _lasting(stream: TextIO | None, raw: _Stream) -> TextIO:
+    coding, errors = (stream.encoding, stream.errors) if stream else ("utf-8", "backslashreplace")
+    by_line = raw.fileno() == 2 or raw.isatty()
+    return io.TextIOWrapper(io.BufferedWriter(raw), coding, errors, line_buffering=by_line)
+
+
+@contextlib.contextmanager
+def _lasting_streams() -> Iterator[None]:
+    """Standard streams that end no program in the block; says what was lost of the output."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:  # in the place of one that is closed
+        os.set_inheritable(number, True)
+    os.close(number)
+    out, err = (_Stream(number, "w", closefd=False) for number in (1, 2))
+    if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # else a test reads them
+        sys.stdout, sys.stderr = _lasting(sys.stdout, out), _lasting(sys.stderr, err)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        if out.lost:
+            print(f"the output could not be written: {out.lost}", file=sys.stderr)
+
+
 def command(interrupted: str | None = None) -> Callable[[Main], Callable[..., int]]:
-    """Makes a function of the command line's words a program that returns its exit code, or 2 after
-    the one line of a UserError, or 0 when a reader of the output (head, less) has seen enough.
-    `interrupted`: what Ctrl-C prints, with the exit code 130 (None: Ctrl-C is not handled)."""
+    """Makes a function of the command line's words a program that returns its exit code, whatever
+    its streams take, or 2 after the one line of a UserError, or 0 when a reader of the output
+    (head, less) has seen enough. `interrupted`: what Ctrl-C prints, with the exit code 130 (None:
+    Ctrl-C is not handled)."""
 
     def decorate(main: Main) -> Callable[..., int]:
         @functools.wraps(main)
         def ended(arguments: Sequence[str] | None = None) -> int:
             try:
-                return main(sys.argv[1:] if arguments is None else arguments)
+                if arguments is not None:
+                    return main(arguments)
+                with _lasting_streams():
+                    return main(sys.argv[1:])
             except UserError as error:
                 return complain(error)
             except BrokenPipeError:
@@ -50,9 +94,8 @@ def command(interrupted: str | None = None) -> Callable[[Main], Callable[..., in
 
 
 def complain(error: UserError) -> int:
-    """Prints the one line of an error, where somebody still reads it, and returns its exit code."""
-    with contextlib.suppress(BrokenPipeError):
-        print(visible(f"error: {error}"), file=sys.stderr, flush=True)
+    """Prints the one line of an error and returns its exit code."""
+    print(visible(f"error: {error}"), file=sys.stderr, flush=True)
     return WRONG_INPUT
 
 

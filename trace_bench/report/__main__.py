@@ -30,14 +30,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = parser_of("report", __doc__)
     parser.add_argument("places", nargs="+", metavar="RUN", type=Path)
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="file to write")
-    text = (
-        f"leave out conversations of training, the last runs' first, beyond this size ({LIMIT_MB})"
-    )
+    text = f"leave out conversations of training, the last runs' first, beyond this ({LIMIT_MB})"
     parser.add_argument("--limit-mb", type=float, default=LIMIT_MB, help=text)
     text = "show a run that goes on, on a page that loads itself again, until it is finished"
     parser.add_argument("--follow", action="store_true", help=text)
-    text = "how often, with --follow (5)"
-    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help=text)
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS",
+                        help="how often, with --follow (5)")  # fmt: skip
     options = parser.parse_args(arguments)
     if not 0 <= options.limit_mb <= MOST_MB:
         raise UserError(
@@ -49,14 +47,14 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError("--follow shows one RUN, every 0.1 to 3600 seconds.")
         print(f"{options.out} shows the run while it goes on; Ctrl-C ends that", flush=True)
         follow(options.places[0], options.out, options.every)
-    runs, skipped = find(options.places)
+    rows, skipped = find(options.places)
     for text in skipped:
         print(visible(f"skipped: {text}"), file=sys.stderr)
-    html, left_out = build(runs, skipped, int(options.limit_mb * 1e6))
+    html, left_out = build(rows, skipped, int(options.limit_mb * 1e6))
     write_text(options.out, html)
     for text in left_out:
         print(visible(f"left out: {text}"), file=sys.stderr)
-    print(f"{options.out} ({len(html) / 1e6:.1f} MB, {len(runs)} runs)")
+    print(f"{options.out} ({len(html) / 1e6:.1f} MB, {sum(len(row.runs) for row in rows)} runs)")
     return 0
 
 

@@ -18,8 +18,8 @@ from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.types import Outcome, grouped, to_json
 from trace_bench.results import captions
 from trace_bench.results.cells import Cell, cells, difference
-from trace_bench.results.compare import check_pairable, settings_of
-from trace_bench.results.groups import groups_of, other_data
+from trace_bench.results.compare import check_pairable
+from trace_bench.results.groups import groups_of
 from trace_bench.results.places import find as runs_at
 from trace_bench.results.run import DEFAULT, Run, counted
 from trace_bench.results.statistics import holm
@@ -119,8 +119,8 @@ def curves(run: Run) -> list[Row]:
 
 
 def differences(rows: Sequence[Cell]) -> tuple[list[dict[str, Any]], list[str]]:
-    """[{left, right: indices of rows, differ: [[setting, left, right]], gap: the paired difference
-    left less right, on `n` tasks, or `why` there is none}] for every pair, and remarks."""
+    """[{left, right: indices of rows, gap: the paired difference left less right, on `n` tasks, or
+    `why` there is none}] for every pair, and remarks."""
     chosen, remarks = list(combinations(range(len(rows)), 2)), list[str]()
     if len(chosen) > MOST:
         chosen = [(0, i) for i in range(1, len(rows))]
@@ -134,14 +134,7 @@ def differences(rows: Sequence[Cell]) -> tuple[list[dict[str, Any]], list[str]]:
 
 def _pair(rows: Sequence[Cell], left: int, right: int) -> dict[str, Any]:
     one, other = rows[left], rows[right]
-    first, second = settings_of(one), settings_of(other)
-    differ = [
-        [key, first.get(key), second.get(key)]
-        for key in dict.fromkeys([*first, *second])
-        if first.get(key) != second.get(key)
-    ]
-    differ += map(list, other_data(one.runs[0], other.runs[0]))
-    pair: dict[str, Any] = {"left": left, "right": right, "differ": differ}
+    pair: dict[str, Any] = {"left": left, "right": right}
     try:
         check_pairable(one.runs[0], other.runs[0])
         pair["gap"] = difference(one, other)

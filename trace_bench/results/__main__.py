@@ -89,8 +89,7 @@ def _collect(asked: argparse.Namespace) -> list[Path]:
 
 
 def _tables(asked: argparse.Namespace) -> list[Path]:
-    usable = tables.usable(_some(asked), asked.coverage)
-    return tables.make_tables(_rows(usable, asked), asked.out)
+    return tables.make_tables(_rows(tables.usable(_some(asked), asked.coverage), asked), asked.out)
 
 
 def _compare(asked: argparse.Namespace) -> list[Path]:

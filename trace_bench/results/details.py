@@ -102,8 +102,7 @@ def by_needs(grid: Cells, caption: str) -> Table:
 
 
 def kinds_of(needs: Sequence[int]) -> dict[str, list[int]]:
-    """The places of the tasks that need no, one or several capabilities; nothing of what is not
-    there."""
+    """The places of the tasks that need no, one or several capabilities, where there are some."""
     kinds = ("none", "one", "several")
     places = {name: [i for i, n in enumerate(needs) if kinds[min(n, 2)] == name] for name in kinds}
     return {name: tasks for name, tasks in places.items() if tasks}
@@ -128,9 +127,7 @@ def by_world(grid: Cells, caption: str) -> Table:
         columns: list[str] = []
         for world, where in places.items():
             key = (cell.method, cell.budget, world)
-            less = ("", "")
-            if key in differences:
-                less = differences[key].columns(corrected[str(key)])
+            less = differences[key].columns(corrected[str(key)]) if key in differences else ("", "")
             columns += (cell.on(where).text, *less)
         if places:
             yield columns

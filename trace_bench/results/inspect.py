@@ -1,13 +1,12 @@
-"""Logs that Inspect reads (inspect_ai, log format version 2, JSON): one for each agent on the
-held-out tasks and for each call of the method (`inspect view --log-dir PLACE`).
-
-Trials are epochs. A lost episode is a sample with an error and without a score. The agents of which
-a run keeps no conversation have samples without messages."""
+"""Logs that Inspect reads (inspect_ai, log format version 2, JSON) of the conversations that a run
+keeps: one for the base and for the final agent on the held-out tasks, and one for each call of the
+method (`inspect view --log-dir PLACE`). Trials are epochs. A lost episode is a sample with an error
+and without a score."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +16,12 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import fingerprint, read_if_there, read_lines, whole, write_text
 from trace_bench.core.text import file_name
-from trace_bench.core.types import Message, Outcome, Stored, Trajectory, grouped
+from trace_bench.core.types import Message, Stored, Trajectory, grouped
 from trace_bench.results.folder import check_hash, finished, read_run
 from trace_bench.results.places import damage
 from trace_bench.results.run import Run
 from trace_bench.results.statistics import mean, task_means
 
-VERSION = 2
 HELD_OUT = "evaluation/"
 SCORES = ("success", "similarity")
 
@@ -48,32 +46,16 @@ def write(run: Run, folder: Path, out: Path) -> None:
     made_at = (folder / "summary.json").stat().st_mtime
     date = datetime.fromtimestamp(made_at, UTC).isoformat()
     needs: Mapping[str, Sequence[str]] = read_if_there(folder / TASKS)
-    groups = grouped(episodes(folder), lambda episode: episode.group)
-    logs = {group: _last(some, needs) for group, some in groups.items()}
-    for line in read_lines(folder / "evaluation.jsonl", Outcome):
-        group = f"{HELD_OUT}{line.agent}"
-        if group not in groups:
-            logs.setdefault(group, {})[line.task, line.trial] = _bare(line)
-    for group, samples in logs.items():
-        log = _log(run, group, list(samples.values()), date)
+    for group, some in grouped(episodes(folder), lambda episode: episode.group).items():
+        by_attempt = sorted(some, key=lambda episode: episode.attempt)
+        last = {(e.trajectory.task, e.trial): e for e in by_attempt}  # that of each trial
+        log = _log(run, group, [_sample(episode, needs) for episode in last.values()], date)
         # Inspect lists JSON files whose names begin with a time.
         name = file_name(f"{run.method}-{run.fingerprint}-{group}")
         write_text(out / f"{date[:19].replace(':', '-')}+00-00_{name}.json", json.dumps(log))
 
 
-def _last(
-    some: Iterable[Episode], needs: Mapping[str, Sequence[str]]
-) -> dict[tuple[str, int], dict[str, Any]]:
-    """A sample per task and trial: the last attempt."""
-    last: dict[tuple[str, int], Episode] = {}
-    for episode in some:
-        key = (episode.trajectory.task, episode.trial)
-        if key not in last or last[key].attempt < episode.attempt:
-            last[key] = episode
-    return {key: _sample(episode, needs) for key, episode in last.items()}
-
-
-def _log(run: Run, group: str, samples: list[dict[str, Any]], date: str) -> dict[str, Any]:
+def _log(run: Run, group: str, samples: Sequence[dict[str, Any]], date: str) -> dict[str, Any]:
     ids = list(dict.fromkeys(sample["id"] for sample in samples))
     used = [sample["model_usage"]["agent"] for sample in samples]
     usage = {name: sum(counts[name] for counts in used) for name in used[0]}
@@ -86,7 +68,7 @@ def _log(run: Run, group: str, samples: list[dict[str, Any]], date: str) -> dict
     facts |= {name: run.settings[name] for name in ("accounting", "protocol")}
     agent = group.removeprefix(HELD_OUT)
     return {
-        "version": VERSION,
+        "version": 2,
         "status": "success",
         "eval": {
             # Inspect's tables know a log by these two; `run_id` is common to a run's logs.
@@ -109,11 +91,7 @@ def _log(run: Run, group: str, samples: list[dict[str, Any]], date: str) -> dict
             "completed_samples": sum("error" not in sample for sample in samples),
             "scores": [_figures(name, samples) for name in SCORES],
         },
-        "stats": {
-            "started_at": date,
-            "completed_at": date,
-            "model_usage": {"agent": usage},
-        },
+        "stats": {"started_at": date, "completed_at": date, "model_usage": {"agent": usage}},
         "samples": samples,
     }
 
@@ -150,23 +128,19 @@ def _sample(episode: Episode, needs: Mapping[str, Sequence[str]]) -> dict[str, A
             "needs": needs.get(t.task, []),
             "tools": [tool["function"]["name"] for tool in t.tools],
         },
-        **_usage(
-            sum(len(turn.prompt_ids) for turn in t.turns),
-            sum(len(turn.token_ids) for turn in t.turns),
-            t.tokens,
-        ),
-    }
+        "model_usage": {"agent": {
+            "input_tokens": sum(len(turn.prompt_ids) for turn in t.turns),
+            "output_tokens": sum(len(turn.token_ids) for turn in t.turns),
+            "total_tokens": t.tokens,
+        }},
+    }  # fmt: skip
     return sample | _result(t)
-
-
-def _usage(read: int, written: int, total: int) -> dict[str, Any]:
-    counts = {"input_tokens": read, "output_tokens": written, "total_tokens": total}
-    return {"model_usage": {"agent": counts}}
 
 
 def _result(t: Trajectory) -> dict[str, Any]:
     if t.failure is not None:
-        return _error(str(t.failure))
+        message = str(t.failure)
+        return {"error": {"message": message, "traceback": "", "traceback_ansi": ""}}
     if t.score is None:
         return {}
     parts = [
@@ -175,26 +149,6 @@ def _result(t: Trajectory) -> dict[str, Any]:
     parts += [f"{'stepped on' if m.hit else 'avoided'}: {m.name}" for m in t.score.minefields]
     success = {"value": int(t.score.success), "explanation": "\n".join(parts)}
     return {"scores": {"success": success, "similarity": {"value": t.score.similarity}}}
-
-
-def _bare(line: Outcome) -> dict[str, Any]:
-    """A sample of an outcome without a conversation."""
-    sample = {
-        "id": line.task,
-        "epoch": line.trial + 1,
-        "input": "",
-        "target": "",
-        "metadata": {k: getattr(line, k) for k in ("adapter", "stop", "tokens", "attempt")},
-        **_usage(0, 0, line.tokens),
-    }
-    if line.lost:
-        return sample | _error(str(line.error))
-    scores = {"success": {"value": int(line.success)}, "similarity": {"value": line.similarity}}
-    return sample | {"scores": scores}
-
-
-def _error(text: str) -> dict[str, Any]:
-    return {"error": {"message": text, "traceback": "", "traceback_ansi": ""}}
 
 
 def _messages(t: Trajectory) -> Iterator[dict[str, Any]]:
@@ -219,18 +173,14 @@ def _message(message: Message) -> dict[str, Any]:
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    arguments, error = read_arguments(function["arguments"])
-    out = {"id": call["id"], "function": function["name"], "arguments": arguments}
-    return out | ({"parse_error": error} if error else {})
-
-
-def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
-    """A call's arguments as an object; where they are none, {} and why."""
+    out = {"id": call["id"], "function": function["name"], "arguments": {}}
     try:
-        arguments = json.loads(text)
+        arguments = json.loads(function["arguments"])
     except ValueError as error:
-        return {}, f"no JSON: {error}"
-    return (arguments, None) if isinstance(arguments, dict) else ({}, "no JSON object")
+        return out | {"parse_error": f"no JSON: {error}"}
+    if not isinstance(arguments, dict):
+        return out | {"parse_error": "no JSON object"}
+    return out | {"arguments": arguments}
 
 
 # -- the stored episodes ---------------------------------------------------------------------------

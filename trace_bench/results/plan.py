@@ -14,7 +14,7 @@ from trace_bench.results.cells import Cell, cells, difference
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import say
 from trace_bench.results.run import Run
-from trace_bench.results.statistics import ALPHA, POWER, Uncertainty, many, mean
+from trace_bench.results.statistics import ALPHA, Uncertainty, many, mean
 from trace_bench.results.table import Table
 
 MOST_SEEDS = 1000
@@ -24,23 +24,22 @@ MOST_SEEDS = 1000
 class Varied:
     """How runs of one world varied. `apart`: the variance over tasks of the true difference of two
     methods; `flips`: how often two seeds disagree on a task; `deviation`: that of a seed's true
-    mean; `tasks`, `rollouts` and `minutes` (method and evaluations, None if not recorded): of a
-    run; `source`: what it follows from."""
+    mean; `tasks`, `rollouts`, `minutes` (method and evaluations): of a run; `source`: what it
+    follows from."""
 
     apart: float
     flips: float
     deviation: float
     tasks: int
     rollouts: float
-    minutes: float | None
+    minutes: float
     source: str
 
     def detectable(self, seeds: int, tasks: int, level: float) -> float:
         """The smallest true difference of two methods that is found with a power of 80 %."""
         per_task = (self.apart + self.flips / seeds) / tasks
         per_seed = 2 * (self.deviation**2 + self.flips / (2 * tasks)) / seeds
-        spread = Uncertainty(per_task, tasks - 1, per_seed, 2 * (seeds - 1))
-        return spread.width(1 - level / 2) + spread.width(POWER)
+        return Uncertainty(per_task, tasks - 1, per_seed, 2 * (seeds - 1)).detectable(level)
 
     def seeds(self, size: float, tasks: int, level: float) -> int | None:
         """The fewest seeds that show a difference of this size; None where no number does."""
@@ -68,11 +67,11 @@ def varied(runs: Sequence[Run]) -> Varied:
     excess = [float(np.var(c.seed_means, ddof=1)) - _within(c) / tasks for c in repeated]
     seeds = mean([max(0.0, variance) for variance in excess])
     apart = mean([_apart(*pair, tasks) for pair in pairs])
-    minutes = [r.wall_s["total"] / 60 for r in used if "total" in r.wall_s]
+    minutes = mean([r.wall_s.get("total", 0.0) / 60 for r in used])
     where = f"{used[0].suite_name}, split {used[0].settings['evaluation.split']}"
     return Varied(
         max(0.0, apart), flips, seeds**0.5, tasks,
-        mean([r.total for r in used]), mean(minutes) if minutes else None,
+        mean([r.total for r in used]), minutes,
         f"{many(len(used), 'run')} of {many(len(repeated), 'method')} and budgets in {where}",
     )  # fmt: skip
 
@@ -90,14 +89,14 @@ def _apart(one: Cell, two: Cell, tasks: int) -> float:
 
 def text(size: float, world: Varied, comparisons: int) -> str:
     """The plan as a table."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for tasks in sorted({max(1, world.tasks // 2), *(n * world.tasks for n in (1, 2, 4))}):
         seeds = world.seeds(size, tasks, ALPHA / comparisons)
         if seeds is None:
             rows.append((f"{tasks}", f"none below {MOST_SEEDS}", "", ""))
             continue
-        cost = "not recorded" if world.minutes is None else f"{seeds * world.minutes:.0f}"
-        rows.append((f"{tasks}", f"{seeds}", f"{seeds * world.rollouts:.0f}", cost))
+        costs = (f"{seeds * cost:.0f}" for cost in (world.rollouts, world.minutes))
+        rows.append((f"{tasks}", f"{seeds}", *costs))
     caption = (
         f"A difference of {size:g} between two methods, found four times in five with "
         f"{many(comparisons, 'comparison')} (each at 5 % / {comparisons}). From {world.source}: "

@@ -188,9 +188,9 @@ class Uncertainty:
         level = brentq(lambda x: self.width(1 - math.exp(x) / 2) - abs(value), math.log(least), 0.0)
         return math.exp(level)
 
-    def detectable(self, comparisons: int = 1) -> float:
-        """The smallest true difference found with a power of 80 % at a level of 5 %."""
-        return self.width(1 - ALPHA / (2 * max(1, comparisons))) + self.width(POWER)
+    def detectable(self, level: float = ALPHA) -> float:
+        """The smallest true difference found with a power of 80 %."""
+        return self.width(1 - level / 2) + self.width(POWER)
 
 
 def uncertainty(per_task: Sequence[float], *agents: Sequence[float]) -> Uncertainty:

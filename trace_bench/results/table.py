@@ -141,9 +141,6 @@ class Style:
             for name in names
         }
 
-    def look(self, method: str) -> Look:
-        return self.looks([method])[method]
-
 
 @functools.lru_cache(maxsize=1)
 def style() -> Style:

@@ -14,7 +14,7 @@ from trace_bench.results.cells import Cell, Cells, Difference, cells, difference
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Selection, check_coverage, say
 from trace_bench.results.run import Run
-from trace_bench.results.statistics import holm, many
+from trace_bench.results.statistics import ALPHA, holm, many
 from trace_bench.results.table import Table, paragraph, style, write
 
 ABOUT = "about_tables"
@@ -120,7 +120,8 @@ def comparison(grid: Cells, budget: int, caption: str) -> Table:
             row += ("", "") if p is None else against[other][method].columns(p)
         rows.append(tuple(row))
     all_differences = [d for differences in against.values() for d in differences.values()]
-    size = max((d.uncertainty.detectable(len(corrected)) for d in all_differences), default=0.0)
+    level = ALPHA / max(1, len(corrected))
+    size = max((d.uncertainty.detectable(level) for d in all_differences), default=0.0)
     text = f"All methods at {budget} rollouts. {caption} "
     if corrected:
         text += (

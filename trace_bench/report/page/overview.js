@@ -1,6 +1,7 @@
 // The runs of the report in the rows of the tables, and the differences between these.
 import { dots } from "report/charts";
 import { curves } from "report/curves";
+import { load } from "report/data";
 import { el, facts, link, number, p, section, select, shown, signed, span } from "report/dom";
 import { table } from "report/table";
 
@@ -72,16 +73,23 @@ function differences(index) {
     settings(index, names));
 }
 
+// All that decides a run's result, with what its suite says of itself.
+const settled = ({ settings: own, summary }) => ({ ...own, ...Object.fromEntries(
+  Object.entries(summary.suite_data).map(([key, value]) => [`the suite's ${key}`, value])) });
+
 function settings(index, names) {
   const place = el("div");
-  const show = (i) => {
-    const pair = index.pairs[i];
-    place.replaceChildren(pair.differ.length ? table(
-      "Settings with different values.", [
-        { name: "setting", text: true, value: (d) => d[0] },
-        { name: names[pair.left], value: (d) => shown(d[1]), text: true },
-        { name: names[pair.right], value: (d) => shown(d[2]), text: true },
-      ], pair.differ) : el("p", {}, "Their settings are the same."));
+  const show = async (i) => {
+    const { left, right } = index.pairs[i];
+    const [one, other] = await Promise.all([left, right].map(async (row) =>
+      settled(await load(`run-${index.rows[row].runs[0]}`))));
+    const differ = Object.keys({ ...one, ...other }).map((key) => [key, shown(one[key]),
+      shown(other[key])]).filter(([, a, b]) => a !== b);
+    place.replaceChildren(differ.length ? table("Settings with different values.", [
+      { name: "setting", text: true, value: (d) => d[0] },
+      { name: names[left], value: (d) => d[1], text: true },
+      { name: names[right], value: (d) => d[2], text: true },
+    ], differ) : el("p", {}, "Their settings are the same."));
   };
   const options = index.pairs.map((q, i) => [String(i), `${names[q.left]} and ${names[q.right]}`]);
   show(0);
@@ -95,5 +103,6 @@ export const about = (summary, settings) => section("Settings and versions",
   el("details", {}, el("summary", {}, "Versions"), facts([
     ...Object.entries(summary.versions ?? {}), ...Object.entries(summary.machine ?? {}),
     ["commit", summary.git?.commit ?? "unknown"],
+    ["code", (summary.code ?? []).join(", ")],
     ["code changed since the commit", summary.git ? shown(summary.git.changed) : "unknown"],
     ["fingerprint", summary.fingerprint]])));

@@ -1,7 +1,7 @@
-"""GSPO in its token form (Zheng et al. 2025, arXiv 2507.18071, section 4.3): one ratio for a whole
-trajectory, s = exp(mean over its tokens of log r), which is clipped; with the value of s and the
-gradient of the token, so that the advantages of tokens may differ. The paper takes four minibatches
-of each batch of rollouts, one pass, no divergence (section 5.1): `trainer=gspo`."""
+"""GSPO in its token form (Zheng et al. 2025, arXiv 2507.18071, section 4.3): one ratio for a
+trajectory (a stretch, where it was rendered anew), s = exp(mean over its tokens of log r), which is
+clipped; with the value of s and the gradient of the token, so that advantages of tokens may differ.
+The paper: four minibatches of a batch of rollouts, one pass, no divergence: `trainer=gspo`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LARGEST = 10.0  # of the ratio's logarithm, as in verl
 
 @dataclass(frozen=True)
 class Gspo(Algorithm):
-    """GRPO with one probability ratio for a whole trajectory, of which the clips are narrow."""
+    """GRPO with one probability ratio for a whole sequence, of which the clips are narrow."""
 
     name: str = "gspo"
     clip_low: Share = 3e-4
-    """Lower clip of the trajectory's ratio (section 5.1)."""
+    """Lower clip of the sequence's ratio (section 5.1)."""
     clip_high: NotNegative = 4e-4
-    """Upper clip of the trajectory's ratio."""
+    """Upper clip of the sequence's ratio."""
 
     source: ClassVar[str] = "Zheng et al. 2025, arXiv 2507.18071"
     heeds: ClassVar[frozenset[str]] = frozenset({"aggregate", "normalize_std"})
