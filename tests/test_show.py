@@ -28,7 +28,7 @@ def listed(text: str) -> dict[str, list[str]]:
 
 
 def test_every_task_is_listed_and_filtered(trace_run: Path, capsys: Said) -> None:
-    """By agent, success, and what it needs or its label says to be lacking."""
+    """By agent and success."""
 
     def said(*words: str) -> dict[str, list[str]]:
         assert main([str(trace_run), *words]) == 0
@@ -44,11 +44,6 @@ def test_every_task_is_listed_and_filtered(trace_run: Path, capsys: Said) -> Non
     assert of_base[next(iter(base))][0::3] == ["1", "evaluation/base"]
     failed = said("--failed", "--agent", "base")
     assert failed.keys() == {name for name, won in wins.items() if not won}
-    needs, labels = read_json(trace_run / "tasks.json"), read_json(trace_run / "capabilities.json")
-    word = "checks_preconditions"
-    lacking = {row["task"] for row in labels["labels"] if row["labels"][word] == "LACKING"}
-    wanted = {name for name, words in needs.items() if word in words} | lacking
-    assert lacking and said("--capability", word).keys() == wanted
 
 
 def test_a_conversation_is_readable(trace_run: Path, capsys: Said) -> None:
@@ -148,7 +143,6 @@ def test_a_score_with_milestones_needs_no_suite_to_be_read() -> None:
         (["test/0000", "5"], "no episode '5' of this task; there are 0 to 0"),
         (["test/0000", "\u00b2"], "no episode '\u00b2' of this task"),
         (["--agent", "joint"], "evaluation/base"),
-        (["--capability", "flying"], "disambiguates"),
     ],
 )
 def test_what_is_not_there_is_said_with_what_there_is(

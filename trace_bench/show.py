@@ -4,7 +4,6 @@ Without a task, lists the run's tasks; with one, prints an episode as readable t
 calls, results, milestones hit and missed, and the labels of the analysis.
 
     show RUN --failed --agent final           the held-out tasks that the final agent did not solve
-    show RUN --capability converts_values     tasks that need it, or whose label says it is lacking
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.text import visible
 from trace_bench.core.types import Message, Stored, Trajectory, grouped
@@ -29,8 +27,6 @@ from trace_bench.results.places import damage
 
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
 WIDTH = 100
-Labels = Mapping[tuple[str, int], Mapping[str, Any]]
-"""What the analysis said of an episode, by its call and index."""
 
 
 @command()
@@ -40,7 +36,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("task", nargs="?", help="a task's id or the end of it")
     parser.add_argument("number", nargs="?", help="which of its episodes")
     parser.add_argument("--agent", help="only of this held-out agent, or of calls that begin so")
-    parser.add_argument("--capability", help="only tasks that need it or whose label lacks it")
     parser.add_argument("--failed", action="store_true", help="only episodes without success")
     options = parser.parse_intermixed_args(argv)
     with damage(options.run):
@@ -55,8 +50,7 @@ def _text(options: argparse.Namespace) -> str:
     episodes = [line for name in FILES for line in read_lines(folder / name, Stored)]
     if not episodes:
         raise UserError(f"{folder} holds no trajectories ({', '.join(FILES)}).")
-    labels = _labels(folder)
-    for option, passes, there in _filters(options, episodes, labels):
+    for option, passes, there in _filters(options, episodes):
         episodes = [e for e in episodes if passes(e)]
         if not episodes:
             raise UserError(f"no episode passes {option}; there are: {_few(there) or 'none'}.")
@@ -68,7 +62,7 @@ def _text(options: argparse.Namespace) -> str:
     if not number.isdecimal() or int(number) > last:
         raise UserError(f"no episode {number!r} of this task; there are 0 to {last}.")
     episode = episodes[int(number)]
-    text = render(episode, labels.get(place_of(episode), {}))
+    text = render(episode, _labels(folder).get((episode.call, episode.index), {}))
     if last:
         text += f"\n\nepisode {number} of 0 to {last} of this task; add a number to see another:\n"
         text += "\n".join(_line(i, e) for i, e in enumerate(episodes))
@@ -102,7 +96,7 @@ def of_task(episodes: Sequence[Stored], name: str) -> list[Stored]:
 
 
 def _filters(
-    options: argparse.Namespace, episodes: Sequence[Stored], labels: Labels
+    options: argparse.Namespace, episodes: Sequence[Stored]
 ) -> Iterator[tuple[str, Callable[[Stored], bool], Sequence[str]]]:
     """Of each filter: the option, what passes it, and what there is to choose from."""
     if (agent := options.agent) is not None:
@@ -110,15 +104,6 @@ def _filters(
         if not any(e.call.startswith(calls) for e in episodes):
             calls += (f"evaluation/{same_agents(options.run).get(agent)}",)
         yield f"--agent {agent}", lambda e: e.call.startswith(calls), _calls(episodes)
-    if (name := options.capability) is not None:
-        tags = read_if_there(options.run / TASKS)
-        needed = {task for task, words in tags.items() if name in words}
-        lacking = {place for place, said in labels.items() if said.get(name) == "LACKING"}
-        yield (
-            f"--capability {name}",
-            lambda e: e.trajectory.task in needed or place_of(e) in lacking,
-            sorted({word for words in tags.values() for word in words}),
-        )
     if options.failed:
         yield (
             "--failed",
@@ -127,12 +112,8 @@ def _filters(
         )
 
 
-def place_of(episode: Stored) -> tuple[str, int]:
-    return episode.call, episode.index
-
-
-def _labels(folder: Path) -> Labels:
-    """What the analysis said of its episodes, {} of each where it was not asked."""
+def _labels(folder: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """What the analysis said of an episode, by its call and index."""
     rows = read_if_there(folder / "capabilities.json").get("labels", ())
     return {(row["call"], row["index"]): row["labels"] for row in rows}
 
