@@ -40,7 +40,13 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+LONG = {f"test_{name}.py" for name in ("pages", "show", "api", "made", "ledgers", "local", "tau2")}
+"""Files whose tests take half a minute or more, or wait for the longest of the shared runs."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):  # xdist would start with the file of most tests
+        config.option.loadscopereorder = False
     if config.getoption("markexpr") == "fast":
         tiers.NoTorch.install()
 
@@ -55,12 +61,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives each test its tier, and puts the fast ones first."""
+    """Gives each test its tier. Files that take long come first, so that all workers end together,
+    then the fast ones."""
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if not marks & {*tiers.LANES, "fast", "model"}:
             item.add_marker(tiers.of(item.path))
-    items.sort(key=lambda item: item.get_closest_marker("fast") is None)
+    items.sort(
+        key=lambda item: (
+            item.path.name not in LONG,
+            item.get_closest_marker("fast") is None,
+        )
+    )
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -12,6 +12,7 @@ import getpass
 import hashlib
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from forks import forked
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = 24 * 3600.0
@@ -86,6 +88,10 @@ def shared(name: str, make: Callable[[Path], object]) -> Iterator[Path]:
 def command(module: str, *words: str | Path) -> str:
     """What `python -m module words...` prints."""
     line = [sys.executable, "-m", module, *map(str, words)]
+    if "torch" in sys.modules:  # the child of a process that has imported it needs not
+        code, said = forked(module, *line[3:], prepare=lambda: os.chdir(place()))
+        assert code == 0, f"{line}\n{said[-4000:]}"
+        return said
     done = subprocess.run(line, cwd=place(), capture_output=True, text=True)
     assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout

@@ -79,7 +79,7 @@ def test_an_agent_of_wandb_starts_the_same_runs() -> None:
     assert command[:2] == ["${env}", "python"] and command[-1] == "${args_no_hyphens}"
     assert "tracker=wandb" in command and "tracker.mode=online" in command
     choices = [p["values"] if "values" in p else [p["value"]] for p in parameters.values()]
-    pairs = list(zip(itertools.product(*choices), read_sweep(path), strict=True))[::25]
+    pairs = list(zip(itertools.product(*choices), read_sweep(path), strict=True))[::50]
     agents = []
     for values, _ in pairs:
         args = {name: {"value": value} for name, value in zip(parameters, values, strict=True)}

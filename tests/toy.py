@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Env, Suite
+from trace_bench.core.protocols import Ask, Env, RunContext, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 
@@ -110,6 +110,45 @@ class ToySuite(Suite):
     def reference(self, task: Task) -> Sequence[Message]:
         calls = [call_message("add", {"number": n}) for n in task.data["add"]]
         return [*calls, text_message(f"sum {sum(task.data['add'])}")]
+
+
+class Chat(ToyEnv):
+    """A conversation with whoever plays the user, who ends it."""
+
+    def __init__(self, ask: Ask) -> None:
+        super().__init__()
+        self.ask = ask
+
+    def reset(self, task: Task) -> Step:
+        self.said: list[Message] = [{"role": "user", "content": "Begin."}]
+        return Step(({"role": "system", "content": "Talk."}, self._user()))
+
+    def step(self, action: Message) -> Step:
+        self.said.append({"role": "user", "content": action["content"]})
+        answer = self._user()
+        if "###STOP###" in answer["content"]:
+            return Step(done=True, score=Score(1.0, True), stop=StopReason.DONE)
+        return Step((answer,))
+
+    def score(self) -> Score:
+        return Score(0.0, False)
+
+    def _user(self) -> Message:
+        return {"role": "user", "content": self.ask("user", self.said)}
+
+
+class Chats(ToySuite):
+    """Its user is asked for."""
+
+    def __init__(self, run: RunContext) -> None:
+        super().__init__()
+        self.ask = run.ask
+
+    def asks_user(self) -> bool:
+        return self.ask is not None
+
+    def make(self) -> Chat:
+        return Chat(self.ask)
 
 
 def toy_task(index: int, broken: str | None = None, patience: int = 0) -> Task:

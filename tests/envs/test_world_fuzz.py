@@ -38,7 +38,7 @@ def _calls(spec: ToolSpec) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
     return st.tuples(st.just(spec.name), arguments)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.one_of([_calls(spec) for spec in catalog().values()]), max_size=6))
 def test_every_call_is_answered(calls: list[tuple[str, dict[str, Any]]]) -> None:
     world = Phone(START, NOW, 1)
@@ -52,7 +52,7 @@ def test_every_call_is_answered(calls: list[tuple[str, dict[str, Any]]]) -> None
     json.dumps(world.snapshots, allow_nan=False)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.fixed_dictionaries({"content": _JSON, "tool_calls": _JSON}), max_size=5))
 def test_every_reply_is_answered(replies: list[dict[str, Any]]) -> None:
     env = ToolSandboxEnv()

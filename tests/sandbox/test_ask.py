@@ -5,26 +5,34 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+import toy
 from playing import FunctionPolicy, play
-from sandboxes import chosen, in_sandbox
-from shared import needs
+from sandboxes import in_sandbox
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import AgentSpec, Step
 from trace_bench.sandbox.choose import Processes, make_pool
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite, remote
+from trace_bench.settings.registry import find
+from trace_bench.settings.schema import EnvSettings
 
-pytestmark = needs("inspect_evals", "the extra tau2 is not installed")
 
-TELECOM = chosen("tau2", "telecom")
+@pytest.fixture(autouse=True)
+def beside_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker imports from the working folder."""
+    monkeypatch.chdir(Path(toy.__file__).parent)
+
+
+CHATS = find("env", EnvSettings("custom", factory="toy:Chats"))
 
 
 def sandboxed(ask: Any, **changes: Any) -> Any:
-    suite = in_sandbox(TELECOM, Sandbox("process", run="ask", **changes), ask=ask)
+    suite = in_sandbox(CHATS, Sandbox("process", run="ask", **changes), ask=ask)
     assert isinstance(suite, SandboxedSuite)
     return suite
 
@@ -43,7 +51,7 @@ def test_many_episodes_are_answered_side_by_side() -> None:
 
     suite = sandboxed(ask)
     assert suite.asks_user(), "what resets its tasks must know that a model is asked"
-    tasks = suite.tasks("test")[:count]
+    tasks = suite.tasks("train")[:count]
     envs = [suite.make() for _ in tasks]
     with ThreadPoolExecutor(count) as threads:
         list(threads.map(lambda env, task: env.reset(task), envs, tasks))
@@ -69,7 +77,7 @@ def test_no_episode_waits_for_the_user_of_another() -> None:
 
     suite = sandboxed(ask, workers=1)
     policy = FunctionPolicy(lambda _: {"role": "assistant", "content": "I see."})
-    tasks = suite.tasks("test")[:2]
+    tasks = suite.tasks("train")[:2]
     played = play(policy, suite, AgentSpec("idle"), tasks, [0, 0], max_turns=3)
     suite.close()
     assert [trajectory.failure for trajectory in played] == [None, None]
@@ -78,12 +86,12 @@ def test_no_episode_waits_for_the_user_of_another() -> None:
 
 def test_the_clock_stands_still_while_the_host_thinks() -> None:
     def ask(role: str, messages: Sequence[Mapping[str, Any]], schema: Any = None) -> str:
-        threading.Event().wait(4)  # longer than the deadline of a batch
+        threading.Event().wait(2)  # longer than the deadline of a batch
         return "My phone does not work."
 
-    suite = sandboxed(ask, deadline=2.5, retries=0)
-    suite.tasks("test")  # the worker has imported what it needs
-    step = suite.make().reset(suite.tasks("test")[0])
+    suite = sandboxed(ask, deadline=1.2, retries=0)
+    suite.tasks("train")  # the worker has imported what it needs
+    step = suite.make().reset(suite.tasks("train")[0])
     suite.close()
     assert step.messages[1]["content"] == "My phone does not work."
 
@@ -94,14 +102,14 @@ def test_a_host_that_cannot_answer_is_an_error_of_that_episode() -> None:
 
     suite = sandboxed(ask)
     with pytest.raises(EpisodeError, match="user could not answer: the model is gone"):
-        suite.make().reset(suite.tasks("test")[0])
+        suite.make().reset(suite.tasks("train")[0])
     suite.close()
 
 
 def test_no_model_to_answer_is_reported() -> None:
     worker = {
-        "factory": TELECOM.factory.text,
-        "options": dict(TELECOM.options),
+        "factory": CHATS.factory.text,
+        "options": dict(CHATS.options),
         "asks_user": True,
     }
     sandbox = Sandbox("process", run="ask", retries=0)
@@ -109,7 +117,7 @@ def test_no_model_to_answer_is_reported() -> None:
     with pytest.raises(
         EpisodeError, match="asked for 'user', which no model or program plays here"
     ):
-        suite.make().reset(suite.tasks("test")[0])
+        suite.make().reset(suite.tasks("train")[0])
     suite.close()
 
 
@@ -122,7 +130,7 @@ def test_an_episode_that_moves_is_given_the_same_answers_again() -> None:
 
     suite = sandboxed(ask)
     env = suite.make()
-    first = env.reset(suite.tasks("test")[0])
+    first = env.reset(suite.tasks("train")[0])
     env.step({"role": "assistant", "content": "one"})
     suite._pool.workers.there[0].kill()
     third = env.step({"role": "assistant", "content": "two"})
