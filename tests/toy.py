@@ -148,6 +148,7 @@ class Chats(ToySuite):
         return self.ask is not None
 
     def make(self) -> Chat:
+        assert self.ask is not None
         return Chat(self.ask)
 
 
