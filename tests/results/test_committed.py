@@ -14,7 +14,7 @@ from trace_bench.results.__main__ import main
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 TEXTS = (".csv", ".md", ".tex")
-COMMANDS = re.compile(r"^    (table|python \w+\.py)((?: .*\\\n)*.*)", re.MULTILINE)
+COMMANDS = re.compile(r"^    (table|python [\w./]+\.py)((?: .*\\\n)*.*)", re.MULTILINE)
 
 
 @pytest.mark.slow

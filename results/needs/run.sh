@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Tasks that need several skills at once: results/needs/run.sh [FOLDER [JOBS]] (common.sh)
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+runs() {
+    swept search_joint search_grpo search_sum
+    collect search.jsonl
+}
+
+tables() {
+    python ../search/search.py search.jsonl env.needs=3 --out search_3
+    python ../search/search.py search.jsonl env.needs=2 --out search_2
+}
+
+all "$@"
