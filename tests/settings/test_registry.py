@@ -210,6 +210,10 @@ def state(part: object) -> object:
         (Slotted(a=1), Slotted(a=1, b=1)),
         (functools.partial(Rounds, 3), functools.partial(Rounds, 4)),
         (functools.partial(Rounds, 3, NOTHING), functools.partial(Rounds, 4, NOTHING)),
+        (
+            Rounds(word=functools.partial(Rounds(1).fit)),
+            Rounds(word=functools.partial(Rounds(2).fit)),
+        ),
         (Rounds(word="x" * 9000), Rounds(word="x" * 8999 + "y")),
         (Rounds(word=Rounds(1).fit), Rounds(word=Rounds(2).fit)),
     ],

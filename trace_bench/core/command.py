@@ -58,7 +58,10 @@ def _lasting_streams() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader has gone; the program has ended as it has
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if out.lost:
             print(f"the output could not be written: {out.lost}", file=sys.stderr)
 

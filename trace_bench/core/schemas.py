@@ -57,7 +57,7 @@ def types_of(schema: Any, root: Any) -> tuple[set[str], list[Any]]:
     types: set[str] = set()
     listed: list[Any] = []
     for part in parts(schema, root):
-        if "enum" in part or "const" in part:
+        if part.get("enum") or "const" in part:
             listed += [*_list(part.get("enum")), *([part["const"]] if "const" in part else [])]
         elif kind := part.get("type"):
             types |= {str(one) for one in (kind if isinstance(kind, list) else [kind])}

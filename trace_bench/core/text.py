@@ -74,13 +74,14 @@ def spoken(message: Mapping[str, Any], begin: str = "") -> tuple[str, str]:
     if not isinstance(content, str) or not isinstance(thoughts, str):
         raise TypeError("the message's content or its reasoning is no text")
     first = content.partition(THOUGHT)[0]
-    opened = first != content and THINK not in first and not thoughts
+    quoted = first.lstrip()[:1] in ("{", "[", "`")  # an answer that speaks of the mark
+    opened = first != content and THINK not in first and not thoughts and not quoted
     written, content = apart(content, begin, opened and not (begin and begin in first))
     return "\n".join(filter(None, (thoughts.strip(), written))), content
 
 
 # A line that opens or closes a block; what opens one may stand behind other words.
-_FENCE = re.compile(r"^([^`~\n]*)(`{3,}+|~{3,}+)[ \t]*([\w.+#-]*)[ \t\r]*$", re.MULTILINE)
+_FENCE = re.compile(r"^([^`~\n]*+)(`{3,}+|~{3,}+)[ \t]*+([\w.+#-]*+)[ \t\r]*+$", re.MULTILINE)
 
 
 def fenced(text: str) -> tuple[list[str], bool]:
@@ -103,11 +104,12 @@ def fenced(text: str) -> tuple[list[str], bool]:
 
 
 def json_in(text: str) -> str:
-    """The JSON in an answer: its last block, or all from the first brace to the last. Raises
-    ValueError if the last block has no end, or there is none."""
+    """The JSON in an answer: its last block or, where there is no whole one, all from the first
+    brace to the last. Raises ValueError if there is none, or a block after a whole one has no end.
+    """
     blocks, unended = fenced(text)
     body = blocks[-1] if blocks else text[text.find("{") : text.rfind("}") + 1]
-    if unended:
+    if blocks and unended:
         raise ValueError("its last block has no end")
     if not body.strip():
         raise ValueError("there is no JSON object in it")

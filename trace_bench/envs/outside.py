@@ -265,11 +265,8 @@ def result_of(answered: Any) -> Any:
         refuse(f"a tool's answer is {brief(parts)}; allowed: a list of objects")
     for part in parts:
         holder = part["resource"] if isinstance(part.get("resource"), dict) else part
-        text, kind = (
-            holder.get("text"),
-            " ".join(filter(None, (part.get("type"), holder.get("uri")))),
-        )
-        texts.append(text if isinstance(text, str) else f"[{kind}]")
+        text, kind = holder.get("text"), filter(None, (part.get("type"), holder.get("uri")))
+        texts.append(text if isinstance(text, str) else f"[{' '.join(map(str, kind))}]")
     structured = result.get("structured_content", result.get("structuredContent"))
     failed = result.get("is_error", result.get("isError"))
     if not parts and structured is not None:
@@ -285,6 +282,9 @@ def tool_of(name: Any, description: Any, schema: Any) -> Tool:
         refuse(f"the tool {name} cannot be used: {fault}")
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         refuse(f"the arguments of the tool {name} are {brief(schema)}; allowed: an object's schema")
+    shapes = {"properties": dict, "required": list}
+    if wrong := [k for k, kind in shapes.items() if not isinstance(schema.get(k, kind()), kind)]:
+        refuse(f"the tool {name} has {wrong[0]} that are {brief(schema[wrong[0]])}")
     if undescribed := arguments_of(schema).undescribed:
         refuse(f"the tool {name} requires {brief(undescribed)}, which it does not describe")
     shape = {"type": "object", "properties": {}, "required": [], **schema}

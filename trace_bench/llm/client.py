@@ -151,11 +151,9 @@ class Client:
         try:
             return await self._attempts(url, body)
         except LLMError as error:
-            if (
-                error.status != 400
-                or ITS_NAME_ELSEWHERE not in str(error)
-                or MOST not in (body or ())
-            ):
+            about = str(error)  # a server may name both where the context is too short
+            other_name = ITS_NAME_ELSEWHERE in about and "context" not in about
+            if error.status != 400 or not other_name or MOST not in (body or ()):
                 raise
             self._renamed = True
             return await self._attempts(url, body)

@@ -223,7 +223,7 @@ class Llama(Format):
     """Of Llama 3.1 to 3.3: a turn that is nothing but JSON (several calls: with ; between),
     {"name": "...", "parameters": {...}}, its keys in any order."""
 
-    begin = "{"
+    begin = '{"'
 
     def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
         body = text.strip().removeprefix(_MARK)

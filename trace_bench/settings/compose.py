@@ -109,7 +109,8 @@ def compose_plain(
 
 def _written(*folders: Path) -> tuple[tuple[Path, int], ...]:
     """Every settings file and when it was written."""
-    return tuple((p, p.stat().st_mtime_ns) for f in folders for p in sorted(f.glob("**/*.yaml")))
+    files = [p for f in folders for p in sorted(f.glob("**/*.yaml")) if p.is_file()]
+    return tuple((p, p.stat().st_mtime_ns) for p in files)
 
 
 @functools.lru_cache(maxsize=256)
@@ -233,7 +234,7 @@ def _quoted(value: Any) -> str:
         return json.dumps(value)
     if isinstance(value, int | float):
         return repr(value)
-    escaped = re.sub(r"(\\*)('|\$\{|$)", r"\1\1\2", str(value))
+    escaped = re.sub(r"(\\*)('|\$\{|\Z)", r"\1\1\2", str(value))
     return "'" + re.sub(r"'|\$\{", r"\\\g<0>", escaped) + "'"
 
 

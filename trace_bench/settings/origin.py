@@ -186,7 +186,7 @@ def _attributes(target: Any) -> Mapping[str, Any]:
     if inspect.isclass(target):
         return {}
     if isinstance(target, functools.partial):
-        return {"args": target.args, **target.keywords}
+        return {"func": target.func, "args": target.args, "keywords": target.keywords}
     if inspect.ismethod(target):
         return {"self": target.__self__}
     if inspect.isfunction(target):

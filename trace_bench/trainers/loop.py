@@ -176,8 +176,8 @@ def without_signal(records: Sequence[Mapping[str, Any]]) -> str | None:
         return None
     return (
         f"in {differ} of the first {sum(groups)} groups the rewards differ, and the others teach "
-        "nothing. What helps: a reward with levels (method.reward=similarity), larger groups "
-        "(trainer.group_size), easier training tasks, or method=trace, which makes them"
+        "nothing. What helps: a reward with levels, larger groups (trainer.group_size), easier "
+        "training tasks, or made ones for what is lacking, as method=trace has them"
     )
 
 

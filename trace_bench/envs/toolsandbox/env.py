@@ -147,7 +147,7 @@ class ToolSandboxEnv(LiveEnv):
         self._note(AGENT, ENVIRONMENT, sent)
         results = self._in_every_order(functions)
         answers: list[Message] = []
-        for i, (content, trace) in results.items():
+        for i, (content, trace) in sorted(results.items()):  # in the order of the calls
             self._note(ENVIRONMENT, AGENT, content, trace)
             call, (shown, _) = calls[i], functions[i]
             identity = (call.get("id") if isinstance(call, Mapping) else None) or f"call_{i}"
@@ -156,7 +156,7 @@ class ToolSandboxEnv(LiveEnv):
         return tuple(answers)
 
     def _in_every_order(self, functions: list[tuple[str, str]]) -> dict[int, Result]:
-        """The results by the number of the call, in the order that counts, and its world."""
+        """The results by the number of the call; the world is that of the order that counts."""
         before, first = self.world, None
         for order in islice(permutations(range(len(functions))), _MAX_ORDERS):
             self.world = before.copy()

@@ -116,7 +116,8 @@ class Trace(Method):
             steps.append(MethodPlan(phases=tuple(gate), needs=needs, routed=asks))
         plan = reduce(MethodPlan.then, steps)
         if not run.tasks:  # then the number of analysis rollouts is not known either
-            plan = replace(plan, phases=(replace(training, rollouts=run.budget),))
+            most = run.budget - budget.finish
+            plan = replace(plan, phases=(replace(training, rollouts=most),))
         plan = replace(plan, caveat=CAVEAT, yardsticks=self.yardsticks())
         return with_finish(plan, budget, run.trainer) if budget.finish else plan
 

@@ -97,7 +97,8 @@ def _rows(rows: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         base = row.base if scored(row, row.base) else None
         yield {
             "name": row.method, "runs": [*range(first, first + len(row.runs))],
-            "success": to_json(row.interval()), "base": base and base.value,
+            "success": to_json(row.interval()) if scored(row, row) else None,
+            "base": base and base.value,
             "difference": base and to_json(difference(row, base).interval),
             "suite": run.suite_name, "model": run.settings.get("model.name"),
         }  # fmt: skip
@@ -110,7 +111,7 @@ def _head(run: Run, content: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": run.label,
         "seed": run.seed,
-        "success": run.mean,
+        "success": run.mean if any(s is not None for s in run.success) else None,
         "code": environment_code(run),
         "curves": bool(content["training"] or summary["curve"]),
     }

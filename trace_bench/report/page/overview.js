@@ -13,9 +13,9 @@ export function overview(index) {
     table("Held-out success of each method's agents, and its difference to their base agents, " +
       "means over tasks and seeds with 95 % intervals over both.", [
       { name: "method", text: true, value: (r) => r.name, cell: (r) => seeds(r, runs) },
-      { name: "success", value: (r) => r.success.value, cell: (r) => number(r.success.value) },
-      { name: "interval", value: (r) => r.success.low, cell: (r) =>
-        span(r.success.low, r.success.high) },
+      { name: "success", value: (r) => r.success?.value, cell: (r) => number(r.success?.value) },
+      { name: "interval", value: (r) => r.success?.low, cell: (r) =>
+        r.success ? span(r.success.low, r.success.high) : "" },
       { name: "difference", value: (r) => r.difference?.value, cell: (r) => r.difference ?
         `${signed(r.difference.value)} ${span(r.difference.low, r.difference.high, signed)}` : "" },
       { name: "base", value: (r) => r.base, cell: (r) => number(r.base) },
@@ -23,7 +23,8 @@ export function overview(index) {
       { name: "model", value: (r) => r.model },
     ], rows),
     dots("Success over held-out tasks: means with 95 % intervals over tasks and seeds.",
-      rows.map((r) => [r.name, r.success.value, r.success.low, r.success.high]), "success"),
+      rows.filter((r) => r.success)
+        .map((r) => [r.name, r.success.value, r.success.low, r.success.high]), "success"),
     curves(index),
     index.pairs.length ? differences(index) : null,
   ];

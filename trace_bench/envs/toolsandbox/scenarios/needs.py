@@ -2,9 +2,11 @@
 
 A combination is a request that needs something, the same under a condition, or two requests in one
 message, which needs `completes_all_parts` too. What one should need follows from its parts; a task
-is taken if the solvers that lack one skill each agree (`build`). Tasks are drawn by the set of
-skills first, so that each set comes up as often. From two skills on, training tasks and held-out
-tasks have no combination in common; words and wordings never.
+is taken if the solvers that lack one skill each agree (`build`). A draw takes a set of skills
+first, each alike, and one of its combinations; one that is refused is drawn anew, so that sets
+whose combinations seldom need what they should come up less often, and a set of a single
+combination never. From two skills on, training tasks and held-out tasks have no combination in
+common; words and wordings never.
 """
 
 from __future__ import annotations
