@@ -29,10 +29,11 @@ def script(make: Make, about: str | None, option: str | None = None, needed: boo
         parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
         parser.add_argument("places", nargs="+", metavar="PLACE|FILTER")
         parser.add_argument("--out", type=Path, required=True)
+        parser.set_defaults(keys="")
         if option is not None:
             parser.add_argument(option, dest="keys", required=needed, metavar="SETTING,...")
         asked = parser.parse_args(arguments)
-        keys = recorded(getattr(asked, "keys", None) or "").split(",")
+        keys = recorded(asked.keys).split(",")
         for path in make(select(asked.places), asked.out, [key for key in keys if key]):
             print(path)
         return 0

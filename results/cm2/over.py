@@ -1,6 +1,6 @@
 """Success over the values of one setting: a table and a figure.
 
-    python over.py PLACE|FILTER... --setting SETTING,... --out FOLDER
+    PYTHONPATH=.. python over.py PLACE|FILTER... --setting SETTING,... --out FOLDER
 
 `--setting`: that of the axis and, after commas, those that vary along with it."""
 

@@ -1,6 +1,6 @@
 """A search over settings: what was tried on the development split, the best first.
 
-    python search.py PLACE|FILTER... [--across SETTING,...] --out FOLDER
+    PYTHONPATH=.. python search.py PLACE|FILTER... [--across SETTING,...] --out FOLDER
 
 `--across`: settings among the methods' own, each of whose values was searched for itself."""
 

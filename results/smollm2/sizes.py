@@ -1,6 +1,6 @@
 """What training brings and costs over the size of the base model: a table and a figure.
 
-    python sizes.py PLACE|FILTER... --out FOLDER
+    PYTHONPATH=.. python sizes.py PLACE|FILTER... --out FOLDER
 
 Runs of several models differ in more than the model, so they stand in no other table together. They
 must agree in `SAME` and the budget; in what else they differ, the caption says."""

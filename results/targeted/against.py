@@ -1,7 +1,7 @@
 """TRACE against the best of the other methods, in every cell of the values of some settings, over
 how many capabilities a task needs: a table and a figure; and what each method gains there.
 
-    python against.py PLACE|FILTER... --setting SETTING,... --out FOLDER"""
+    PYTHONPATH=.. python against.py PLACE|FILTER... --setting SETTING,... --out FOLDER"""
 
 from __future__ import annotations
 

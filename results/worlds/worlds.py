@@ -1,6 +1,6 @@
 """What methods bring over the agent that they began with, world by world: a table and a figure.
 
-    python worlds.py PLACE|FILTER... [--across SETTING,...] --out FOLDER
+    PYTHONPATH=.. python worlds.py PLACE|FILTER... [--across SETTING,...] --out FOLDER
 
 Runs of several worlds, or of one at several temperatures, stand in no other table together. Here
 each is a column, and a gain is that over the base agents of the same runs, paired by task."""

@@ -86,10 +86,10 @@ def test_no_episode_waits_for_the_user_of_another() -> None:
 
 def test_the_clock_stands_still_while_the_host_thinks() -> None:
     def ask(role: str, messages: Sequence[Mapping[str, Any]], schema: Any = None) -> str:
-        threading.Event().wait(2)  # longer than the deadline of a batch
+        threading.Event().wait(4)  # longer than the deadline of a batch
         return "My phone does not work."
 
-    suite = sandboxed(ask, deadline=1.2, retries=0)
+    suite = sandboxed(ask, deadline=3.0, retries=0)
     suite.tasks("train")  # the worker has imported what it needs
     step = suite.make().reset(suite.tasks("train")[0])
     suite.close()

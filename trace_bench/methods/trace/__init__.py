@@ -71,11 +71,12 @@ class Trace(Method):
         compose = partial(composed, base, route, evidence)
 
         def close(agent: AgentSpec, experts: Sequence[Expert] = (), why: str = "") -> AgentSpec:
-            if budget.finish:
+            if settings.finish:
                 agent = finished(base, agent, settings, tasks, lab)  # finish
             unspent = lab.budget_left()
-            if why:
+            if why and not settings.finish:
                 lab.leave(why)
+            if why:
                 lab.log(f"{why}; {unspent} of {budget.total} rollouts stay unspent")
             reason = {"reason": why or UNSPENT} if why or unspent else {}
             write(outcome={"trained": [e.name for e in experts], "unspent": unspent, **reason})
@@ -95,8 +96,7 @@ class Trace(Method):
             return close(base, why="no adapter was trained")
         agent = compose(experts)  # route
         if budget.gate:
-            rollouts = lab.budget_left()
-            agent = settings.route.finish(agent, tasks, lab, rollouts, settings.reward)
+            agent = settings.route.finish(agent, tasks, lab, lab.budget_left(), settings.reward)
         return close(agent, experts)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
@@ -119,7 +119,7 @@ class Trace(Method):
             most = run.budget - budget.finish
             plan = replace(plan, phases=(replace(training, rollouts=most),))
         plan = replace(plan, caveat=CAVEAT, yardsticks=self.yardsticks())
-        return with_finish(plan, budget, run.trainer) if budget.finish else plan
+        return with_finish(plan, budget, run.trainer) if settings.finish else plan
 
     def yardsticks(self) -> tuple[Yardstick, ...]:
         """One adapter on all environments, where several are trained."""

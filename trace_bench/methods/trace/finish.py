@@ -28,7 +28,7 @@ def finished(
     start = summed(base, traced, settings.weight)
     if start != base:
         lab.checkpoint(start)
-    rollouts, seed = lab.budget_left(), stable_seed(lab.seed, "trace_finish", "train")
+    rollouts, seed = lab.budget_left(), stable_seed(lab.seed, "trace", NAME)
     job = TrainingJob(NAME, start, tasks, rollouts, seed, settings.reward)
     return lab.trainer.train(job, lab)
 

@@ -5,8 +5,8 @@ message, which needs `completes_all_parts` too. What one should need follows fro
 is taken if the solvers that lack one skill each agree (`build`). A draw takes a set of skills
 first, each alike, and one of its combinations; one that is refused is drawn anew, so that sets
 whose combinations seldom need what they should come up less often, and a set of a single
-combination never. From two skills on, training tasks and held-out tasks have no combination in
-common; words and wordings never.
+combination never. From two skills on, combinations are those of training or of the other splits;
+words and wordings are always.
 """
 
 from __future__ import annotations
