@@ -13,7 +13,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ import numpy as np
 
 from trace_bench.core.store import read_json, read_lines
 from trace_bench.results import figures
-from trace_bench.results.figures import running
 from trace_bench.results.statistics import paired_difference
 
+WINDOW = 8  # iterations of a running mean
 TRAINERS = {
     "local": ["trainer=local"],
     "verl": ["trainer=verl", "trainer.device=cpu", "trainer.gpus=2"],
@@ -125,9 +125,14 @@ def figure(curves: dict[str, list[dict[str, Any]]], budget: int, path: Path) -> 
     axes.legend(loc="lower right")
     caption = (
         f"GRPO on the embedded phone world, {budget} rollouts. Lines are means over {len(each)} "
-        "seeds of running means over 8 iterations; bands are the range over seeds."
+        f"seeds of running means over {WINDOW} iterations; bands are the range over seeds."
     )
     figures.finish(drawn, "The same training by two trainers", caption, path)
+
+
+def running(values: Sequence[float]) -> list[float]:
+    spans = [values[max(0, n - WINDOW + 1) : n + 1] for n in range(len(values))]
+    return [sum(span) / len(span) for span in spans]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from trace_bench.results import captions, figures, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.cells import Cell, cells, difference
 from trace_bench.results.figures import single_budget
-from trace_bench.results.folder import _options, _training, read_run
+from trace_bench.results.folder import _options, read_run
 from trace_bench.results.groups import check_same_settings, groups_of
 from trace_bench.results.places import find
 from trace_bench.results.records import read_records
@@ -45,7 +45,7 @@ def test_folders_become_records_and_the_unfinished_is_named(folders: Path, tmp_p
     base, grpo = selection.runs
     assert (base.method, base.spent, len(base.success)) == ("base", 0, 8)
     assert (grpo.method, grpo.spent, base.floors["idle"] < 1.0) == ("grpo", 160, True)
-    assert grpo.training and grpo.adapters and grpo.parameters
+    assert grpo.adapters and grpo.parameters
     assert "seed" not in base.settings and "evaluation.yardsticks" not in base.settings
     assert base.versions["torch"] and base.machine["processor"]
     assert "machine" not in json.dumps(base.settings)
@@ -119,17 +119,6 @@ def test_a_damaged_folder_is_skipped_named_and_counted(
         why = {"protocol": "is not the one that", "rollouts": "the ledger holds {}, the summary"}
         assert why[content] in selection.skipped[0]
     assert "could not be used: 2" in captions.describe(selection.runs, selection.skipped)
-
-
-def test_a_trainer_that_logs_a_reward_alone_has_no_curve(tmp_path: Path) -> None:
-    """As that of docs/trainers.md; a line of our own without its reward is damaged."""
-    own = {"phase": "training", "adapter": "a@0001", "reward": 0.5}
-    ours = {**own, "rollouts": 32, "zero_share": 0.25, "constant_share": 0.5}
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps(m, separators=(",", ":")) + "\n" for m in (own, ours)))
-    assert _training(tmp_path) == [[32, "a", 0.5, 0.25, 0.5]]
-    path.write_text(json.dumps({**ours, "reward": None}, separators=(",", ":")) + "\n")
-    assert _training(tmp_path) == []
 
 
 def test_what_a_name_chooses_stands_beside_it() -> None:
@@ -269,16 +258,13 @@ def test_without_runs_of_the_base_agent_each_run_has_its_own() -> None:
 
 
 def test_every_figure_is_drawn_and_repeatable(tmp_path: Path) -> None:
-    """Of TRACE with two routes and GRPO: curves of what has two points of one adapter, a
-    composition of what has a route; and the ranking of one budget."""
+    """Of TRACE with two routes and GRPO: success over the budgets, and the ranking of one."""
     pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
     score, lost = AgentScore(0.4, n=3), AgentScore(None)
     route = Routing(agreement=0.5, agreement_decisive=0.5, oracle_score=score, single_score=score)
-    curve = ((8, "x", 0.5, 0.1, 0.2), (8, "y", None, None, None), (16, "y", 0.4, 0, 0),
-             (24, "y", 0.6, 0, 0))  # fmt: skip
     runs = [
         replace(run, method_settings={"route": name}, routing=route, fingerprint=name + str(n))
-        if run.method == "trace" else replace(run, training=curve if run.seed else curve[:1])
+        if run.method == "trace" else run
         for n, run in enumerate(grid())
         for name in (("soft", "own") if run.method == "trace" else ("",))
     ]  # fmt: skip
@@ -290,11 +276,10 @@ def test_every_figure_is_drawn_and_repeatable(tmp_path: Path) -> None:
     assert written[0] == written[1]
     assert {"comparison_640.md", "cost.csv", "routing.tex"} <= {*written[0]}
     drawn = {name.partition(".")[0] for name in written[0] if name.endswith((".png", ".svg"))}
-    assert drawn == {"rollout_scaling", "composition", "learning_curves"}
+    assert drawn == {"rollout_scaling"}
     assert written[0]["rollout_scaling.png"].startswith(b"\x89PNG")
-    said = texts_of(tmp_path / "one" / "composition.svg")
-    assert "trace, route own" in said and "TRACE, soft" in said and "640 rollouts" in said
-    assert "1 curve" in texts_of(tmp_path / "one" / "learning_curves.svg")
+    said = texts_of(tmp_path / "one" / "rollout_scaling.svg")
+    assert "trace, route own" in said and "TRACE, soft" in said and "rollout budget" in said
     source = filed([r for r in grid() if r.budget == 640], tmp_path / "records.jsonl")
     assert main(["tables", source, "--out", str(tmp_path / "three")]) == 0
     assert {p.stem for p in (tmp_path / "three").glob("*.svg")} == {"ranking"}

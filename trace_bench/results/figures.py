@@ -17,8 +17,6 @@ from trace_bench.core.store import write_bytes
 from trace_bench.core.summary import Interval
 from trace_bench.results.captions import began_alike
 from trace_bench.results.cells import Cell, Cells
-from trace_bench.results.run import Run
-from trace_bench.results.statistics import many
 from trace_bench.results.table import Look, style
 
 Points = Sequence[tuple[float, Interval]]
@@ -180,7 +178,6 @@ def finish(figure: Any, title: str, caption: str, path: Path) -> list[Path]:
 
 # -- of measured runs ------------------------------------------------------------------------------
 
-_WINDOW = 8
 _WIDEST = 40  # characters of a label's line, so that it leaves room for the bars
 
 
@@ -239,96 +236,3 @@ def ranking(grid: Cells, budget: int, about: str, path: Path) -> list[Path]:
         f"methods, too: whether two of them differ is in the table pairs_{budget}.{cut}"
     )
     return finish(figure, f"Success at {budget:,} rollouts", caption, path)
-
-
-def composition(grid: Cells, about: str, path: Path) -> list[Path]:
-    """One panel a budget: the routed agent with its interval, between the best adapter alone and
-    the best choice for each task. No figure where no agent had a choice."""
-    routed = {key: c for key, c in grid.items() if all(r.routing for r in c.runs)}
-    if not routed:
-        return []
-    budgets = sorted({budget for _, budget in routed})
-    methods = list(dict.fromkeys(method for method, _ in routed))
-    looks = style().looks(methods)
-    size = (0.55 * len(methods) * len(budgets) + 2.6, 3.8)
-    figure, (row,) = panels(1, len(budgets), size, sharey=True)
-    for axes, budget in zip(row, budgets, strict=True):
-        for x, method in enumerate(methods):
-            if not (cell := routed.get((method, budget))):
-                continue
-            figures = [r.routing for r in cell.runs if r.routing]
-            for bound in ([f.single_score for f in figures], [f.oracle_score for f in figures]):
-                rates = [s.success for s in bound if s.success is not None]
-                if rates:  # or all were lost
-                    axes.plot([x], [np.mean(rates)], color=_BOUND, marker="_", markersize=11)
-            line(axes, looks[method], [(x, cell.interval())])
-        axes.set_xticks(range(len(methods)), [plain(looks[m].label) for m in methods],
-                        rotation=40, ha="right", fontsize=7)  # fmt: skip
-        axes.set_xlim(-0.6, len(methods) - 0.4)
-        axes.set_title(f"{budget:,} rollouts")
-    row[0].set_ylabel(SUCCESS)
-    caption = (
-        "Points with bars: the routed agent, with its 95 % interval over tasks and seeds. Upper "
-        "tick: the best single choice for each task, which looks at the scores and bounds no sum "
-        f"of adapters; lower tick: the best adapter alone; both means over seeds. {about}."
-    )
-    return finish(figure, "What composing the adapters brings", caption, path)
-
-
-def learning_curves(runs: Sequence[Run], path: Path) -> list[Path]:
-    """At the largest budget, a column a method: above the reward of training rollouts over the
-    rollouts, below the share of groups without an advantage. A curve is one adapter of one run."""
-    trained = [r for r in runs if _per_adapter(r)]
-    if not trained:
-        return []
-    budget = max(r.budget for r in trained)
-    trained = [r for r in trained if r.budget == budget]
-    methods = sorted({r.label for r in trained}, key=style().place)
-    looks = style().looks(methods)
-    figure, grid = panels(
-        2, len(methods), (max(2.3 * len(methods), 4.2), 4.4), sharex="col", sharey=True
-    )
-    for column, method in zip(grid.T, methods, strict=True):
-        curves = [p for r in trained if r.label == method for p in _per_adapter(r)]
-        for axes, value in zip(column, (2, 4), strict=True):
-            x, low, middle, high = _bundle([[(p[0], p[value]) for p in c] for c in curves])
-            colour = looks[method].colour
-            axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-            axes.plot(x, middle, color=colour, linewidth=1.4)
-        column[0].set_title(plain(f"{looks[method].label}\n{many(len(curves), 'curve')}"))
-        column[1].set_xlabel("rollouts of its training")
-        column[0].set_ylim(0, 1.05)
-    grid[0][0].set_ylabel("mean reward")
-    grid[1][0].set_ylabel("groups without advantage")
-    seeds = len({r.seed for r in trained})
-    caption = (
-        f"Suite {trained[0].suite_name}, training rollouts only, {budget:,} "
-        f"rollouts in all, {many(seeds, 'seed')}. Lines are means over adapters and seeds of "
-        f"running means over {_WINDOW} iterations; bands hold the middle 80 % of the curves. Each "
-        "curve begins with the training of its adapter; shown as far as half of them go."
-    )
-    return finish(figure, "Reward during training", caption, path)
-
-
-def _bundle(curves: Sequence[Sequence[tuple[float, float]]]) -> tuple[np.ndarray, ...]:
-    """Rollouts since each training began; 10th percentile, mean and 90th of the curves there."""
-    starts = [[x - c[0][0] for x, _ in c] for c in curves]
-    x = np.linspace(0, float(np.median([s[-1] for s in starts])), 120)
-    values = np.array(
-        [np.interp(x, s, running([v for _, v in c]), right=np.nan)
-         for s, c in zip(starts, curves, strict=True)]
-    )  # fmt: skip
-    low, high = np.nanpercentile(values, (10, 90), axis=0)
-    return x, low, np.nanmean(values, axis=0), high
-
-
-def running(values: Sequence[float]) -> list[float]:
-    spans = [values[max(0, n - _WINDOW + 1) : n + 1] for n in range(len(values))]
-    return [sum(span) / len(span) for span in spans]
-
-
-def _per_adapter(run: Run) -> list[list[Any]]:
-    """The training points of each adapter that has two of them, nothing of what gave no reward."""
-    names = dict.fromkeys(p[1] for p in run.training)
-    curves = [[p for p in run.training if p[1] == n and p[2] is not None] for n in names]
-    return [points for points in curves if len(points) > 1]

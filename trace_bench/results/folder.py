@@ -41,7 +41,6 @@ AS_THEY_ARE = (
 """What a record has from the summary unchanged."""
 _TASK = re.compile(rb'"task":("(?:[^"\\]|\\.)*")')
 _TOKENS = re.compile(rb'"tokens":(\d+)')
-_FEW = 200  # points of a training curve that are kept
 
 
 def read_run(folder: Path, rule: str = DEFAULT) -> Run:
@@ -81,7 +80,6 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Run:
         "routing": told["routing"] if alike else None,
         "capabilities": summary.capabilities or (),
         "votes": _votes(folder),
-        "training": _training(folder),
         "floors": {n: v for n, o in bounds.items() if (v := _mean(o, "success")) is not None},
         "about": summary.suite_data,
         "needs": _needs(folder, tasks),
@@ -215,20 +213,6 @@ def _votes(folder: Path) -> dict[str, list[int]]:
     """Per capability: labelling runs that found it lacking by the thresholds, and all of them."""
     candidates = read_if_there(folder / "capabilities.json").get("candidates", ())
     return {c["name"]: [c["votes"], len(c["runs"])] for c in candidates}
-
-
-def _training(folder: Path) -> list[list[Any]]:
-    """Points of the learning curves, at most `_FEW` of them, evenly chosen."""
-    logged = [m for m in read_lines(folder / "metrics.jsonl") if m.get("phase") == "training"]
-    lines = logged[:: -(-len(logged) // _FEW) or 1]
-    names = ("zero_share", "constant_share")  # a stranger's trainer may log a reward alone
-    shares = [[m["reward"], *(m.get(name) for name in names)] for m in lines]
-    return [
-        [m["rollouts"], m["adapter"].partition("@")[0],
-         *(None if value is None else round(value, 4) for value in point)]
-        for m, point in zip(lines, shares, strict=True)
-        if "rollouts" in m and (point[0] is None) == (point[2] is None)
-    ]  # fmt: skip
 
 
 def same_agents(folder: Path) -> dict[str, str]:

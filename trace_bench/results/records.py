@@ -94,7 +94,6 @@ def _check_agreement(run: Run) -> None:
         ("worlds", len(run.worlds) in (0, tasks)),
         ("passes", len(run.passes) in (0, tasks)),
         ("passes or votes", all(p[0] <= p[1] for p in pairs)),
-        ("training", all(p[2] is None or p[4] is not None for p in run.training)),
         ("a count in the settings", all(type(n) is int and 0 <= n <= 2**53 for n in counts)),
     ):
         if not fine:

@@ -35,7 +35,6 @@ TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
 """Settings that choose the tasks which a method has."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
 Pair = tuple[Trials, Trials]
-Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,6 @@ class Run:
     votes: Mapping[Name, Pair] = field(default_factory=dict)  # [for, labelling runs]
     adapters: tuple[Name, ...] = ()
     curve: tuple[Mapping[str, Any], ...] = ()  # checkpoints on the development split
-    training: tuple[Point, ...] = ()  # [rollouts, adapter, reward, zero, constant groups]
     floors: Mapping[Name, Figure] = field(default_factory=dict)
     wall_s: Mapping[Name, Figure] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)

@@ -80,11 +80,8 @@ def _tables(group: Group, skipped: Sequence[str], out: Path) -> list[Path]:
     if not figures.installed():
         return written
     if (single := figures.single_budget(grid)) is None:
-        written += figures.rollout_scaling(grid, words, out / "rollout_scaling")
-    else:
-        written += figures.ranking(grid, single, words, out / "ranking")
-    written += figures.composition(grid, words, out / "composition")
-    return written + figures.learning_curves(runs, out / "learning_curves")
+        return written + figures.rollout_scaling(grid, words, out / "rollout_scaling")
+    return written + figures.ranking(grid, single, words, out / "ranking")
 
 
 def rollout_scaling(grid: Cells, caption: str) -> Table:
