@@ -29,7 +29,7 @@ def test_every_setting_has_a_default_and_survives_the_edge() -> None:
         ({"keep_runs": 11}, ["keep_runs=11", "1 to 10"]),
         ({"route": {"name": "linear", "others": 0.1}}, ["setting of", "gate", "method.route"]),
         ({"band_low": 0.7}, ["band_low", "band_high"]),
-        ({"route": {"name": "zero_shot", "share": -1}}, ["0 to 1", "method.route.share"]),
+        ({"route": {"name": "gate", "share": -1}}, ["0 to 1", "method.route.share"]),
     ],
 )
 def test_bad_settings_are_named(values: dict, says: list[str]) -> None:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.policies.routing.merge import Mixture, factors, merge, mixture
+from trace_bench.policies.routing.merge import Mixture, factors, merge
 from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
 
@@ -48,33 +48,6 @@ def delta(ref: AdapterRef, module: str) -> torch.Tensor:
     config = json.loads((Path(ref.path) / "adapter_config.json").read_text())
     a, b = (weights[f"{PLACE}.{module}.lora_{x}.weight"] for x in "AB")
     return config["lora_alpha"] / config["r"] * b @ a
-
-
-@pytest.mark.parametrize(
-    ("shares", "least", "wanted"),
-    [
-        ([("a", 0.9), ("b", 0.05), (None, 0.05)], 0.8, "a"),
-        ([("a", 0.05), ("b", 0.05), (None, 0.9)], 0.8, None),
-        ([("a", 0.45), ("b", 0.45), (None, 0.1)], 0.8, Mixture((("a", 0.5), ("b", 0.5)))),
-        ([("a", 0.5), ("b", 0.01), (None, 0.49)], 0.8, Mixture((("a", 0.5),))),
-        ([("b", 0.2), ("a", 0.6), (None, 0.0)], 0.9, Mixture((("b", 0.2), ("a", 0.8)))),
-        ([("a", 0.999), ("b", 0.001)], 1.0, "a"),
-    ],
-)
-def test_the_smallest_set_with_the_share_is_kept(shares, least, wanted) -> None:
-    found = mixture(shares, least)
-    if isinstance(wanted, Mixture):
-        assert isinstance(found, Mixture)
-        assert dict(found.parts) == pytest.approx(dict(wanted.parts), abs=0.06)
-    else:
-        assert found == wanted
-
-
-def test_the_choice_that_all_were_trained_on_from_counts_once() -> None:
-    found = mixture([("a", 0.34), ("b", 0.33), ("own", 0.33)], 1.0, "own")
-    assert found == Mixture((("a", 0.3), ("b", 0.3), ("own", 0.4)))
-    assert mixture([("a", 0.9), ("own", 0.1)], 0.8, "own") == "a"
-    assert mixture([("a", 0.1), ("own", 0.9)], 0.8, "own") == "own"
 
 
 def test_the_sum_of_updates_is_exact(tmp_path: Path) -> None:

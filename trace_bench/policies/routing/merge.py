@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 Pair = tuple[Any, Any] | int
 """A and B of one layer, scaled; or the rank of an adapter that leaves the layer as it is."""
 
-STEPS = 10  # weights are rounded to tenths, which limits the number of distinct sums
-
 
 @dataclass(frozen=True)
 class Mixture:
@@ -46,24 +44,6 @@ def around(weights: Iterable[float]) -> float:
     """The weight of the adapter O that all others were trained on from, beside theirs:
     O + sum_i w_i (A_i - O) = (1 - sum_i w_i) O + sum_i w_i A_i. It may be negative."""
     return round(1.0 - sum(weights), 6) + 0.0  # -0.0 + 0.0 is 0.0
-
-
-def mixture(
-    shares: Sequence[tuple[str | None, float]], least: float, otherwise: str | None = None
-) -> Mixture | str | None:
-    """The smallest set of choices (None: the base model) with at least the share `least` of the
-    probability, renormalized. `otherwise`: the choice that the others were trained on from."""
-    total = sum(p for _, p in shares)
-    chosen: list[tuple[str | None, float]] = []
-    for name, p in sorted(shares, key=lambda s: -s[1]):
-        if sum(q for _, q in chosen) >= least * total:
-            break
-        chosen.append((name, p))
-    kept = sum(p for _, p in chosen)
-    rounded = {name: round(STEPS * p / kept) / STEPS for name, p in chosen}
-    if otherwise is not None:
-        rounded[otherwise] = around(w for n, w in rounded.items() if n != otherwise)
-    return plain([(n, rounded.get(n, 0.0)) for n, _ in shares if n is not None])
 
 
 def plain(parts: Iterable[tuple[str, float]]) -> Mixture | str | None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trace_bench.core.errors import UserError
-from trace_bench.policies.routing.merge import STEPS, Mixture, around, plain
-from trace_bench.policies.routing.route import part_of
+from trace_bench.policies.routing.merge import Mixture, around, plain
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+STEPS = 10  # weights are rounded to tenths, which limits the number of distinct sums
 LBFGS = 200  # steps at most; it converges in some 50
 L2 = 1e-3  # penalty of the regression (ours)
 
@@ -35,7 +35,7 @@ class Layer:
                 f"agent.router has {count} labels, weights of shape {weights.shape} and a bias of "
                 f"shape {bias.shape}; needed: finite numbers, (labels, features) and (labels)."
             )
-        self.others = part_of(description, "others")
+        self.others = others_of(description)
         self.otherwise: str | None = description.get("otherwise")
 
     def choose(self, features: np.ndarray, soft: bool = False) -> str | Mixture | None:
@@ -54,6 +54,14 @@ class Layer:
                 "was trained with."
             )
         return self.weights @ features + self.bias
+
+
+def others_of(description: Mapping[str, Any]) -> float:
+    """A number in [0, 1]; 0 if it is not there. Raises UserError."""
+    value = description.get("others", 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise UserError(f"agent.router.others is {value!r}; allowed: a number from 0 to 1.")
+    return float(value)
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

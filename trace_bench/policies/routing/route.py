@@ -4,7 +4,7 @@ that `fit` gives (`router.py`), so that an agent can be run without the method t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -90,11 +90,3 @@ def check_examples(examples: Sequence[object]) -> None:
             "no opening of the synthetic tasks could be read, so the router has no examples. Set "
             "`method.route` to linear, or raise `method.synthetic_tasks`."
         )
-
-
-def part_of(description: Mapping[str, Any], key: str) -> float:
-    """A number of a router's description in [0, 1]; 0 if it is not there. Raises UserError."""
-    value = description.get(key, 0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UserError(f"agent.router.{key} is {value!r}; allowed: a number from 0 to 1.")
-    return float(value)

@@ -4,7 +4,7 @@ A router's description is plain JSON in the AgentSpec:
 
     None                                      the only adapter, or the base model
     {"kind": "fixed", "adapter": name|null}   always the same
-    {"kind": "zero_shot", "skills": [[name, what it is for], ...], "prompt": 1, "share": 0.0}
+    {"kind": "zero_shot", "skills": [[name, what it is for], ...], "prompt": 1}
     {"kind": "classifier", "labels": [name|null, ...], "weights": [[number, ...], ...],
      "bias": [number, ...], "others": 0.35, "soft": false, "lock": "prefill"}
     {"kind": "turns", "words": [word, ...], "labels": ..., "weights": ..., "bias": ...,

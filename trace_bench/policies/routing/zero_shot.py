@@ -3,7 +3,6 @@ is for and asks for one letter; the letter with the highest next-token probabili
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
@@ -11,9 +10,8 @@ from typing import Any, Literal
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Need, Policy, Router
-from trace_bench.core.types import Message, Share, Tool
-from trace_bench.policies.routing.merge import Mixture, mixture
-from trace_bench.policies.routing.route import Evidence, Expert, Route, part_of
+from trace_bench.core.types import Message, Tool
+from trace_bench.policies.routing.route import Evidence, Expert, Route
 
 LETTERS = Need(
     "policy", Policy.label_logprobs, "docs/routing.md", "With method.route=turn no model is asked."
@@ -35,9 +33,6 @@ class ZeroShot(Route):
     asks = True
 
     name: Literal["zero_shot"] = "zero_shot"
-    share: Share = 0.0
-    """Use the weighted sum of the fewest adapters that have this share of the probability (a
-    published variant); 0 uses the likeliest alone (published as final)."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -45,8 +40,7 @@ class ZeroShot(Route):
 
     def fit(self, experts: Sequence[Expert], evidence: Evidence) -> dict[str, Any]:
         skills = [[e.adapter.name, e.description] for e in experts]
-        more = {"share": self.share} if self.share else {}
-        return {"kind": "zero_shot", "skills": skills, "prompt": VERSION, **more}
+        return {"kind": "zero_shot", "skills": skills, "prompt": VERSION}
 
 
 def first_message(messages: Sequence[Message]) -> str:
@@ -59,9 +53,7 @@ def first_message(messages: Sequence[Message]) -> str:
 
 class ZeroShotRouter(Router):
     """`skills`: (adapter, what it is for). The base model (or the adapter `otherwise`) is one more
-    choice, and is chosen if no letter is a likely answer. Ties go to the earlier letter. With a
-    `share` above 0, the router returns a weighted sum of the smallest set of choices with that
-    share of the probability."""
+    choice, and is chosen if no letter is a likely answer. Ties go to the earlier letter."""
 
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
         if not (isinstance(model, Policy) and model.has(Policy.label_logprobs)):
@@ -77,11 +69,9 @@ class ZeroShotRouter(Router):
                 f"a zero-shot router with {len(self.skills)} skills; allowed: 1 to "
                 f"{len(ascii_uppercase) - 1}."
             )
-
-        self.share = part_of(description, "share")
         self.otherwise: str | None = description.get("otherwise")
 
-    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
+    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | None:
         """Raises UserError where the server gives no probabilities."""
         offered = [*self.skills, (self.otherwise, _BASE)]
         letters = ascii_uppercase[: len(offered)]
@@ -98,9 +88,5 @@ class ZeroShotRouter(Router):
             )
         if not logprobs:
             return self.otherwise
-        if self.share > 0:
-            chances = [math.exp(logprobs.get(c, float("-inf"))) for c in letters]
-            names = [name for name, _ in offered]
-            return mixture(list(zip(names, chances, strict=True)), self.share, self.otherwise)
         best = max(letters, key=lambda c: logprobs.get(c, float("-inf")))
         return offered[letters.index(best)][0]
