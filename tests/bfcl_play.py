@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
     multi_turn_checker,
-    multi_turn_irrelevance_checker,
 )
 
 from trace_bench.core.types import Message, Score, Task
@@ -39,14 +37,6 @@ KINDS = (
     "dropped call", "wrong argument", "reordered", "extra read", "empty turn", "extra write",
     "unknown tool", "call too early", "several calls a step", "endless",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The package's: `error` is its name of the fault, None for a valid entry."""
-
-    error: str | None
-    relevant: bool  # no call where none is due
 
 
 def reference(entry: Mapping[str, Any]) -> Turns:
@@ -121,17 +111,17 @@ def ours(env: BfclEnv, task: Task, actions: Sequence[Message]) -> Score:
     raise AssertionError("the episode does not end")
 
 
-def theirs(entry: Mapping[str, Any], turns: Turns, name: str) -> Verdict:
-    """As the package's evaluation does it: a turn of more than 20 steps ends the generation, what
-    is missing then fails the entry, and the rest is the checker's. `name` must be new: the package
-    keeps its instances by it."""
+def theirs(entry: Mapping[str, Any], turns: Turns, name: str) -> str | None:
+    """The package's name of the fault; None for a valid entry. As its evaluation does it: a turn of
+    more than 20 steps ends the generation, what is missing then fails the entry, and the rest is
+    the checker's. `name` must be new: the package keeps its instances by it."""
     answers, played = entry["answers"], []
     for turn in turns:
         played.append([[_source(call) for call in step] for step in turn[:21]])
         if len(turn) > 20:
             break
     if len(played) != len(answers):
-        return Verdict("multi_turn:force_terminated", False)
+        return "multi_turn:force_terminated"
     raw = {
         "id": f"multi_turn_{entry['id']}",
         "initial_config": entry["config"],
@@ -143,8 +133,7 @@ def theirs(entry: Mapping[str, Any], turns: Turns, name: str) -> Verdict:
     finally:
         for key in [k for k in vars(multi_turn_utils) if k.startswith(name)]:
             delattr(multi_turn_utils, key)
-    relevant = multi_turn_irrelevance_checker(played, answers)["valid"]
-    return Verdict(None if found["valid"] else found["error_type"], relevant)
+    return None if found["valid"] else str(found["error_type"])
 
 
 def _source(call: BfclCall) -> str:

@@ -10,7 +10,7 @@ share of those that pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from trace_bench.checklists.talk import call_of
 from trace_bench.core.chat import answer_call
@@ -23,9 +23,6 @@ MOST_STEPS = 20  # steps with calls in one turn of the user; the benchmark ends 
 
 class BfclEnv(LiveEnv):
     """One entry of the benchmark."""
-
-    def __init__(self, checker: Checker) -> None:
-        self._checker = checker
 
     def reset(self, task: Task) -> Step:
         self._entry: Mapping[str, Any] = task.data["record"]
@@ -49,7 +46,7 @@ class BfclEnv(LiveEnv):
         """The score of the current state. The last turn counts if it has calls, also one that the
         agent has not ended."""
         played = self._turns if self._turns[-1] or not self._live else self._turns[:-1]
-        return score(self._entry, played, self._checker)
+        return score(self._entry, played)
 
     def _user(self) -> Message:
         number = len(self._turns) - 1
@@ -78,18 +75,16 @@ class BfclEnv(LiveEnv):
         return Step(tuple(answers))
 
 
-Checker = Literal["official", "strict"]
 Turns = Sequence[Sequence[Sequence[BfclCall]]]  # turns of steps of calls
 
 CUT_OFF = "multi_turn:force_terminated"
 EMPTY = "multi_turn:empty_turn_model_response"
 STATE = "multi_turn:instance_state_mismatch"
-NOT_DUE = "multi_turn:irrelevance_error:decoder_success"
 
 
-def score(entry: Mapping[str, Any], played: Turns, checker: Checker) -> Score:
+def score(entry: Mapping[str, Any], played: Turns) -> Score:
     """The score of the turns that were reached; fewer than the entry has fail it. A turn in which
-    no call is due counts only with `strict`, where it must have none."""
+    no call is due counts in none of them, as in the package's own evaluation."""
     errors: dict[int, str] = {}
     counted: list[int] = []
     ours, theirs = BfclWorld(entry), BfclWorld(entry)
@@ -99,28 +94,26 @@ def score(entry: Mapping[str, Any], played: Turns, checker: Checker) -> Score:
         calls = [call for step in steps for call in step]
         results += [ours.call(call) for call in calls]
         wanted = [theirs.call(parse(source)) for source in sources]
-        if wanted or checker == "strict":
-            counted.append(number)
+        if not wanted:
+            continue
+        counted.append(number)
         if number >= len(played):
             fault = CUT_OFF
-        elif not wanted:
-            fault = NOT_DUE if calls else ""
         elif not calls:
             fault = EMPTY
         else:
             fault = _mismatch(ours, theirs, results, wanted, number)
         if fault:
             errors[number] = fault
-    failed = [number for number in counted if number in errors]
     cut_off = len(played) < len(entry["answers"])
     details = {
-        "error": CUT_OFF if cut_off else errors[failed[0]] if failed else None,
+        "error": CUT_OFF if cut_off else next(iter(errors.values()), None),
         "turns": {str(number + 1): error for number, error in errors.items()},
         "checked_turns": len(counted),
     }
     milestones = tuple(met(f"turn {number + 1}", number not in errors) for number in counted)
-    share = 1.0 - len(failed) / len(counted)
-    return Score(share, not failed and not cut_off, details, milestones)
+    share = 1.0 - len(errors) / len(counted)
+    return Score(share, not errors and not cut_off, details, milestones)
 
 
 def _mismatch(

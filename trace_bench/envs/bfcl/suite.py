@@ -14,7 +14,7 @@ from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite, Typical
 from trace_bench.core.types import Message, Task
-from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv, Checker
+from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv
 from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
 from trace_bench.envs.bfcl.world import CATEGORIES, SCENARIOS, load, named, parse
 from trace_bench.envs.bfcl.world import known_bad as listed
@@ -35,9 +35,7 @@ def split_of(scenario: int) -> str:
 class BfclSuite(Suite):
     """The multi-turn tasks of BFCL-V4.
 
-    `category`: base, miss_func, miss_param, long_context, or all four. `known_bad`: keep or drop
-    entries whose answer cannot be found out (docs/bfcl.md), in all splits. `checker`: official, as
-    the package's own evaluation calls it; strict also fails calls in turns in which none is due.
+    `category`: base, miss_func, miss_param, long_context, or all four.
 
     Raises UserError."""
 
@@ -46,23 +44,15 @@ class BfclSuite(Suite):
     typical = Typical(10, 4700, 25, 4)  # of the references, at four characters a token
 
     def __init__(
-        self,
-        category: Literal["all", "base", "miss_func", "miss_param", "long_context"] = "all",
-        known_bad: Literal["keep", "drop"] = "keep",
-        checker: Checker = "official",
+        self, category: Literal["all", "base", "miss_func", "miss_param", "long_context"] = "all"
     ) -> None:
         self.variant: str = category
-        self._known_bad, self._checker = known_bad, checker
         self._bad = listed()
         self._data = load(CATEGORIES if category == "all" else (category,))
 
     def about(self) -> dict[str, Any]:
         bad = sum(entry["id"] in self._bad for entry in self._data.entries)
-        return {
-            "data": self._data.revision,
-            "checker": self._checker,
-            "known_bad": f"{bad} {'kept' if self._known_bad == 'keep' else 'dropped'}",
-        }
+        return {"data": self._data.revision, "known_bad": f"{bad} kept"}
 
     def splits(self) -> Sequence[str]:
         """Three that share no scenario, and the benchmark's own use: all entries."""
@@ -77,7 +67,6 @@ class BfclSuite(Suite):
             self._task(split, entry)
             for entry in self._data.entries
             if split in (LEADERBOARD, split_of(entry["scenario"]))
-            and not (self._known_bad == "drop" and entry["id"] in self._bad)
         ]
 
     def task(self, task_id: str) -> Task:
@@ -101,7 +90,7 @@ class BfclSuite(Suite):
         return Task(name, "bfcl", SYNTHETIC, seed, synthetic_data(capability, seed))
 
     def make(self) -> BfclEnv:
-        return BfclEnv(self._checker)
+        return BfclEnv()
 
     def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
         """The package's own calls of each turn as items; where none is due, an answer without a
