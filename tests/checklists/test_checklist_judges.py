@@ -165,9 +165,6 @@ def test_a_models_verdicts(tmp_path: Path) -> None:
         assert judge.satisfied(ITEMS, scene(calling("set_wifi", on=True))) == {"C0"}
         assert judge.satisfied(ITEMS, scene(calling("get_wifi"))) == frozenset()
         assert len(server.bodies()) == 2  # both items in one question
-        one_each = ModelJudge(judge._ask, batch=False)
-        assert one_each.satisfied(ITEMS, scene(calling("set_wifi", on=True))) == {"C0"}
-        assert len(server.bodies()) == 4
 
 
 ATTACKS = [

@@ -58,7 +58,7 @@ def make(
         seed=3,
         ledger=Ledger(folder / "ledger.jsonl", budget),
         player=Player(
-            policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16, None, faults or Faults()
+            policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16, faults or Faults()
         ),
         trainer=None,  # type: ignore[arg-type]
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),

@@ -111,14 +111,13 @@ def whole(folder: Path, policy: ScriptedPolicy, suite: ToySuite | None = None) -
     out.checkpoint(30, routed(), 31)
     out.trained("final", "final evaluation", BASE, routed(), keep=True)
     out.adapters(BASE, routed())
-    out.router(BASE, routed())
     joint = AgentSpec("m", "j", adapters=(AdapterRef("a@1", "joint/a"),))
     out.trained("joint", "evaluation of one joint adapter", BASE, joint)
     out.close()
     return out
 
 
-FILES = ("evaluation.jsonl", "curve.jsonl", "routing.jsonl", "evaluation_trajectories.jsonl")
+FILES = ("evaluation.jsonl", "curve.jsonl", "evaluation_trajectories.jsonl")
 
 
 def rows(folder: Path) -> dict[str, list[str]]:
@@ -132,21 +131,21 @@ def test_the_same_rows_with_half_of_the_episodes(tmp_path: Path) -> None:
     assert rows(tmp_path / "reused") == rows(tmp_path / "played")
     assert reused.count == played.count
     assert (reused.outcomes, reused.points) == (played.outcomes, played.points)
-    assert (reused.routed, reused.validated) == (played.routed, played.validated)
-    # Each test task twice (two trials) and each development task once, by each that can act; the
-    # yardstick's adapter has a name that the run's has too, and is another one.
-    assert one.played == {None: 3 * TASKS, "a@1": 5 * TASKS, "b@1": 3 * TASKS}
-    assert sum(other.played.values()) == (2 * 5 + 3 + 4) * TASKS
+    assert reused.routed == played.routed
+    # Each test task twice (two trials) by each that can act, and each development task by whom the
+    # routes choose; the yardstick's adapter has a name that the run's has too, and is another one.
+    assert one.played == {None: 3 * TASKS, "a@1": 4 * TASKS + 8, "b@1": 2 * TASKS + 3}
+    assert sum(other.played.values()) == (2 * 5 + 3) * TASKS
 
 
 def test_nothing_is_reused_where_it_would_not_come_out_again(tmp_path: Path) -> None:
     """A server, or a user whom a model plays."""
     asking = AdapterPolicy()
     whole(tmp_path / "a", asking, AskingDevSuite())
-    assert sum(asking.played.values()) == (2 * 5 + 3 + 4) * TASKS
+    assert sum(asking.played.values()) == (2 * 5 + 3) * TASKS
 
 
-@pytest.mark.parametrize("name", FILES[:3])
+@pytest.mark.parametrize("name", FILES[:2])
 @pytest.mark.parametrize("kept", [0.4])
 def test_a_kill_in_the_middle_changes_nothing(tmp_path: Path, name: str, kept: float) -> None:
     policy = AdapterPolicy()
@@ -166,14 +165,13 @@ def test_a_kill_among_kept_trajectories_changes_nothing(tmp_path: Path, kept: in
     """In the final evaluation, part of which is copied from the base model's."""
     whole(tmp_path, AdapterPolicy())
     expected = {file: (tmp_path / file).read_bytes() for file in FILES}
-    (tmp_path / FILES[3]).write_bytes(b"".join(expected[FILES[3]].splitlines(True)[:kept]))
+    (tmp_path / FILES[2]).write_bytes(b"".join(expected[FILES[2]].splitlines(True)[:kept]))
     done = [x for x in read_lines(tmp_path / FILES[0]) if x["agent"] not in ("final", "joint")]
     count = kept - 2 * TASKS  # of final's lines, less the one that the kill came before
     before = [x for x in done if not x["agent"].startswith("adapter")]
     final = [x for x in read_lines(tmp_path / FILES[0]) if x["agent"] == "final"][: count - 1]
     text = "".join(json.dumps(x, separators=(",", ":")) + "\n" for x in [*before, *final])
     (tmp_path / FILES[0]).write_text(text)
-    (tmp_path / "routing.jsonl").unlink()
     whole(tmp_path, AdapterPolicy())
     assert {file: (tmp_path / file).read_bytes() for file in FILES} == expected
 

@@ -115,7 +115,6 @@ def composed() -> dict[str, Any]:
         ("checkpoints=320", ["checkpoints=320", "a list"]),
         ("checkpoints=[-3]", ["checkpoints[0]=-3", "from 0"]),
         ("policy.eval_temperature=hot", ["policy.eval_temperature='hot'", "a number from 0"]),
-        ("policy.max_seconds=0", ["policy.max_seconds=0", "a number from 0.1"]),
         ("max_lost=2", ["max_lost=2", "from 0 to 1", "`max_lost`"]),
         ("method.gap=7", ["method.gap=7", "0 to 1"]),
         ("method.gop=3", ["unknown key 'method.gop'", "gap"]),

@@ -1,4 +1,4 @@
-"""A model as the judge: a question for each step and item, or for all open items of a step at once.
+"""A model as the judge: a question for each step, about all items that are open.
 
 The texts of the agent and its tools are data: they stand as JSON between delimiters that their
 authors cannot know. Every question also has a control item that cannot be satisfied. A judge that
@@ -54,21 +54,14 @@ class Controlled(Exception):
 
 
 class ModelJudge:
-    """Implements `judges.Judge` by the role `judge`. `batch`: one question for all open items of a
-    step; False: one for each."""
+    """Implements `judges.Judge` by the role `judge`: one question for all open items of a step."""
 
-    def __init__(self, ask: Ask, batch: bool = True) -> None:
-        self._ask, self._batch = ask, batch
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
 
     def satisfied(self, items: Sequence[Item], scene: Scene) -> frozenset[str]:
-        groups = [list(items)] if self._batch else [[item] for item in items]
-        return frozenset(name for group in groups for name in self._verdicts(group, scene))
-
-    def _verdicts(self, items: Sequence[Item], scene: Scene) -> list[str]:
-        """The ids of the satisfied items. Raises EpisodeError if no answer is usable."""
         question, control = question_of(items, scene)
         count = len(items) + 1
-
         read = partial(read_verdicts, count=count, control=control)
         asked, schema = opening_of(_SYSTEM, question), schema_of(count)
         try:
@@ -76,8 +69,8 @@ class ModelJudge:
                 self._ask, "judge", asked, schema, read, tries=TRIES, longest=LONGEST
             )
         except Controlled:
-            return []
-        return [item.id for item, met in zip(items, verdicts, strict=True) if met]
+            return frozenset()
+        return frozenset(i.id for i, met in zip(items, verdicts, strict=True) if met)
 
 
 def question_of(items: Sequence[Item], scene: Scene) -> tuple[str, int]:

@@ -36,7 +36,7 @@ PER_ITEM = ("requests", "prompt_tokens", "completion_tokens")
 
 OWN = (
     CONFIG, SUMMARY, TASKS, AGENT, BEGINNING, "timing.json", "ledger.jsonl", "trajectories.jsonl",
-    "evaluation.jsonl", "evaluation_trajectories.jsonl", "curve.jsonl", "routing.jsonl",
+    "evaluation.jsonl", "evaluation_trajectories.jsonl", "curve.jsonl",
     "metrics.jsonl", "llm.jsonl", FAULTS, UNTOLD, CODE,
 )  # fmt: skip
 """The files that the run itself writes; a method writes others."""
@@ -57,7 +57,6 @@ REPAIRS = {
     "evaluation.jsonl": _RUN_AGAIN,
     "evaluation_trajectories.jsonl": "Remove that line and run the same command again: the scores "
     "stay, and the conversation is gone.",
-    "routing.jsonl": _RUN_AGAIN,
     "metrics.jsonl": f"{_WRITTEN_AGAIN} from the stored rollouts.",
     "llm.jsonl": "Remove that line and run the same command again: the model is asked again.",
     "timing.json": f"{_WRITTEN_AGAIN}, without the wall times of earlier attempts.",

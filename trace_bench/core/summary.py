@@ -278,7 +278,6 @@ class Summary(Compared):
     worlds: Mapping[str, Compared] = field(default_factory=dict)
     table: tuple[AgentRow, ...]
     routing: Routing | None
-    routing_dev: Routing | None = None
     llm: Costs | None = None
     health: Health | None = None
     curve: tuple[CurvePoint, ...]

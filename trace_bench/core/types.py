@@ -64,7 +64,6 @@ class Boundary(StrEnum):
     USER = "user"
     JUDGE = "judge"  # of a checklist, in the episode
     SIMULATOR = "simulator"  # of tools
-    DEADLINE = "deadline"  # no part: the episode as a whole was too slow (policy.max_seconds)
 
 
 def boundary_of(role: str) -> Boundary:
@@ -288,8 +287,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A line of evaluation.jsonl, curve.jsonl and routing.jsonl: one held-out episode. `score` is
-    None when the infrastructure failed."""
+    """A line of evaluation.jsonl and curve.jsonl: one held-out episode. `score` is None when the
+    infrastructure failed."""
 
     agent: str  # label: base, final, idle, random, reference, adapter:<name>
     version: str  # AgentSpec.version

@@ -6,7 +6,6 @@ turns are handled in the policy's order: a deterministic policy gives the same r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -84,22 +83,18 @@ More = Callable[[], EpisodeBatch | None]
 
 @dataclass(frozen=True)
 class Player:
-    """Runs batches of episodes. `max_tokens`: per turn; `max_seconds`: of an episode since its
-    first message, looked at whenever a turn has ended; `faults`: keeps tracebacks."""
+    """Runs batches of episodes. `max_tokens`: per turn; `faults`: keeps tracebacks."""
 
     policy: Policy
     suites: Suites
     max_turns: int = 20
     max_tokens: int = 96
-    max_seconds: float | None = None
     faults: Faults = field(default_factory=Faults)
 
     @property
     def repeats(self) -> bool:
         """Whether running the same batch again gives the same episodes."""
-        if self.max_seconds is not None or not self.policy.repeatable:
-            return False
-        return not any(suite.asks_user() for suite in self.suites)
+        return self.policy.repeatable and not any(suite.asks_user() for suite in self.suites)
 
     def play(
         self, batch: EpisodeBatch, on_episode: OnEpisode | None = None, more: More | None = None
@@ -140,7 +135,6 @@ class _Live:
     tools: tuple[Tool, ...] = ()
     pending: tuple[Message, ...] = ()  # arrived since the agent's last turn
     turns: list[Turn] = field(default_factory=list)
-    began: float = 0.0  # by the clock, when the conversation was opened
 
     @property
     def adapters(self) -> str | None:
@@ -268,7 +262,7 @@ class _Playing:
 
     def _open(self, episode: _Live, step: Step) -> None:
         """Starts the conversation: adds the guidance, sets the tools and chooses the adapter."""
-        episode.opened, episode.began = True, time.monotonic()
+        episode.opened = True
         messages = steps.with_guidance(step.messages, self.batch.agent.prompt)
         opening = replace(step, messages=messages)
         episode.tools = step.tools
@@ -309,11 +303,6 @@ class _Playing:
             return
         if len(episode.turns) >= self.player.max_turns:
             self._cut(episode, StopReason.TURN_LIMIT)
-            return
-        seconds = self.player.max_seconds
-        if seconds is not None and time.monotonic() - episode.began > seconds:
-            why = f"not over after {seconds:g} s (policy.max_seconds)"
-            self._fail(episode, Boundary.DEADLINE, why)
             return
         if episode.turns and self.turns is not None and not self._switched(episode, self.turns):
             return

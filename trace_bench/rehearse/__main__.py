@@ -254,8 +254,8 @@ def _phases(settings: Settings, report: Report, run: Path, code: int, killed: in
         report.say(f"training with trainer={label}: the method ran none", None)
     if summary.curve:
         report.say(f"the curve: {len(summary.curve)} points on the development tasks")
-    if summary.routing_dev is not None:
-        report.say("the router beside the best choice for each development task")
+    if summary.routing is not None:
+        report.say("the router beside the best choice for each task")
     report.say("the closing table: " + ", ".join(row.name for row in summary.table))
     if killed is None:
         report.say("kill and resume: it ended before it could be killed", None)

@@ -112,7 +112,7 @@ def _read(path: Path, kind: type[T], said: list[str]) -> list[T]:
 
 def _phase(folder: Path) -> str:
     """What the file that was written last tells: the call or the agent of its last line."""
-    names = ("ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "routing.jsonl")
+    names = ("ledger.jsonl", "evaluation.jsonl", "curve.jsonl")
     paths = [place / name for place in (folder, *folder.glob("*/")) for name in names]
     there = [(p.stat().st_mtime_ns, p) for p in paths if p.is_file()]
     if not there:

@@ -37,11 +37,10 @@ UNABLE = (
 class Evaluation:
     """The evaluations of one run folder; finished ones are answered from disk.
 
-    held_out: its tasks. development: those of the curve and of the router's figures, if there are
-    any. choices: whether adapters and router are measured, too. due: the rollout counts of the
-    curve's points, ascending. outcomes: of each agent on the held-out tasks, by label ("base",
-    "final", a floor's or a yardstick's name). points: the curve. routed, validated: the router's
-    choices on the held-out and on the development tasks, where there is a choice."""
+    held_out: its tasks. development: those of the curve, if there are any. choices: whether
+    adapters and router are measured, too. due: the rollout counts of the curve's points, ascending.
+    outcomes: of each agent on the held-out tasks, by label ("base", "final", a floor's or a
+    yardstick's name). points: the curve. routed: the router's choices, where there is a choice."""
 
     folder: Path
     player: Player
@@ -55,13 +54,11 @@ class Evaluation:
     outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
     points: list[CurvePoint] = field(default_factory=list)
     routed: RouterFigures | None = None
-    validated: RouterFigures | None = None
 
     def __post_init__(self) -> None:
         shared = (self.player, self.terms, self.progress, KnownOutcomes())
-        self._held_out, self._curve, self._routing = (
-            Evaluator(self.folder / f"{name}.jsonl", *shared)
-            for name in ("evaluation", "curve", "routing")
+        self._held_out, self._curve = (
+            Evaluator(self.folder / f"{name}.jsonl", *shared) for name in ("evaluation", "curve")
         )
 
     def base(self, agent: AgentSpec) -> None:
@@ -113,24 +110,24 @@ class Evaluation:
         if len(agent.adapters) == 1 and agent.router is None:
             return
         with self.clock.phase("evaluation of every adapter"):
-            alone = _each_alone(self._held_out, self.held_out, base, agent, "adapter:")
-            self.routed = routing(alone, self.outcomes["final"])
+            self.routed = routing(self._each_alone(base, agent), self.outcomes["final"])
 
-    def router(self, base: AgentSpec, agent: AgentSpec) -> None:
-        if agent.router is None or not self.choices:
-            return
-        if not self.development.tasks:
-            self.progress.log("there are no development tasks, so the router is not measured")
-            return
-        with self.clock.phase("evaluation of routing"):
-            alone = _each_alone(self._routing, self.development, base, agent)
-            routed = self._routing.evaluate("routed", agent, self.development)
-            self.validated = routing(alone, routed)
+    def _each_alone(self, base: AgentSpec, agent: AgentSpec) -> dict[str | None, list[Outcome]]:
+        """The outcomes of all that the agent's router chooses among, its adapters and mostly the
+        base model (None), each for all tasks."""
+        without = () if (agent.router or {}).get("otherwise") else (None,)
+        outcomes = {}
+        for name in (*without, *(a.name for a in agent.adapters)):
+            spec, label = only(agent, name), f"adapter:{name or 'none'}"
+            if acts_alike(spec, base):
+                spec, label = base, "base"
+            outcomes[name] = self._held_out.evaluate(label, spec, self.held_out)
+        return outcomes
 
     @property
     def count(self) -> int:
         """Episodes in the files, of all agents."""
-        return self._held_out.count + self._curve.count + self._routing.count
+        return self._held_out.count + self._curve.count
 
     def everything(self) -> EpisodeCounts:
         """The episodes of all agents and scripted bounds on the held-out tasks."""
@@ -144,8 +141,7 @@ class Evaluation:
         held_out = {
             (o.agent in FLOORS, o.version, o.task, o.trial): o for o in self._held_out.everything()
         }
-        others = self._curve.everything() + self._routing.everything()
-        return sum(o.items for o in (*held_out.values(), *others))
+        return sum(o.items for o in (*held_out.values(), *self._curve.everything()))
 
     def health(self) -> EpisodeCounts:
         """The episodes of all agents on the held-out tasks, those of an unchanged agent once."""
@@ -155,23 +151,8 @@ class Evaluation:
         return counts
 
     def close(self) -> None:
-        for evaluator in (self._held_out, self._curve, self._routing):
-            evaluator.close()
-
-
-def _each_alone(
-    evaluator: Evaluator, plan: EvaluationPlan, base: AgentSpec, agent: AgentSpec, label: str = ""
-) -> dict[str | None, list[Outcome]]:
-    """The outcomes of all that the agent's router chooses among, its adapters and mostly the base
-    model (None), each for all tasks."""
-    without = () if (agent.router or {}).get("otherwise") else (None,)
-    outcomes = {}
-    for name in (*without, *(a.name for a in agent.adapters)):
-        spec, label_of_one = only(agent, name), f"{label}{name or 'none'}"
-        if acts_alike(spec, base):
-            spec, label_of_one = base, "base"
-        outcomes[name] = evaluator.evaluate(label_of_one, spec, plan)
-    return outcomes
+        self._held_out.close()
+        self._curve.close()
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
                 f"and {_short(asked * role.max_tokens)} completion tokens"
             )
     if f.plan.routed:
-        chosen = ("final evaluation", "points of the curve", "routing on the dev split")
+        chosen = ("final evaluation", "points of the curve")
         routed = sum(p.rollouts for p in f.phases if p.name in chosen)
         lines.append(f"router: up to {routed} requests to the agent's base model, a token each")
     return lines

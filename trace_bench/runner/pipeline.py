@@ -158,8 +158,7 @@ def _execute(
     apart = settings.protocol == "held_out"
     suites = Suites(bench.suite, {}, settings.rehearsal, bench.held_out, reserved=apart)
     faults = Faults(folder / FAULTS)
-    limits = how.max_turns, how.max_tokens, how.max_seconds
-    player = Player(bench.policy, suites, *limits, faults)
+    player = Player(bench.policy, suites, how.max_turns, how.max_tokens, faults)
     scoring = settings.evaluation
     evaluation = Evaluation(
         folder,
@@ -229,7 +228,7 @@ def _with_failure(summary: Summary, metrics: Metrics) -> Summary:
 
 
 def _phases(run: _InProgress, base: AgentSpec) -> AgentSpec:
-    """Runs the phases: base agent, scripted bounds, method, trained agent, adapters, router."""
+    """Runs the phases: base agent, scripted bounds, method, trained agent, adapters."""
     bench, evaluation, lab = run.bench, run.evaluation, run.lab
     evaluation.base(base)
     names = [*LOWER, *(UPPER if bench.suite.has(Suite.reference) else ())]
@@ -244,7 +243,6 @@ def _phases(run: _InProgress, base: AgentSpec) -> AgentSpec:
         run.clock.add(f"method/{purpose} rollouts", seconds)
     evaluation.trained("final", "final evaluation", base, agent, keep=True)
     evaluation.adapters(base, agent)
-    evaluation.router(base, agent)
     return agent
 
 

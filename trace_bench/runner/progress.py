@@ -53,9 +53,8 @@ def stages_of(
     if plan.learns or plan.adapters:
         out.append(stage("final evaluation", each, "final evaluation", most=False))
     if plan.adapters > 1 and evaluation.routing:
-        alone, routing = plan.adapters * each, (plan.adapters + 2) * dev
-        out.append(stage("evaluation of every adapter", alone, "every adapter alone"))
-        out.append(stage("evaluation of routing", routing, "routing on the dev split"))
+        count = plan.adapters * each
+        out.append(stage("evaluation of every adapter", count, "every adapter alone"))
     for one in plan.yardsticks if evaluation.yardsticks else ():
         title, count = f"{one.title}, a yardstick", budget + each
         out.append(stage(one.title, count, title))

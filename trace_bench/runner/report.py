@@ -17,7 +17,6 @@ from trace_bench.core.summary import (
     Costs,
     EpisodeCounts,
     Health,
-    Routing,
     Summary,
     facts,
 )
@@ -113,9 +112,10 @@ def closing(summary: Summary, columns: int = WIDE) -> str:
     if summary.adapters:
         lines.append(f"adapters: {', '.join(summary.adapters)}")
     if (routing := summary.routing) is not None:
-        lines.append(f"router: {_routing(routing)}")
-    if (routing := summary.routing_dev) is not None:
-        lines.append(f"router on {summary.dev_split}: {_routing(routing)}")
+        text = f"router: as good as the oracle on {routing.agreement:.0%} of the tasks"
+        if (share := routing.agreement_decisive) is not None:
+            text += f", on {share:.0%} of the {routing.decisive} where the choice matters"
+        lines.append(text)
     for name, yardstick in summary.yardsticks.items():
         spent = sum(yardstick.rollouts.values())
         lines.append(
@@ -171,16 +171,6 @@ def _costs(llm: Costs) -> list[str]:
         text += f"; {cost_in_words(shares[role], items)}" if role in shares else ""
         lines.append(text)
     return lines
-
-
-def _routing(routing: Routing) -> str:
-    text = f"as good as the oracle on {routing.agreement:.0%} of the tasks"
-    if routing.agreement_decisive is not None:
-        text += (
-            f", on {routing.agreement_decisive:.0%} of the {routing.decisive} where the "
-            "choice matters"
-        )
-    return text
 
 
 def _figure(success: float | None) -> str:

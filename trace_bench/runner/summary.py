@@ -57,7 +57,7 @@ def summarize(
     settings, parts, place, plan = bench.settings, bench.parts, bench.place, bench.plan
     suite, about, borrowed = _facts_of(bench.suite, settings.evaluation.split)
     final, base = evaluation.outcomes["final"], evaluation.outcomes["base"]
-    routed, validated = evaluation.routed, evaluation.validated
+    routed = evaluation.routed
     weights = None if parts["policy"].declared.scripted else model_path(settings, parts)
     # The scripted bounds may lack a score.
     agents = {name: some for name, some in evaluation.outcomes.items() if name not in FLOORS}
@@ -104,7 +104,6 @@ def summarize(
         worlds=_by_world(bench, final, base),
         table=_rows(bench, titled(method, algorithm), evaluation, agent, yardsticks),
         routing=None if routed is None else routed.figures,
-        routing_dev=None if validated is None else validated.figures,
         llm=_costs(bench, evaluation, lab),
         health=Health(
             **vars(lab.training),

@@ -85,11 +85,6 @@ class PolicySettings(PartSettings):
     """Turns of the agent in one episode."""
     max_tokens: Positive = field(default=96, metadata=BY_MODEL)
     """Tokens of one turn, thoughts included; null: what suits the model, 96 of a small one."""
-    max_seconds: Annotated[float, Meta(ge=0.1)] | None = None
-    """Seconds of one episode from its first message on, waits for others included; null: any
-    number. One that is not over by then is lost (`deadline` in the run's health) when its turn in
-    progress ends, which has limits of its own, and it is a rollout all the same. What a clock ends
-    does not repeat: with the same settings and seed, other episodes may be lost."""
     thinking: bool | None = field(default=None, metadata=BY_MODEL)
     """Whether the model is to think before it answers, for templates with `enable_thinking`; null:
     what suits the model, else as the template does by itself. Nobody but the model sees its
@@ -229,8 +224,8 @@ class EvaluationSettings:
     """Also train the method's yardsticks, each with its own ledger (TRACE: one adapter on all its
     synthetic environments, to show the value of separate adapters and routing)."""
     routing: bool = True
-    """Also compare the router with the best choice for each task, held-out and of the development
-    split, for which every adapter is evaluated alone."""
+    """Also compare the router with the best choice for each held-out task, for which every adapter
+    is evaluated alone."""
 
 
 @dataclass(frozen=True)

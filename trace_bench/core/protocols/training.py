@@ -342,8 +342,7 @@ class RunContext:
     fingerprint: the run's fingerprint. folder: the run folder; in another process, a folder in it.
     model: the base model's weights, a folder or a hub name; served_model: its name on the servers.
     batch (live episodes), context (tokens of an episode; None: as the policy decides), threads,
-    device, dtype, max_turns, max_tokens, max_seconds, thinking, thoughts: the settings of that name
-    in `policy`.
+    device, dtype, max_turns, max_tokens, thinking, thoughts: the settings of that name in `policy`.
     dev_split: the development split. general_demonstrations: the suite's. settings: the run's
     settings as plain data; identity: the data behind the fingerprint.
     ask: asks the model that plays the simulated user; None if a program plays it. judge: asks the
@@ -367,7 +366,6 @@ class RunContext:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     max_turns: int = 20
     max_tokens: int = 96
-    max_seconds: float | None = None
     thinking: bool | None = None
     thoughts: Literal["own", "keep"] = "own"
     dev_split: str = "dev"

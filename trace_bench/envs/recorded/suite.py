@@ -123,10 +123,6 @@ class RecordedSettings(Rates, Errors):
     all."""
     behind: bool = True
     """Without a model as the simulator, the real environment runs it."""
-    history: bool = True
-    """A model that simulates is shown the calls of this rollout (CM2: false)."""
-    batch: bool = True
-    """A model that judges is asked for all items of a step at once (CM2: false)."""
 
 
 REAL = "real_"  # before the names of the real suite's splits
@@ -161,10 +157,8 @@ class RecordedSuite(Suite):
             )
         self._simulator: ModelSimulator | None = None
         if settings.tools == "simulate" and run.simulator is not None:
-            self._simulator = ModelSimulator(run.simulator, settings.history)
-        judge: Judge = ProgramJudge()
-        if run.judge is not None:
-            judge = ModelJudge(run.judge, settings.batch)
+            self._simulator = ModelSimulator(run.simulator)
+        judge: Judge = ProgramJudge() if run.judge is None else ModelJudge(run.judge)
         self._judge = ErringJudge(judge, settings, run.seed) if settings.any else judge
 
     def asks_user(self) -> bool:

@@ -75,22 +75,21 @@ SCHEMA: dict[str, Any] = {
 
 
 class ModelSimulator:
-    """A model that answers a call that no recording answers, in the role `simulator`. `history`:
-    whether the calls made so far in the rollout are shown (CM2 shows the recorded ones only)."""
+    """A model that answers a call that no recording answers, in the role `simulator`. It is shown
+    the recorded calls and (in CM2 it is not) those of this rollout."""
 
-    def __init__(self, ask: Ask, history: bool = True) -> None:
-        self._ask, self._history = ask, history
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
 
     def answer(
         self, call: ToolCall, tool: Tool, there: Sequence[Exchange], so_far: Sequence[Exchange]
     ) -> str:
         """`there`: all recorded exchanges; `so_far`: those of this rollout. Raises EpisodeError at
         the boundary SIMULATOR if there is no answer: the episode is void."""
-        session = so_far[-_MOST:] if self._history else ()
         lines = [
             {"schema": tool["function"]},
             *({"recorded": _exchange(e)} for e in there[:_MOST]),
-            *({"this session": _exchange(e)} for e in session),
+            *({"this session": _exchange(e)} for e in so_far[-_MOST:]),
             {"new call": {"name": call.name, "arguments": plain(call.arguments)}},
         ]
         body = "\n".join(map(_dump, lines))

@@ -188,8 +188,7 @@ class EpisodePlayer:
             resolve(running[place].answer, trajectory)
 
         self._policy = TokenPolicy(self._chat, self._servers, MOST, spec.thoughts)
-        limits = spec.max_turns, spec.max_tokens
-        player = Player(self._policy, self._suites, *limits, max_seconds=spec.max_seconds)
+        player = Player(self._policy, self._suites, spec.max_turns, spec.max_tokens)
         try:
             player.play(batch(asks), ended, more)
         except Exception as error:

@@ -88,7 +88,6 @@ class JobSpec(Versions):
     sources: tuple[Mapping[str, Any], ...] = ()
     assignment: Mapping[str, Any] | None = None  # `protocols.TrainingJob`
     job_seed: int = 0
-    max_seconds: float | None = None
 
     def course(self, tasks: Sequence[Task]) -> Course:
         """Which tasks come next. The run's process and verl's trainer follow it, each by itself,
@@ -141,7 +140,6 @@ def spec_of(
         sources=tuple(to_json(s) for s in sources if generated_key(s.name) in used),
         assignment=job.assignment,
         job_seed=job.seed,
-        max_seconds=run.max_seconds,
     )
 
 
