@@ -10,7 +10,7 @@ import pytest
 
 from trace_bench.core.errors import UserError
 from trace_bench.sandbox.build import main, names
-from trace_bench.sandbox.docker import Docker
+from trace_bench.sandbox.containers import Docker
 from trace_bench.sandbox.engine import Sandbox
 
 pytestmark = pytest.mark.docker
