@@ -85,17 +85,6 @@ def advised(**changes: Any) -> Result:
 # -- results --------------------------------------------------------------------------------------
 
 
-def test_a_result_is_a_frame_with_the_figures_of_its_differences(grpo_run: Path) -> None:
-    pytest.importorskip("pandas")
-    result = trace_bench.load(grpo_run)
-    frame = result.to_frame()
-    assert frame["success"]["grpo"] == result.score.success
-    (row,) = (row for row in result.summary.table if row.name == "grpo")
-    assert row.difference is not None
-    assert frame.loc["grpo", "difference.value"] == row.difference.value
-    assert frame["difference.p_value"].isna()["base"]
-
-
 def test_another_algorithm_is_named_wherever_a_run_is(
     grpo_run: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

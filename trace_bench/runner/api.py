@@ -20,7 +20,7 @@ from trace_bench.core.beginning import read_agent
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import AgentScore, Summary, read_summary
-from trace_bench.core.types import AgentSpec, Outcome, Stored, Trajectory, to_json
+from trace_bench.core.types import AgentSpec, Outcome, Stored, Trajectory
 from trace_bench.results.folder import read_run
 from trace_bench.results.groups import check_same_settings
 from trace_bench.results.statistics import p_value, paired_difference, task_means
@@ -47,17 +47,6 @@ class Result:
     def table(self) -> str:
         """The closing table as the command line prints it."""
         return report.closing(self.summary).strip()
-
-    def to_frame(self) -> Any:
-        """The table's rows as a pandas DataFrame indexed by agent; the figures of the difference to
-        the base agent are columns such as `difference.value`. Raises UserError without pandas."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise UserError("to_frame() needs the package pandas: pip install pandas.") from error
-        rows = [to_json(row) for row in self.summary.table]
-        rows = [{**row, "difference": row["difference"] or {}} for row in rows]
-        return pandas.json_normalize(rows).set_index("name")
 
     def _repr_html_(self) -> str:
         """The closing table in a notebook."""
