@@ -20,7 +20,6 @@ from trace_bench.core.protocols import (
     RunContext,
     Suite,
     Trainer,
-    Workload,
 )
 from trace_bench.core.types import Task
 from trace_bench.llm.roles import IN_EPISODES
@@ -117,7 +116,6 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
         *_requests(f, total),
         "",
         *_machines(f),
-        *_hours(f),
     ]
     f.missing += unanswered(settings, parts)
     head = "what keeps it from running here:" if f.missing else "nothing keeps it from running here"
@@ -254,20 +252,15 @@ def _roles_elsewhere(f: Forecast) -> list[str]:
     return out
 
 
-def _hours(f: Forecast) -> list[str]:
-    """How long it takes on GPUs, by the trainer's estimate."""
-    typical = f.parts["env"].declared.typical
-    if typical is None or f.trainer is None or not f.plan.trains:
-        return []
-    training = sum(p.rollouts for p in f.phases if p.trains)
-    others = sum(p.rollouts for p in f.phases) - training
-    return f.trainer.hours(Workload(max(1, f.plan.adapters), training, others, typical))
-
-
 def _agent_here(f: Forecast) -> list[str]:
-    """Raises UserError if the agent's weights are to be in a folder that has none."""
+    """Raises UserError if the agent's weights are to be in a folder that has none, or with a chat
+    template that cannot be played."""
     place = model_path(f.settings, f.parts)
     if (Path(place) / "config.json").is_file():
+        from trace_bench.policies.chat import Chat
+        from trace_bench.policies.loading import load_tokenizer  # imports torch
+
+        Chat(load_tokenizer(place), place, f.parts["policy"].options.get("thinking"))
         return []
     if Path(place).is_dir() or not HUB_NAME.fullmatch(place):
         raise UserError(

@@ -50,7 +50,6 @@ from trace_bench.core.protocols.training import (
     Tracker,
     Trainer,
     TrainingJob,
-    Workload,
     Yardstick,
 )
 from trace_bench.core.types import Message, Step, Task

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from trace_bench.core.protocols.episodes import Part, Prompt, State, Suite, Typical
+from trace_bench.core.protocols.episodes import Part, Prompt, State, Suite
 from trace_bench.core.types import (
     CHARGED,
     AdapterRef,
@@ -81,10 +81,6 @@ class Trainer(Part):
         lines of text, and what is missing on this machine."""
         return [], []
 
-    def hours(self, work: Workload) -> list[str]:
-        """How long so much work takes on its hardware, in lines, if that is known beforehand."""
-        return []
-
     def check_start(self, start: AdapterRef) -> None:
         """Overridden by a trainer that trains on from the only adapter of a job's agent: it acts in
         the first iteration, and the new adapter starts as a copy of it and replaces it. Raises
@@ -143,16 +139,6 @@ class Phase:
     trains: bool = False
     least: int = 0
     setting: str = ""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What a run has before it: trainings, their rollouts, and all others, of typical episodes."""
-
-    trainings: int
-    training: int
-    others: int
-    typical: Typical
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from trace_bench.core.protocols import (
     PlayElsewhere,
     RunContext,
     TrainingJob,
-    Workload,
 )
 from trace_bench.core.store import read_if_there, repair, write_json
 from trace_bench.core.text import file_name
@@ -40,7 +39,7 @@ from trace_bench.trainers.loop import (
     remove_versions,
 )
 from trace_bench.trainers.start import ByRecipe, check_job
-from trace_bench.trainers.verl.machines import hours, machines
+from trace_bench.trainers.verl.machines import machines
 from trace_bench.trainers.verl.preflight import preflight
 from trace_bench.trainers.verl.process import Collector, Process
 from trace_bench.trainers.verl.settings import VerlSettings, full_iterations
@@ -86,9 +85,6 @@ class VerlTrainer(ByRecipe):
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """Memory of training, of its rollouts and of the agent's server, by `trainers.memory`."""
         return machines(self.settings, self.context, billions)
-
-    def hours(self, work: Workload) -> list[str]:
-        return hours(self.settings, self.context, work)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
         """As trainer=local. Raises UserError for settings that verl refuses too, and VerlFailed if
