@@ -34,6 +34,7 @@ from trace_bench.core.protocols import Suite, conversation, make_env, perform, p
 from trace_bench.core.store import (
     Lines,
     canonical,
+    read_lines,
     read_object,
     stable_seed,
     whole,
@@ -86,12 +87,17 @@ def of_suite(settings: Settings, out: Path, split: str | None, least: int) -> di
         }  # fmt: skip
         if (out / META).exists():
             there = read_object(out / META)
-            if there.get("made_by") == made_by:
-                return there
-            raise UserError(
-                f"{out} holds recordings of another command: {canonical(there.get('made_by'))}. "
-                "Change `out`, or remove the folder."
-            )
+            if there.get("made_by") != made_by:
+                raise UserError(
+                    f"{out} holds recordings of another command: "
+                    f"{canonical(there.get('made_by'))}. Change `out`, or remove the folder."
+                )
+            lines = {path.stem: len(read_lines(path)) for path in out.glob("*.jsonl")}
+            if (counted := there.get("dialogues")) != {**dict.fromkeys(SHARES, 0), **lines}:
+                raise UserError(
+                    f"{out} has {lines} dialogues, and {META} says {counted}. Remove the folder."
+                )
+            return there
         with whole(out, "Change `out`.") as folder:
             return record(suite, tasks_of(suite, chosen), folder, made_by, against)
 

@@ -174,6 +174,27 @@ def test_what_a_killed_program_left_goes_though_nobody_has_waited_for_it(tmp_pat
     child.communicate()
 
 
+def test_two_programs_that_make_one_folder_do_not_spoil_each_other(tmp_path):
+    out = tmp_path / "out"
+    other = f"""from pathlib import Path
+from trace_bench.core.store import replacing, whole
+for make in (whole, replacing,):
+    with make(Path({str(out)!r})) as place:
+        place.mkdir(exist_ok=True)
+        (place / "other").write_text(make.__name__)
+"""
+    with pytest.raises(UserError, match="could not write"), store.whole(out) as place:
+        (place / "mine").write_text("half")
+        subprocess.run([sys.executable, "-c", other], check=True)
+        assert [file.name for file in place.iterdir()] == ["mine"]
+    assert (out / "other").read_text() == "replacing" and [*tmp_path.iterdir()] == [out]
+    with store.replacing(out) as place:
+        place.mkdir()
+        subprocess.run([sys.executable, "-c", other.replace("in (whole, ", "in (")], check=True)
+        (place / "mine").write_text("whole")
+    assert [file.name for file in out.iterdir()] == ["mine"] and [*tmp_path.iterdir()] == [out]
+
+
 def test_a_lock_that_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
     """Its holder did so between this one's opening of the file and its turn."""
     import fcntl

@@ -8,8 +8,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
+import jsonschema
 import pytest
 
 from trace_bench.core.chat import make_call, text_message
@@ -24,6 +26,7 @@ from trace_bench.envs.outside import (
     result_of,
     tool_of,
 )
+from trace_bench.policies.scripted import plausible
 
 A = {"properties": {"a": {"type": "string"}}}
 THERE = {"$ref": "#/$defs/A", "$defs": {"A": A}}
@@ -204,3 +207,25 @@ def test_a_list_of_splits_has_an_end(server: Server) -> None:
 
 def test_a_route_that_is_not_there_is_none(server: Server) -> None:
     assert server.ask("/none") is None and server.ask("/fine") == {}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/B", "$defs": {"B": {"properties": {"b": {}}, "required": ["b"]}}},
+        {"properties": {"b": {"$ref": "#/$defs/N"}}, "$defs": {"N": {"type": "integer"}}},
+        {"properties": {"b": {"oneOf": [{"const": 3}, {"type": "boolean"}]}}},
+        {"properties": {"b": {"allOf": [{"enum": [1, 2]}]}}},
+        {"allOf": [{"properties": {"b": {"properties": {"c": {"type": "null"}}}}}]},
+        {
+            "properties": {"b": {"$ref": "#/$defs/T"}},
+            "$defs": {"T": {"type": "array", "items": {"$ref": "#/$defs/T"}}},
+        },
+        {"properties": {"b": {"type": ["integer", "null"]}}, "required": ["b"]},
+    ],
+)
+def test_what_a_random_agent_calls_fits_the_schema(schema: Any) -> None:
+    seen = [plausible(schema, Random(seed)) for seed in range(20)]
+    assert any("b" in one for one in seen)
+    for one in seen:
+        jsonschema.validate(one, {"type": "object", **schema})

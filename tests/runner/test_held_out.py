@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import trace_bench as tb
+from trace_bench.core.protocols import Yardstick
 
 PLAIN: dict[str, Any] = {
     "policy": "idle", "budget": 8, "checkpoints": [], "evaluation__yardsticks": False,
@@ -90,7 +91,8 @@ class Plays(tb.Method):
         self.what = what
 
     def plan(self, run: tb.PlannedRun) -> tb.MethodPlan:
-        return tb.MethodPlan(learns=False)
+        others = (Yardstick("other", "another", Plays("id")),) * (self.what == "yardstick")
+        return tb.MethodPlan(learns=False, yardsticks=others)
 
     def fit(self, base: tb.AgentSpec, tasks: Sequence[tb.Task], lab: tb.Lab) -> tb.AgentSpec:
         test = lab.suite.tasks("test")
@@ -131,9 +133,13 @@ def test_what_an_environment_writes_into_a_task_no_other_episode_sees(
         ("model", "an agent with the model elsewhere"),
         ("adapter", "an agent with the adapter /nowhere/a"),
         ("ledger", "the ledger has 12 rollouts with budget=8"),
+        ("yardstick", "d/test/0, which is held out"),
     ],
 )
 def test_a_method_that_reaches_further_ends_the_run(tmp_path: Path, what: str, words: str) -> None:
+    """Also for held-out tasks beyond those that are measured."""
+    more = {**PLAIN, "evaluation__limit": 1} if "content" in what else PLAIN
+    more = {**PLAIN, "evaluation__yardsticks": True} if what == "yardstick" else more
     with pytest.raises(tb.UserError, match=words):
-        tb.run(method=Plays(what), suite=Diaries(), run_dir=str(tmp_path / "run"), **PLAIN)
+        tb.run(method=Plays(what), suite=Diaries(), run_dir=str(tmp_path / "run"), **more)
     assert not (tmp_path / "run" / "summary.json").exists()

@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 
 import httpx
 import pytest
-from models import save_adapter, save_model
+from models import TEMPLATE, save_adapter, save_model
 from servers.agent import Served, local, routed_agent, serving
 
 from trace_bench.core.types import AgentSpec
+from trace_bench.policies import chat as chats
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import main
@@ -204,14 +206,40 @@ def endless(place: Path) -> Iterator[Served]:
         yield served
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_frees_its_place(stream: bool, endless: Served) -> None:
-    body = {"model": "base", "messages": HELLO, "max_tokens": 900, "stream": stream}
-    text = json.dumps(body).encode()
+@contextmanager
+def asked_by_one_that_goes(served: Served, **fields: Any) -> Iterator[None]:
+    """Within the block a client waits for its answer."""
+    text = json.dumps({"model": "base", "messages": HELLO, "max_tokens": 900} | fields).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", int(endless.url.rpartition(":")[2]))) as client:
+    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as client:
         client.sendall(head.encode() + text)
+        yield
+
+
+def test_what_is_read_for_a_client_that_has_gone_holds_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_model(tmp_path / "model")
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    template = f"{TEMPLATE}{{% if messages | length > 20 %}}{loop}{{% endif %}}"
+    (model / "chat_template.jinja").write_text(template)
+    monkeypatch.setattr(chats, "_SECONDS", 2.0)
+    agent = AgentSpec(str(model))
+    settings = ServeSettings(requests=1, tokens=900)
+    with serving(local(model, agent, batch=1), agent, settings) as served:
+        refused = ask(served, HELLO * 30)
+        assert refused.status_code == 400 and "was not written after 2 s" in refused.text
+        with asked_by_one_that_goes(served, messages=HELLO * 30):
+            settled(served, lambda h: h["open"] == 1)
+        assert ask(served).status_code == 429, "the client has gone, its conversation is still read"
+        settled(served, lambda h: h["open"] == 0)
+        assert ask(served).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_frees_its_place(stream: bool, endless: Served) -> None:
+    with asked_by_one_that_goes(endless, stream=stream):
         settled(endless, lambda h: h["running"] == h["open"] == 1)
         refused = ask(endless)
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"

@@ -138,6 +138,8 @@ def test_an_answer_without_end_is_not_read_to_it(make: Make, lie: str) -> None:
         ({"url": "http://127.0.0.1:9/mcp"}, "Change `env.url`"),
         ({"command": [sys.executable, "-c", "pass"]}, "Change `env.command`"),
         ({"command": ["no such program"]}, "Change `env.command`"),
+        ({"command": ["sh", "-c", "yes | tr -d '\\n'"]}, "Connection closed.*Change `env.command`"),
+        ({"command": ["sh", "-c", "cat /dev/zero"], "deadline": 300.0}, "Connection closed"),
     ],
 )
 def test_a_server_that_is_not_there_is_said(make: Make, options: Any, says: str) -> None:

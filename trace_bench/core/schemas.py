@@ -33,9 +33,9 @@ class Arguments:
         return [] if self.others else [n for n in self.required if n not in self.schemas]
 
 
-def arguments_of(parameters: Any) -> Arguments:
-    """Those of a tool whose `parameters` have this schema."""
-    every, always = list(parts(parameters, parameters)), list(parts(parameters, parameters, False))
+def arguments_of(parameters: Any, root: Any = None) -> Arguments:
+    """Those of a tool whose `parameters` have this schema. `root`: of which it is a part."""
+    every, always = (list(parts(parameters, root or parameters, every)) for every in (True, False))
     schemas: dict[str, list[Any]] = {}
     for part in every:
         named = part.get("properties")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import glob
 import hashlib
 import json
 import math
@@ -96,10 +97,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def remove_leftovers(files: Iterable[Path]) -> None:
-    """Removes, where allowed, those that a killed program of this machine has left half written."""
-    for path in files:
+    """Removes, where allowed, files and folders that a killed program of this machine has left half
+    written."""
+    for path in [*files]:
         name = re.fullmatch(r"\..+\.(\d{1,10})\.tmp", path.name)
         if name is not None and not running(int(name[1])):
+            shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
@@ -177,8 +180,9 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
-    """A place beside a folder, where nothing is before and after the block."""
-    building = folder.with_name(f".{folder.name}.building")
+    """A place beside a folder for this process, where nothing is before and after the block."""
+    building = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    remove_leftovers(folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"))
     shutil.rmtree(building, ignore_errors=True)
     try:
         yield building

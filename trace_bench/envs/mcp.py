@@ -8,6 +8,7 @@ person's functions. Whether a server begins each session alike, `trace_bench.che
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -24,6 +25,21 @@ from trace_bench.envs import SplitsByNumber, outside, package_folder
 
 VERSION = "2.3.0"
 DATA = Limits(2**24)
+BOUNDED = """
+import subprocess, sys
+most = int(sys.argv[1])
+try:
+    server = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE)
+except OSError as error:
+    sys.exit(f"{sys.argv[2]}: {error}")
+while line := server.stdout.readline(most + 1):
+    if len(line) > most:
+        server.kill()
+        sys.exit(f"an answer of the MCP server has more than {most} bytes")
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+"""
+"""Stands between a server's output and the SDK, which reads a line of any length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +69,8 @@ class Session:
         self._loop, self._deadline, self._leave = loop, settings.deadline, asyncio.Event()
         http: Any = nullcontext()
         if settings.command:
-            program, *arguments = settings.command
-            where: Any = StdioServerParameters(command=program, args=arguments)
+            arguments = ["-c", BOUNDED, str(DATA.size), *settings.command]
+            where: Any = StdioServerParameters(command=sys.executable, args=arguments)
         else:
             http = plain_http(settings.deadline)
             where = streamable_http_client(settings.url, http_client=http)

@@ -12,12 +12,14 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.store import locked
 from trace_bench.models import Kept, making, place, read_kept
 from trace_bench.models.convert import HERMES, OWN, convert
 
@@ -86,7 +88,9 @@ def get(name: str, cache: Path) -> Kept:
     if name not in PINNED:
         raise unknown("model", name, PINNED, "get NAME")
     wanted = PINNED[name]
-    if not (cache / name).exists():
+    with nullcontext() if (cache / name).exists() else locked(cache):
+        if (cache / name).exists():  # also by another `get`, which this one has waited for
+            return read_kept(cache, name)
         with making(cache, name) as folder, tempfile.TemporaryDirectory() as scratch:
             print(f"{name}: downloading {wanted.requirement}", file=sys.stderr)
             file = fetch(wanted, Path(scratch))

@@ -9,6 +9,7 @@ from typing import Any
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Policy, RunContext, Suite, TurnReply, TurnRequest
+from trace_bench.core.schemas import arguments_of, parts
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool, Turn
 
@@ -126,18 +127,23 @@ class RandomPolicy(ScriptedPolicy):
 
 def plausible(schema: dict[str, Any], random: Random) -> dict[str, Any]:
     """Random arguments for a JSON schema of type object: all required ones, half of the others."""
-    required = schema.get("required", ())
-    chosen = {}
-    for name, part in schema.get("properties", {}).items():
-        if name in required or random.random() < 0.5:
-            chosen[name] = _value(part, random)
+    return _object(schema, schema, random, 0)
+
+
+def _object(schema: Any, root: Any, random: Random, depth: int) -> dict[str, Any]:
+    taken, chosen = arguments_of(schema, root), {}
+    for name, part in taken.schemas.items():
+        if name in taken.required or random.random() < 0.5:
+            chosen[name] = _value(part, root, random, depth)
     return chosen
 
 
-def _value(schema: dict[str, Any], random: Random) -> Any:
-    if "enum" in schema:
-        return random.choice(schema["enum"])
-    kind = schema.get("type", "string")
+def _value(schema: Any, root: Any, random: Random, depth: int) -> Any:
+    said = (p for p in parts(schema, root) if p.keys() & {"enum", "const", "type", "properties"})
+    part = next(said, {})
+    if listed := part.get("enum") or ([part["const"]] if "const" in part else []):
+        return random.choice(listed)
+    kind = part.get("type", "object" if "properties" in part else "string")
     if isinstance(kind, list):
         kind = kind[0]
     if kind == "boolean":
@@ -146,10 +152,10 @@ def _value(schema: dict[str, Any], random: Random) -> Any:
         return random.randrange(100)
     if kind == "number":
         return round(random.uniform(0, 100), 2)
-    if kind == "array":
-        return [_value(schema.get("items", {}), random)]
-    if kind == "object":
-        return plausible(schema, random)
-    if kind == "null":
-        return None
+    if kind == "array" and depth < 3:  # its elements may hold such arrays without end
+        return [_value(part.get("items", {}), root, random, depth + 1)]
+    if kind == "object" and depth < 3:
+        return _object(part, root, random, depth + 1)
+    if kind in ("null", "array", "object"):
+        return {"null": None, "array": [], "object": {}}[kind]
     return random.choice(("home", "Anna", "hello", "+14155550123", "today"))

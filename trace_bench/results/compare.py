@@ -20,7 +20,7 @@ from trace_bench.results.run import Run
 from trace_bench.results.statistics import can_show, many
 from trace_bench.results.table import Table
 
-_SAME_TASKS = ("env.name", "env.suite", "evaluation.split", "evaluation.limit")
+_SAME_WORLD = ("env.name", "env.suite", "evaluation.split")
 
 
 def sides_of(selection: Selection) -> tuple[Cell, Cell]:
@@ -67,7 +67,9 @@ def _named(side: Cell) -> str:
 
 def check_pairable(one: Run, two: Run) -> None:
     """Raises UserError where the tasks cannot be paired."""
-    values = {key: (one.settings.get(key), two.settings.get(key)) for key in _SAME_TASKS}
+    # A limit above the number of tasks, as none at all, leaves the tasks the same.
+    limit = () if one.tasks == two.tasks else ("evaluation.limit",)
+    values = {k: (one.settings.get(k), two.settings.get(k)) for k in (*_SAME_WORLD, *limit)}
     differ = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in values.items() if x != y)
     if differ or one.tasks != two.tasks:
         raise UserError(

@@ -150,13 +150,15 @@ def cost(grid: Cells, caption: str) -> Table:
 
     def row(cell: Cell) -> Iterator[tuple[str, ...]]:
         phases = [f"method/{p} rollouts" for p in PURPOSES]
-        playing = sum(mean([r.wall_s.get(p, 0.0) for r in cell.runs]) for p in phases)
+        seconds = ("", "")
+        if timed := [r.wall_s for r in cell.runs if "method" in r.wall_s]:
+            playing = sum(mean([w.get(p, 0.0) for w in timed]) for p in phases)
+            seconds = (f"{playing:.1f}", f"{mean([w['method'] for w in timed]) - playing:.1f}")
         yield (
             *(f"{mean([r.rollouts.get(p, 0) for r in cell.runs]):.0f}" for p in PURPOSES),
             f"{cell.budget - cell.mean(lambda r: r.total):.0f}",
             f"{cell.mean(lambda r: r.tokens) / 1000:.0f}",
-            f"{playing:.1f}",
-            f"{cell.mean(lambda r: r.wall_s.get('method', 0.0)) - playing:.1f}",
+            *seconds,
         )
 
     text = (

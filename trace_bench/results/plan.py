@@ -4,6 +4,7 @@ runs of the same world varied, with the world of the tables' test (`statistics.u
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,8 +25,8 @@ MOST_SEEDS = 1000
 class Varied:
     """How runs of one world varied. `apart`: the variance over tasks of the true difference of two
     methods; `flips`: how often two seeds disagree on a task; `deviation`: that of a seed's true
-    mean; `tasks`, `rollouts`, `minutes` (method and evaluations): of a run; `source`: what it
-    follows from."""
+    mean; `tasks`, `rollouts`, `minutes` (method and evaluations; nan: unknown): of a run; `source`:
+    what it follows from."""
 
     apart: float
     flips: float
@@ -67,11 +68,11 @@ def varied(runs: Sequence[Run]) -> Varied:
     excess = [float(np.var(c.seed_means, ddof=1)) - _within(c) / tasks for c in repeated]
     seeds = mean([max(0.0, variance) for variance in excess])
     apart = mean([_apart(*pair, tasks) for pair in pairs])
-    minutes = mean([r.wall_s.get("total", 0.0) / 60 for r in used])
+    timed = [r.wall_s["total"] / 60 for r in used if "total" in r.wall_s]
     where = f"{used[0].suite_name}, split {used[0].settings['evaluation.split']}"
     return Varied(
         max(0.0, apart), flips, seeds**0.5, tasks,
-        mean([r.total for r in used]), minutes,
+        mean([r.total for r in used]), mean(timed) if timed else math.nan,
         f"{many(len(used), 'run')} of {many(len(repeated), 'method')} and budgets in {where}",
     )  # fmt: skip
 
@@ -95,8 +96,8 @@ def text(size: float, world: Varied, comparisons: int) -> str:
         if seeds is None:
             rows.append((f"{tasks}", f"none below {MOST_SEEDS}", "", ""))
             continue
-        costs = (f"{seeds * cost:.0f}" for cost in (world.rollouts, world.minutes))
-        rows.append((f"{tasks}", f"{seeds}", *costs))
+        minutes = "" if math.isnan(world.minutes) else f"{seeds * world.minutes:.0f}"
+        rows.append((f"{tasks}", f"{seeds}", f"{seeds * world.rollouts:.0f}", minutes))
     caption = (
         f"A difference of {size:g} between two methods, found four times in five with "
         f"{many(comparisons, 'comparison')} (each at 5 % / {comparisons}). From {world.source}: "

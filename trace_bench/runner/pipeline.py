@@ -24,7 +24,7 @@ from trace_bench.core.summary import Summary, TrainedApart, read_summary
 from trace_bench.core.types import CHARGED, AgentSpec, Outcome, Task
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
-from trace_bench.play.suites import Suites
+from trace_bench.play.suites import Suites, tasks_of
 from trace_bench.runner import build, report
 from trace_bench.runner.bench import Bench, build_bench
 from trace_bench.runner.build import Log, Parts
@@ -156,7 +156,8 @@ def _execute(
     bench.write_tags()
     clock = Clock(folder / TIMING, progress.stage)
     apart = settings.protocol == "held_out"
-    suites = Suites(bench.suite, {}, settings.rehearsal, bench.held_out, reserved=apart)
+    every = tasks_of(bench.suite, settings.evaluation.split)  # also beyond evaluation.limit
+    suites = Suites(bench.suite, {}, settings.rehearsal, every, reserved=apart)
     faults = Faults(folder / FAULTS)
     player = Player(bench.policy, suites, how.max_turns, how.max_tokens, faults)
     scoring = settings.evaluation
@@ -289,7 +290,7 @@ def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> Train
         run.lab,
         folder=folder,
         ledger=_ledger(folder, settings),
-        player=replace(run.lab.player, suites=Suites(bench.suite, lots=settings.rehearsal)),
+        player=replace(run.lab.player, suites=replace(run.lab.player.suites, others={})),
         trainer=bench.parts["trainer"].make(bench.context),
         tracker=Metrics(folder / "metrics.jsonl", Silent(), bench.log),
         progress=Aside(run.progress),

@@ -55,7 +55,12 @@ class Local:
         def deliver(event: Event) -> None:
             loop.call_soon_threadsafe(events.put_nowait, event)
 
-        unread = await asyncio.to_thread(self._unread, ask, model)
+        reading = asyncio.ensure_future(asyncio.to_thread(self._unread, ask, model))
+        try:
+            unread = await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            await asyncio.wait([reading])  # for a client that has gone: it still holds a place
+            raise
         ticket = Ticket(ask, model, unread, deliver)
         self._engine.start(ticket)
         said = 0
