@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,6 +51,40 @@ def test_splits_that_share_tasks_are_found(
     assert "FAILED     5  the splits share no task" in printed
     assert "48 tasks of test are in dev too, such as desk/test/0" in printed
     assert main(["env.factory=overlap:Suite", "limit=2", "protocol=paper"]) == 0
+
+
+def test_what_trace_can_see_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(EXAMPLES / "desk.py", tmp_path / "broker.py")
+    shutil.copy(EXAMPLES.parent / "results" / "own_worlds" / "stock.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["env.factory=broker:Suite"]) == 0
+    printed = capsys.readouterr().out
+    assert "  recovers_from_errors: visible in 3 of 16 tasks\n" in printed
+    assert "  checks_preconditions: in none: no reference has a yes/no tool" in printed
+    assert "16 tasks made for recovers_from_errors, of which 9 are contrast cases:\n" in printed
+    assert "  [search_stock, set_wifi_status, search_stock]\n" in printed
+    assert printed.endswith("  [search_stock]\n")
+    assert main(["env.factory=stock:Suite", "limit=8"]) == 0
+    assert "  checks_preconditions: visible in 6 of 8 tasks\n" in capsys.readouterr().out
+    text = Path("stock.py").read_text().replace("-> bool:", "-> str:")
+    text = text.replace("return item == ", 'return "yes" if item == ')
+    text = text.replace('<= self.data["there"]\n', '<= self.data["there"] else "no"\n')
+    Path("words.py").write_text(text)
+    assert main(["env.factory=words:Suite", "limit=8"]) == 0
+    assert "checks_preconditions: in none, though your suite names it:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["calendar", "email", "torch", "time"])
+def test_a_file_that_hides_another_module_is_refused(name: str, tmp_path: Path) -> None:
+    """Before something imports it: the standard library's own modules need `email`."""
+    shutil.copy(EXAMPLES / "desk.py", tmp_path / f"{name}.py")
+    command = [sys.executable, "-m", "trace_bench.check", f"env.factory={name}:Suite"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {name}.py hides another module")
+    assert done.stderr.count("\n") == 1
 
 
 BELL = """

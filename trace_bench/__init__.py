@@ -37,6 +37,7 @@ from trace_bench.core.protocols import (
     Yardstick,
 )
 from trace_bench.core.types import (
+    JSON,
     AdapterRef,
     AgentSpec,
     Message,

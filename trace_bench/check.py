@@ -6,25 +6,34 @@
 Settings are those of a run (`env`, `env.*`, `sandbox`, ...); `split` (default: the run's training
 split) and `limit` (default 16 tasks) are this command's own. Every task goes through every check,
 and the run's splits for training, development and evaluation may share no task (unless
-protocol=paper); the exit status is 1 when a check fails.
+protocol=paper); the exit status is 1 when a check fails. When none does, it shows what TRACE can
+see in these tasks, and made ones.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import combinations
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING
 
 from trace_bench.core.command import command, told, whole_number
-from trace_bench.core.errors import outlasting
+from trace_bench.core.errors import UserError, attempt, outlasting
+from trace_bench.core.factory import elsewhere
 from trace_bench.core.protocols import Suite
-from trace_bench.envs.check import Checked, check
-from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tasks_of
-from trace_bench.runner.build import make_suite, run_context
-from trace_bench.settings.compose import compose, take
-from trace_bench.settings.identity import parts_of
-from trace_bench.settings.schema import Settings
+from trace_bench.core.text import described, visible
+from trace_bench.core.types import Task
+from trace_bench.methods.looking.evidence import read
+from trace_bench.methods.looking.rules import SIGNS, seen_in
+from trace_bench.methods.making import opening
+from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tags, tasks_of
+
+if TYPE_CHECKING:
+    from trace_bench.settings.schema import Settings
 
 LIMIT = 16
 
@@ -34,6 +43,13 @@ LIMIT = 16
 def main(arguments: Sequence[str]) -> int:
     if told(arguments, __doc__):
         return 0
+    _check_name(arguments)
+    # What these import may be what a file of the working folder hides.
+    from trace_bench.envs.check import Checked, check
+    from trace_bench.runner.build import make_suite, run_context
+    from trace_bench.settings.compose import compose, take
+    from trace_bench.settings.identity import parts_of
+
     words = list(arguments)
     split = take(words, "split")
     limit = whole_number("limit", take(words, "limit") or LIMIT)
@@ -44,24 +60,68 @@ def main(arguments: Sequence[str]) -> int:
         tasks = tasks_of(suite, chosen)[:limit]
         report = check(suite, tasks)
         if settings.protocol == "held_out":
-            report.lines.append(_apart(suite, settings))
+            report.lines.append(
+                Checked("the splits share no task (pairs of splits)", *_apart(suite, settings))
+            )
         where = f"sandbox={settings.sandbox.name}"
         print(f"{suite.name}/{suite.variant} {chosen}, {where}: {len(tasks)} tasks")
         print(report)
+        if report.ok:
+            lines = attempt(lambda: [*_seen(suite, tasks), *_made(suite)])
+            if isinstance(lines, BaseException):
+                lines = [f"What TRACE can see: nothing, a replay raised {described(lines)}"]
+            print(visible("\n".join(lines)))
         return 0 if report.ok else 1
 
 
-def _apart(suite: Suite, settings: Settings) -> Checked:
-    """Whether the run's splits share no task, each pair once, of those that the suite has."""
+def _check_name(words: Sequence[str]) -> None:
+    """Raises UserError for an environment's file that hides another module."""
+    for word in words:
+        name = word.removeprefix("env.factory=").partition(":")[0]
+        if name != word and Path(f"{name}.py").is_file() and (hidden := elsewhere(name)):
+            raise UserError(
+                f"{name}.py hides another module, {hidden}, from whatever runs in this folder. "
+                "Give the file another name, and change `env.factory`."
+            )
+
+
+def _apart(suite: Suite, settings: Settings) -> tuple[int, list[str]]:
+    """How many pairs of the run's splits there are, and those that share tasks."""
     env, there = settings.env, splits_of(suite)
     used = dict.fromkeys((env.train_split, env.dev_split, settings.evaluation.split, DEMO))
     pairs = list(combinations([name for name in used if name in there], 2))
-    faults = [
+    return len(pairs), [
         f"{len(shared)} tasks of {second} are in {first} too, such as {shared[0]}"
         for first, second in pairs
         if (shared := in_both(suite, first, second))
     ]
-    return Checked("the splits share no task (pairs of splits)", len(pairs), faults)
+
+
+def _seen(suite: Suite, tasks: Sequence[Task]) -> Iterator[str]:
+    """What TRACE can see of each capability in these tasks, by its labelling program."""
+    if not suite.has(Suite.reference):
+        yield "TRACE would see more if the suite had reference(task) (docs/environments.md)."
+        return
+    yield "What TRACE can see (docs/environments.md):"
+    seen = Counter(name for task in tasks for name in seen_in(suite, task))
+    named = {word for task in tasks for word in tags(task, suite.tag_keys)}
+    named |= {*suite.capabilities()} if suite.has(Suite.synthetic) else set()
+    for name, sign in SIGNS.items():
+        why = f"{', though your suite names it' if name in named else ''}: no reference has {sign}"
+        count = f"visible in {seen[name]} of {len(tasks)} tasks"
+        yield f"  {name}: {count if seen[name] else f'in none{why}'}"
+
+
+def _made(suite: Suite) -> Iterator[str]:
+    """A task that the suite makes for each capability, and one in which it is not needed."""
+    for name in suite.capabilities() if suite.has(Suite.synthetic) else ():
+        made = [suite.synthetic(name, seed) for seed in range(LIMIT)]
+        plain = [task for task in made if task.data.get("contrast", False)]
+        yield f"{LIMIT} tasks made for {name}, of which {len(plain)} are contrast cases:"
+        for task in (*[task for task in made if task not in plain][:1], *plain[:1]):
+            calls = read(suite.reference(task)).calls if suite.has(Suite.reference) else ()
+            asked = shorten(opening(suite, task), 150)
+            yield f"  {asked}  [{', '.join(call.name for call in calls)}]"
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ import keyword
 import re
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from trace_bench.core.command import command, parser
 from trace_bench.core.errors import UserError
+from trace_bench.core.factory import elsewhere
 from trace_bench.settings.choices import conf_dir
 
 # The example of each kind, and how the command goes on that a reader of its file runs first.
@@ -48,9 +48,8 @@ def write(kind: str, name: str) -> None:
         )
     file = Path(f"{name}.py")
     try:
-        module = None if file.exists() else find_spec(name)
-        if module is not None and module.origin is not None:  # not just a folder
-            raise UserError(f"{name} is another module, {module.origin}. Change NAME.")
+        if not file.exists() and (origin := elsewhere(name)):
+            raise UserError(f"{name} is another module, {origin}. Change NAME.")
         source = conf_dir().parent / "examples" / f"{example}.py"
         text = re.sub(rf"\b{example}\b(?=[:/\",])", name, source.read_text(encoding="utf-8"))
         with file.open("x", encoding="utf-8") as opened:

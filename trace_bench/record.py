@@ -19,12 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from trace_bench.checklists.items import (
-    Checklist,
-    checklists_of,
-    read_checklist,
-    to_json,
-)
+from trace_bench.checklists.items import Checklist, checklists_of, read_checklist, to_json
 from trace_bench.checklists.judges import ChecklistProgress, ProgramJudge, Scene
 from trace_bench.checklists.sources import of_reference, rewarded_in, spread
 from trace_bench.checklists.talk import UserTurn, text_of, turns_of
@@ -174,11 +169,7 @@ def of_task(suite: Suite, task: Task) -> Record | None:
 
 
 def _checklist(
-    suite: Suite,
-    task: Task,
-    first: int,
-    turns: Sequence[UserTurn],
-    milestones: Sequence[Milestone],
+    suite: Suite, task: Task, first: int, turns: Sequence[UserTurn], milestones: Sequence[Milestone]
 ) -> Checklist:
     """The suite's own checklist, laid over the turns; without one, of what was rewarded, or of all
     calls and replies if the suite does not say where its milestones were met."""

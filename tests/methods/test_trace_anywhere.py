@@ -208,7 +208,11 @@ def test_a_capability_that_the_generator_does_not_know_is_named_and_not_trained(
 
     agent, lab = fit(Trace(TraceSettings()), Other())
     assert agent is BASE
-    assert f"{PARTS} is selected but not trained: it is without a generator" in lab.logged
+    assert (
+        f"{PARTS} is selected but not trained: it is not among the suite's capabilities()"
+        in lab.logged
+    )
+    assert any(f"{PARTS} cannot be trained" in text for text in lab.logged)
     (candidate,) = (c for c in lab.files["capabilities.json"]["candidates"] if c["name"] == PARTS)
     assert candidate["selected"] and not candidate["trainable"]
 

@@ -139,6 +139,20 @@ class Spoiled(EmbeddedSuite):
         return replace(task, data={**task.data, "reference": task.data["reference"][:1]})
 
 
+class Plain(EmbeddedSuite):
+    """Its synthetic tasks are all marked as contrast cases."""
+
+    def synthetic(self, capability: str, seed: int):
+        task = super().synthetic(capability, seed)
+        return replace(task, data={**task.data, "contrast": True})
+
+
+def test_a_generator_of_contrast_cases_alone_is_named() -> None:
+    why = r"1 contrast cases\) could be made; the generator marks all as `contrast`, so none needs"
+    with pytest.raises(TraceBenchError, match=why):
+        draw(Plain(), "disambiguates", 4, Mix(0.2), 0, "train")
+
+
 def test_defective_tasks_are_refused_and_named() -> None:
     suite = Spoiled()
     lab: Any = MemoryLab({}, 200, suite=suite)

@@ -252,7 +252,9 @@ def test_the_command_and_a_run_that_makes_its_agent(
     run = [*world, SHORT, "model=made", "method=base", "checkpoints=[]"]
     for more in ((), ("method=grpo",)):
         assert run_main([*run, *more, "dry_run=true"]) == 1
-        assert capsys.readouterr().out.count("the agent of model=made is not made yet") == 1
+        planned = capsys.readouterr().out
+        assert planned.count("the agent of model=made is not made yet") == 1
+        assert re.search(r"^base evaluation +12$", planned, re.M) and "not known" not in planned
     result = trace_bench.run(*run, run_dir=str(tmp_path / "run"))
     assert result.score.n == 12
     (made,) = (tmp_path / "cache" / "trace_bench" / "made").glob("toy-*")

@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-from trace_bench.core.decode import (
-    Unreadable,
-    Unsuitable,
-    alternatives,
-    brief,
-    convert,
-    fits,
-)
+from trace_bench.core.decode import Unreadable, Unsuitable, alternatives, brief, convert, fits
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.types import to_json
 

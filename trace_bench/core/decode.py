@@ -30,15 +30,7 @@ from typing import (
     get_type_hints,
 )
 
-from trace_bench.core.types import (
-    Message,
-    Score,
-    Step,
-    StopReason,
-    Stored,
-    Trajectory,
-    to_json,
-)
+from trace_bench.core.types import Message, Score, Step, StopReason, Stored, Trajectory, to_json
 
 T = TypeVar("T")
 

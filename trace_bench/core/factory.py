@@ -174,3 +174,14 @@ def load(text: str, where: str) -> Factory:
             )
         target = inner
     return Factory(target, where, text)
+
+
+def elsewhere(module: str) -> str | None:
+    """Where another module of this name lies that a file of the working folder would hide."""
+    path = [place for place in sys.path if place not in ("", str(Path.cwd()))]
+    found = (finder.find_spec(module, path) for finder in sys.meta_path)
+    own = Path(f"{module}.py").resolve()
+    for origin in (spec.origin for spec in found if spec is not None):
+        if origin is not None and Path(origin).resolve() != own:  # not just a folder
+            return origin
+    return None

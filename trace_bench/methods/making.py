@@ -126,10 +126,12 @@ def draw(
                 break
     tasks = kept[False] + kept[True]
     if len(tasks) < count:
+        why = f"refused by the self-test: {refused} ({last or 'none'})"
+        if pools[True] + kept[True] and not (pools[False] or kept[False] or refused):
+            why = "the generator marks all as `contrast`, so none needs the capability"
         raise UserError(
-            f"only {len(tasks)} of {count} synthetic tasks of {name} "
-            f"({want[True]} contrast cases) could be made; refused by the self-test: {refused} "
-            f"({last or 'none'}). Lower `{setting}` if the generator has no more."
+            f"only {len(tasks)} of {count} synthetic tasks of {name} ({want[True]} contrast cases) "
+            f"could be made; {why}. Lower `{setting}` if the generator has no more."
         )
     random.Random(stable_seed(seed, "trace", "order", name, label)).shuffle(tasks)
     return tuple(tasks)

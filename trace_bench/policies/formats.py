@@ -60,10 +60,7 @@ class Format(ABC):
         """The message as templates of this format take it: arguments as objects."""
         if not message.get("tool_calls"):
             return message
-        return {
-            **message,
-            "tool_calls": [self._objects(call) for call in message["tool_calls"]],
-        }
+        return {**message, "tool_calls": [self._objects(call) for call in message["tool_calls"]]}
 
     def _objects(self, call: Mapping[str, Any]) -> dict[str, Any]:
         try:

@@ -13,16 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from trace_bench.core.summary import GRPO, Began, ByName, Commit, Routing, titled
-from trace_bench.core.types import (
-    Amount,
-    Figure,
-    Figures,
-    Meta,
-    Name,
-    Outcome,
-    Share,
-    charged,
-)
+from trace_bench.core.types import Amount, Figure, Figures, Meta, Name, Outcome, Share, charged
 
 FORMAT = 1
 DEFAULT = "retry"

@@ -35,14 +35,16 @@ def log_line(text: str) -> None:
 def run_context(
     settings: Settings, parts: Parts, ask: Ask | None = None, **facts: Any
 ) -> RunContext:
-    """The facts of the run for factories. `ask`: asks the models in roles; `facts`: others."""
+    """The facts of the run for factories. `ask`: asks the models in roles; `facts`: others, and
+    `model` where it is known already."""
+    if "model" not in facts:
+        facts["model"] = model_path(settings, parts)
     played = models_in_roles(settings)
     asks: dict[str, Any] = {name: ask for name, role in ASKED.items() if role in played}
     shared = {f.name for f in fields(RunContext)} & {f.name for f in fields(PolicySettings)}
     return RunContext(
         seed=settings.seed,
         budget=settings.budget,
-        model=model_path(settings, parts),
         served_model=served_name(settings.model),
         dev_split=settings.env.dev_split,
         general_demonstrations=parts["env"].declared.general_demonstrations,

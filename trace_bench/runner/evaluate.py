@@ -15,15 +15,7 @@ from pathlib import Path
 
 from trace_bench.core.protocols import Policy, Router
 from trace_bench.core.store import Lines, stable_seed
-from trace_bench.core.types import (
-    AdapterRef,
-    AgentSpec,
-    Figures,
-    Outcome,
-    Step,
-    Task,
-    Trajectory,
-)
+from trace_bench.core.types import AdapterRef, AgentSpec, Figures, Outcome, Step, Task, Trajectory
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
 from trace_bench.play.steps import opened, with_guidance
 from trace_bench.policies.routing.merge import Mixture

@@ -8,19 +8,13 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.beginning import read_beginning
 from trace_bench.core.errors import UserError, outlasting
-from trace_bench.core.protocols import (
-    MethodPlan,
-    Phase,
-    RunContext,
-    Suite,
-    Trainer,
-)
+from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
 from trace_bench.core.types import Task
 from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.suites import tasks_of
@@ -41,6 +35,7 @@ from trace_bench.runner.plan import (
     development_tasks,
     plan_of,
     points_of,
+    shown_to,
     training_tasks,
 )
 from trace_bench.runner.progress import stages_of
@@ -85,9 +80,14 @@ class Forecast:
         """The part of this group, which asks no model."""
         return self.attempt(lambda: self.parts[group].make(self.context))
 
+    @cached_property
+    def model(self) -> str:
+        """The agent's weights; empty if there are none."""
+        return self.attempt(lambda: model_path(self.settings, self.parts)) or ""
+
     @property
     def context(self) -> RunContext:
-        facts: dict[str, Any] = {"fingerprint": "dry-run", "suite": self.suite}
+        facts = {"fingerprint": "dry-run", "suite": self.suite, "model": self.model}
         return run_context(self.settings, self.parts, _no_answer, **facts)
 
 
@@ -143,7 +143,8 @@ def _plan(f: Forecast) -> None:
     """Sets the plan, the number of held-out tasks and the phases."""
     settings, suite, trainer, method = f.settings, f.suite, f.trainer, f.make("method")
     if method is not None and trainer is not None:
-        tasks, agent = f.count(lambda suite: training_tasks(settings, suite)), settings.agent
+        shown, agent = partial(shown_to, f.model), settings.agent
+        tasks = f.count(lambda suite: training_tasks(settings, suite, shown(suite)))
         beginning = None if agent is None else f.attempt(lambda: read_beginning(agent))
         plan = f.attempt(lambda: plan_of(settings, method, trainer, tasks, beginning))
         f.plan = plan or f.plan
@@ -228,9 +229,10 @@ def _machines(f: Forecast) -> list[str]:
     if f.plan.trains and not scripted and f.trainer is not None:
         needed, missing = f.trainer.machines(size)
         lines += needed
-        model = f.attempt(lambda: model_path(f.settings, f.parts)) if served else None
-        if model is not None and f.trainer.weights_here and not Path(model).is_dir():
-            missing.insert(0, f"the weights of {model} in a folder here (model.path), for training")
+        if served and f.model and f.trainer.weights_here and not Path(f.model).is_dir():
+            missing.insert(
+                0, f"the weights of {f.model} in a folder here (model.path), for training"
+            )
         f.missing += [m for m in missing if m not in f.missing]
     return lines or ["no GPU is needed"]
 
@@ -255,12 +257,13 @@ def _roles_elsewhere(f: Forecast) -> list[str]:
 def _agent_here(f: Forecast) -> list[str]:
     """Raises UserError if the agent's weights are to be in a folder that has none, or with a chat
     template that cannot be played."""
-    place = model_path(f.settings, f.parts)
+    place = f.model
     if (Path(place) / "config.json").is_file():
         from trace_bench.policies.chat import Chat
         from trace_bench.policies.loading import load_tokenizer  # imports torch
 
         Chat(load_tokenizer(place), place, f.parts["policy"].options.get("thinking"))
+    if not place or (Path(place) / "config.json").is_file():
         return []
     if Path(place).is_dir() or not HUB_NAME.fullmatch(place):
         raise UserError(

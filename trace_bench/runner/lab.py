@@ -33,15 +33,7 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.runner.evaluate import outcome_of
-from trace_bench.runner.ledger import (
-    AGAIN,
-    NOT_AGAIN,
-    EpisodeFile,
-    Ledger,
-    check,
-    counts,
-    entry,
-)
+from trace_bench.runner.ledger import AGAIN, NOT_AGAIN, EpisodeFile, Ledger, check, counts, entry
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")

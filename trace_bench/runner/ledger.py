@@ -187,12 +187,7 @@ def counts(task: Task, failure: Failure | None) -> bool:
 
 
 def check(
-    what: str,
-    lost: Sequence[str],
-    total: int,
-    share: float,
-    where: str = "",
-    remedy: str = AGAIN,
+    what: str, lost: Sequence[str], total: int, share: float, where: str = "", remedy: str = AGAIN
 ) -> None:
     """Raises UserError if too many of `total` episodes are `lost` (the cause of each, in order).
     `where`: of the tracebacks, as `Faults` says it."""

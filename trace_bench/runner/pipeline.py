@@ -200,7 +200,8 @@ def _execute(
             f"the ledger has {lab.ledger.spent} rollouts with budget={settings.budget}, so the run "
             "has no result: the method changed what it may spend. Change `method`."
         )
-    trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks}
+    # Where nothing was trained, nothing would be by these.
+    trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks if agent.adapters}
     clock.add("total", time.monotonic() - started)
     if not (folder / CONFIG).exists():
         raise UserError(

@@ -105,11 +105,7 @@ def summarize(
         table=_rows(bench, titled(method, algorithm), evaluation, agent, yardsticks),
         routing=None if routed is None else routed.figures,
         llm=_costs(bench, evaluation, lab),
-        health=Health(
-            **vars(lab.training),
-            method=lab.episodes,
-            evaluation=evaluation.health(),
-        ),
+        health=Health(**vars(lab.training), method=lab.episodes, evaluation=evaluation.health()),
         curve=tuple(evaluation.points),
         curve_caveat=plan.caveat,
         capabilities=selected_capabilities(place.folder),

@@ -177,8 +177,8 @@ def make_in(
     if look and not out.exists():
         raise UserError(
             f"the agent of model=made is not made yet, which takes up to {settings.minutes:g} "
-            "minutes; dry_run makes none. Start the run, or make it by `python -m trace_bench.tiny "
-            "make`."
+            "minutes; dry_run makes none, and counts training tasks that it may be shown. Start "
+            "the run, or make it by `python -m trace_bench.tiny make`."
         )
     work = out.with_name(f".{out.name}.making")
     with _alone(work):

@@ -191,9 +191,7 @@ def write_adapter(
 
 
 def begin_with(
-    layers: Mapping[str, LoraLinear] | Mapping[str, Pair],
-    start: AdapterRef,
-    recipe: Recipe,
+    layers: Mapping[str, LoraLinear] | Mapping[str, Pair], start: AdapterRef, recipe: Recipe
 ) -> None:
     """Puts an adapter's weights into freshly drawn layers, which then compute what it computes. If
     it has a smaller rank, or no weights for a layer, the rest stays as drawn, with zeros in B.

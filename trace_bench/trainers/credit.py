@@ -14,13 +14,7 @@ from trace_bench.core.decode import convert
 from trace_bench.core.store import canonical
 from trace_bench.core.types import Trajectory, to_json
 from trace_bench.trainers.algorithms import SAME, Advantages, Episodes, Recipe
-from trace_bench.trainers.episodes import (
-    Rewarded,
-    assignment_of,
-    differ,
-    in_groups,
-    usable_rollout,
-)
+from trace_bench.trainers.episodes import Rewarded, assignment_of, differ, in_groups, usable_rollout
 from trace_bench.trainers.grpo import FULL
 
 

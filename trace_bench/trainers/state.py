@@ -73,11 +73,7 @@ class State:
 
 
 def restore(
-    state: State,
-    learner: Learner,
-    settings: Recipe,
-    seed: int,
-    start: AdapterRef | None = None,
+    state: State, learner: Learner, settings: Recipe, seed: int, start: AdapterRef | None = None
 ) -> torch.optim.Optimizer:
     """Loads the state into adapter and optimizer, or begins them: as `start`, if there is one."""
     optimizer = torch.optim.AdamW(learner.parameters, lr=settings.learning_rate, weight_decay=0.0)

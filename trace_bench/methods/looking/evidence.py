@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any
 
 from trace_bench.core.protocols import Suite, conversation, performed
-from trace_bench.core.types import Message, Milestone, Task
+from trace_bench.core.types import Message, Milestone, Step, Task
 
 _ERROR = re.compile(r"^(?:[A-Za-z_.]*(?:Error|Exception))\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -212,8 +212,13 @@ def facts_of(suite: Suite, task: Task) -> Facts:
     """Replays the reference, if there is one; no agent acts, so no rollout is spent."""
     if not suite.has(Suite.reference):
         return tuple(suite.milestones(task))
-    replies = suite.reference(task)
-    return read(conversation(performed(suite, task, replies), replies))
+    return replayed(suite, task, suite.reference(task))[0]
+
+
+def replayed(suite: Suite, task: Task, replies: Sequence[Message]) -> tuple[Heard, Step]:
+    """The conversation with these replies, and the episode's last step."""
+    steps = performed(suite, task, replies)
+    return read(conversation(steps, replies)), steps[-1]
 
 
 def right_call(call: Call, wanted: Sequence[Call]) -> bool:

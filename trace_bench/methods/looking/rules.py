@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from trace_bench.core.types import StopReason, Trajectory
+from trace_bench.core.protocols import Suite
+from trace_bench.core.types import Score, StopReason, Task, Trajectory
 from trace_bench.methods.looking.capabilities import VOCABULARY, Label
 from trace_bench.methods.looking.evidence import (
     Case,
@@ -33,6 +34,7 @@ from trace_bench.methods.looking.evidence import (
     precise,
     read,
     records,
+    replayed,
     right_call,
     same,
 )
@@ -335,3 +337,29 @@ RULES: Mapping[str, Rule] = {
     "declines_when_impossible": _declines,
     "tells_the_user": _tells_all,
 }
+
+# What a reference has where the rule can see something.
+SIGNS: Mapping[str, str] = {
+    "recovers_from_errors": "a call that fails at first, or without the calls before it",
+    "checks_preconditions": "a yes/no tool that is asked before something is done or refused",
+    "asks_when_information_is_missing": "a question to the user",
+    "disambiguates": "a list of records, then a question or a number that is in just one of them",
+    "completes_all_parts": "two parts that take nothing from each other",
+    "takes_exact_arguments_from_results": "a number or word with digits taken from a result",
+    "converts_values": "a value in a new form, or a call that makes a number of a result",
+    "declines_when_impossible": "nothing but words, or a score with minefields",
+    "tells_the_user": "a milestone with `tells`",
+}
+
+
+def seen_in(suite: Suite, task: Task) -> set[str]:
+    """The capabilities that could be seen in an agent which does what the reference does, or
+    leaves out how it begins."""
+    replies, seen = suite.reference(task), set[str]()
+    reference, _ = replayed(suite, task, replies)
+    for start in range(len(replies)):
+        agent, last = replayed(suite, task, replies[start:])
+        score = last.score or Score(0.0, False)
+        case = Case(agent, score.milestones, score.minefields, reference)
+        seen |= {name for name, rule in RULES.items() if rule(case) is not NA}
+    return seen

@@ -193,10 +193,7 @@ def played(
 
 
 def others(
-    place: Path,
-    count: int,
-    offered: Callable[[], tuple[Tool, ...]],
-    log: Callable[[str], None],
+    place: Path, count: int, offered: Callable[[], tuple[Tool, ...]], log: Callable[[str], None]
 ) -> Iterator[Demonstration]:
     """The first `count` conversations of a file or folder that an agent can learn from. `offered`:
     the tools of a conversation whose line has none. Raises UserError if there is none."""

@@ -35,18 +35,14 @@ from functools import partial, reduce
 from trace_bench.core.protocols import Lab, Method, MethodPlan, PlannedRun, Yardstick
 from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
-from trace_bench.methods.trace.experts import (
-    TrainingEvidence,
-    affordable,
-    composed,
-    train_experts,
-)
+from trace_bench.methods.trace.experts import TrainingEvidence, affordable, composed, train_experts
 from trace_bench.methods.trace.finish import finished, with_finish
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import Looked, source_of
 from trace_bench.policies.routing.route import Expert
 
+NONE = "no capability above the thresholds"
 CAVEAT = "its phases are shares of the whole budget"
 UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
 
@@ -86,7 +82,8 @@ class Trace(Method):
         verdicts = analysis.choose(trainable)  # choose
         chosen = affordable(verdicts, trainable, budget, lab)  # share
         if not chosen:
-            return close(base, why="no capability above the thresholds")
+            untrained = ", ".join(v.name for v in verdicts if v.selected)
+            return close(base, why=f"{untrained} cannot be trained" if untrained else NONE)
         training = source.make(Looked(base, tasks, lab, budget, analysis), chosen)  # make tasks
         if not training:
             return close(base, why=source.nothing)

@@ -39,8 +39,8 @@ def affordable(
         if not verdict.control if trainable is None else verdict.name in trainable:
             able.append(verdict)
         else:
-            kind = "a control" if verdict.control else "without a generator"
-            lab.log(f"{verdict.name} is selected but not trained: it is {kind}")
+            why = "a control" if verdict.control else "not among the suite's capabilities()"
+            lab.log(f"{verdict.name} is selected but not trained: it is {why}")
     most = budget.capabilities(budget.left(lab))
     for verdict in able[most:]:
         why = f"budget and method.max_capabilities allow {most}"

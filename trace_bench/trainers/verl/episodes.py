@@ -21,11 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from verl.experimental.agent_loop.agent_loop import (
-    AgentLoopBase,
-    AgentLoopMetrics,
-    AgentLoopOutput,
-)
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from trace_bench.core.decode import decode
 from trace_bench.core.store import Lines, read_lines
@@ -234,11 +230,7 @@ def nothing(tokenizer: Any) -> Any:
 
 
 def _row(
-    tokens: Tokens,
-    version: int,
-    credit: str = "",
-    reward: float = 0.0,
-    turns: int = 0,
+    tokens: Tokens, version: int, credit: str = "", reward: float = 0.0, turns: int = 0
 ) -> Any:
     """The first prompt, then everything after it with a mask."""
     start = int(tokens.sampled[0])
