@@ -67,6 +67,10 @@ def test_what_trace_can_see_is_told(
     assert "16 tasks made for recovers_from_errors, of which 9 are contrast cases:\n" in printed
     assert "  [search_stock, set_wifi_status, search_stock]\n" in printed
     assert printed.endswith("  [search_stock]\n")
+    assert main(["env=broker"]) == main(["env.factory=broker.py:Suite"]) == 2
+    refused = capsys.readouterr().err
+    assert "`env=custom env.factory=broker:attribute`" in refused
+    assert "Did you mean broker:Suite? Change `env.factory`" in refused
     assert main(["env.factory=stock:Suite", "limit=8"]) == 0
     assert "  checks_preconditions: visible in 6 of 8 tasks\n" in capsys.readouterr().out
     text = Path("stock.py").read_text().replace("-> bool:", "-> str:")

@@ -28,7 +28,7 @@ from trace_bench.core.protocols import Suite
 from trace_bench.core.text import described, visible
 from trace_bench.core.types import Task
 from trace_bench.methods.looking.evidence import read
-from trace_bench.methods.looking.rules import SIGNS, seen_in
+from trace_bench.methods.looking.rules import RULES, seen_in
 from trace_bench.methods.making import opening
 from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tags, tasks_of
 
@@ -50,8 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     from trace_bench.settings.compose import compose, take
     from trace_bench.settings.identity import parts_of
 
-    words = list(arguments)
-    split = take(words, "split")
+    split = take(words := list(arguments), "split")
     limit = whole_number("limit", take(words, "limit") or LIMIT)
     settings = compose(["method=base", *words])
     parts = parts_of(settings)
@@ -106,7 +105,7 @@ def _seen(suite: Suite, tasks: Sequence[Task]) -> Iterator[str]:
     seen = Counter(name for task in tasks for name in seen_in(suite, task))
     named = {word for task in tasks for word in tags(task, suite.tag_keys)}
     named |= {*suite.capabilities()} if suite.has(Suite.synthetic) else set()
-    for name, sign in SIGNS.items():
+    for name, (_, sign) in RULES.items():
         why = f"{', though your suite names it' if name in named else ''}: no reference has {sign}"
         count = f"visible in {seen[name]} of {len(tasks)} tasks"
         yield f"  {name}: {count if seen[name] else f'in none{why}'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, to_json
 from trace_bench.policies.routing.router import KINDS
+from trace_bench.runner.forecast import describe
 from trace_bench.runner.pipeline import carry_out
 from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import parts_of
 
 SMALL = (
     "checkpoints=[]", "trainer.groups=2", "trainer.group_size=4", "trainer.rank=4",
@@ -173,8 +176,11 @@ def test_a_routed_agent_is_evaluated_and_not_trained(routed: Path, tmp_path: Pat
 def test_what_cannot_be_begun_with_is_refused(
     overrides: list[str], words: str, place: Path, tmp_path: Path
 ) -> None:
+    given = ["budget=8", f"agent={place / 'sft'}", *overrides]
     with pytest.raises(UserError, match=words):
-        run(tmp_path / "run", "budget=8", f"agent={place / 'sft'}", *overrides)
+        run(tmp_path / "run", *given)
+    settings = compose([*SMALL, *given])
+    assert re.search(words, describe(settings, parts_of(settings))[0]), "a dry run says so too"
 
 
 def test_an_agent_of_an_unfinished_run_or_another_model_is_refused(

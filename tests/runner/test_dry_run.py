@@ -154,6 +154,7 @@ def test_phases_add_up_and_servers_are_looked_at() -> None:
         (["model=hf", "model.path=/nope"], "a model in the folder /nope (there is no /nope/config"),
         (["model=hf", "model.path=../nope"], "a model in the folder ../nope"),
         (["policy.device=abacus"], "policy.device=abacus cannot be used on this machine"),
+        (["method=sft", "method.data=/nope.jsonl"], "/nope.jsonl cannot be read"),
         (["checkpoints=[9000]"], "checkpoints=[9000] lie beyond budget=640"),
         (["method=base", "checkpoints=[9000]"], "checkpoints=[9000] lie beyond budget=640"),
     ],

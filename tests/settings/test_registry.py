@@ -101,9 +101,17 @@ def test_a_class_a_function_and_an_object(
         ("math:pi.digits", {}, "math has no attribute pi.digits; it has: as_integer_ratio, "),
         ("{}:nothing", {}, "has no attribute nothing; it has: Annotated, Meta, RunContext"),
         ("{}", {}, "allowed: module:attribute"),
-        ("{}:toy", {"length": 4}, "unknown key 'env.length'; allowed: size"),
-        ("{}:toy", {"size": "much"}, "env.size='much' is not allowed; allowed: a whole number"),
-        ("{}:typed", {"size": 10}, "env.size=10 is not allowed; allowed: a whole number from 1 to"),
+        ("{}:toy", {"length": 4}, "unknown key 'env.options.length'; allowed: size"),
+        (
+            "{}:toy",
+            {"size": "much"},
+            "env.options.size='much' is not allowed; allowed: a whole number",
+        ),
+        (
+            "{}:typed",
+            {"size": 10},
+            "env.options.size=10 is not allowed; allowed: a whole number from 1 to",
+        ),
         ("{}:ready", {"size": 4}, "is an object, which takes no options; given: size"),
         ("{}:broken", {}, "raised OSError: no such desk. Change `env.factory`"),
         (

@@ -66,9 +66,10 @@ class Factory:
                 f"`{group}.options` empty."
             )
         cls, declared = self._declared()
+        where = group if self.text.startswith("trace_bench.") else f"{group}.options"
         if cls is not None:
-            return dict(to_json(build(cls, data, group)))
-        checked = arguments(declared, data, group, takes_any(self.target))
+            return dict(to_json(build(cls, data, where)))
+        checked = arguments(declared, data, where, takes_any(self.target))
         defaults = {n: p.default for n, p in declared.items() if n not in checked}
         return dict(to_json({**defaults, **checked}))
 
@@ -156,13 +157,14 @@ def load(text: str, where: str) -> Factory:
         sys.path.insert(0, here)
     target: Any = attempt(lambda: importlib.import_module(module))  # a script may end the process
     if isinstance(target, BaseException):
+        meant = f" Did you mean {module[:-3]}:{attribute}?" if module.endswith(".py") else ""
         absent = target.name if isinstance(target, ModuleNotFoundError) else None
         if module.startswith("trace_bench.") and not f"{module}.".startswith(f"{absent}."):
             raise target  # a bug in this package keeps its traceback
         raise UserError(
             f"{where}={text}: the module {module} cannot be imported ({type(target).__name__}: "
             f"{' '.join(str(target).split())}). Looked for in the working folder and among the "
-            f"installed packages. Change `{where}`."
+            f"installed packages.{meant} Change `{where}`."
         ) from target
     for part in attribute.split("."):
         inner = Factory(target, where, text).asked(partial(getattr, target, part, Factory))
@@ -181,7 +183,5 @@ def elsewhere(module: str) -> str | None:
     path = [place for place in sys.path if place not in ("", str(Path.cwd()))]
     found = (finder.find_spec(module, path) for finder in sys.meta_path)
     own = Path(f"{module}.py").resolve()
-    for origin in (spec.origin for spec in found if spec is not None):
-        if origin is not None and Path(origin).resolve() != own:  # not just a folder
-            return origin
-    return None
+    origins = (spec.origin for spec in found if spec is not None and spec.origin is not None)
+    return next((origin for origin in origins if Path(origin).resolve() != own), None)

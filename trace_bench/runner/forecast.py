@@ -29,6 +29,7 @@ from trace_bench.runner.build import (
     unanswered,
 )
 from trace_bench.runner.plan import (
+    check_beginning,
     check_needs,
     check_sandbox,
     check_splits,
@@ -39,7 +40,7 @@ from trace_bench.runner.plan import (
     training_tasks,
 )
 from trace_bench.runner.progress import stages_of
-from trace_bench.settings.identity import model_path, served_name
+from trace_bench.settings.identity import model_path, served_name, weights_hash
 from trace_bench.settings.recipes import billions_of
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.memory import GPU, shape_of
@@ -148,6 +149,10 @@ def _plan(f: Forecast) -> None:
         beginning = None if agent is None else f.attempt(lambda: read_beginning(agent))
         plan = f.attempt(lambda: plan_of(settings, method, trainer, tasks, beginning))
         f.plan = plan or f.plan
+        if beginning is not None and f.model:
+            scripted, weights = f.parts["policy"].declared.scripted, weights_hash(f.model)
+            fits = partial(check_beginning, scripted=scripted, weights=weights)
+            f.attempt(lambda: fits(beginning, f.plan, trainer))
         if plan is not None and suite is not None:
             f.attempt(lambda: check_needs(plan, f.parts, suite, trainer))
             f.attempt(lambda: check_splits(settings, suite, plan))

@@ -306,10 +306,9 @@ def _translate(error: Exception) -> UserError:
                 "'.[launchers]', or leave `hydra/launcher` out."
             )
         refusal = unknown(group, choice, getattr(error, "options", None) or (), group)
-        if group in KINDS:
-            custom = f"{group}=custom {group}.factory=module:attribute"
-            return UserError(f"{refusal} One of your own: `{custom}`.")
-        return refusal
+        module = choice if Path(f"{choice}.py").is_file() else "module"
+        own = f" One of your own: `{group}=custom {group}.factory={module}:attribute`."
+        return UserError(f"{refusal}{own if group in KINDS else ''}")
     for cause in _chain(error):
         if isinstance(cause, InterpolationResolutionError):
             why = str(cause).partition("\n")[0]

@@ -51,7 +51,7 @@ def label(facts: Facts, trajectory: Trajectory) -> dict[str, Label]:
     assert score is not None
     if isinstance(facts, Heard):
         case = Case(agent, score.milestones, score.minefields, facts)
-        labels = {name: rule(case) for name, rule in RULES.items()}
+        labels = {name: rule(case) for name, (rule, _) in RULES.items()}
         acts = bool(facts.calls)
     else:
         case = Case(agent, score.milestones or facts, score.minefields)
@@ -326,29 +326,17 @@ def _tells_all(case: Case) -> Label:
 
 
 Rule = Callable[[Case], Label]
-RULES: Mapping[str, Rule] = {
-    "recovers_from_errors": _recovers,
-    "checks_preconditions": _checks,
-    "asks_when_information_is_missing": _asks,
-    "disambiguates": _disambiguates,
-    "completes_all_parts": _completes,
-    "takes_exact_arguments_from_results": _exact,
-    "converts_values": _converts,
-    "declines_when_impossible": _declines,
-    "tells_the_user": _tells_all,
-}
-
-# What a reference has where the rule can see something.
-SIGNS: Mapping[str, str] = {
-    "recovers_from_errors": "a call that fails at first, or without the calls before it",
-    "checks_preconditions": "a yes/no tool that is asked before something is done or refused",
-    "asks_when_information_is_missing": "a question to the user",
-    "disambiguates": "a list of records, then a question or a number that is in just one of them",
-    "completes_all_parts": "two parts that take nothing from each other",
-    "takes_exact_arguments_from_results": "a number or word with digits taken from a result",
-    "converts_values": "a value in a new form, or a call that makes a number of a result",
-    "declines_when_impossible": "nothing but words, or a score with minefields",
-    "tells_the_user": "a milestone with `tells`",
+# Each with what a reference has where the rule can see something.
+RULES: Mapping[str, tuple[Rule, str]] = {
+    "recovers_from_errors": (_recovers, "a call that fails at first, or out of order"),
+    "checks_preconditions": (_checks, "a yes/no tool before an act or a refusal"),
+    "asks_when_information_is_missing": (_asks, "a question to the user"),
+    "disambiguates": (_disambiguates, "several records, then a question or a value of just one"),
+    "completes_all_parts": (_completes, "two parts that take nothing from each other"),
+    "takes_exact_arguments_from_results": (_exact, "a value with digits out of a result"),
+    "converts_values": (_converts, "a value in a new form, or a result made into a number"),
+    "declines_when_impossible": (_declines, "nothing but words, or a score with minefields"),
+    "tells_the_user": (_tells_all, "a milestone with `tells`"),
 }
 
 
@@ -361,5 +349,5 @@ def seen_in(suite: Suite, task: Task) -> set[str]:
         agent, last = replayed(suite, task, replies[start:])
         score = last.score or Score(0.0, False)
         case = Case(agent, score.milestones, score.minefields, reference)
-        seen |= {name for name, rule in RULES.items() if rule(case) is not NA}
+        seen |= {name for name, (rule, _) in RULES.items() if rule(case) is not NA}
     return seen

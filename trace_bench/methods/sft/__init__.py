@@ -88,6 +88,8 @@ class Sft(Method):
     def plan(self, run: PlannedRun) -> MethodPlan:
         needs = [HERE]
         marks = () if self.settings.data is None else (MARK,)
+        if self.settings.data is not None:
+            next(read(Path(self.settings.data)), None)  # what cannot be read is refused here
         if self._plays:
             needs.append(Need("env", Suite.reference, "docs/methods.md", "Set `method.data`."))
             marks = (f"given the references of {run.tasks} tasks",)
