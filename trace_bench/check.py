@@ -103,12 +103,12 @@ def _seen(suite: Suite, tasks: Sequence[Task]) -> Iterator[str]:
         return
     yield "What TRACE can see (docs/environments.md):"
     seen = Counter(name for task in tasks for name in seen_in(suite, task))
-    named = {word for task in tasks for word in tags(task, suite.tag_keys)}
-    named |= {*suite.capabilities()} if suite.has(Suite.synthetic) else set()
+    wanted = {word for task in tasks for word in tags(task, suite.tag_keys)}
+    wanted |= {*suite.capabilities()} if suite.has(Suite.synthetic) else set()
     for name, (_, sign) in RULES.items():
-        why = f"{', though your suite names it' if name in named else ''}: no reference has {sign}"
+        named = ", though your suite names it" if name in wanted else ""
         count = f"visible in {seen[name]} of {len(tasks)} tasks"
-        yield f"  {name}: {count if seen[name] else f'in none{why}'}"
+        yield f"  {name}: {count if seen[name] else f'in none{named}, as no reference has {sign}'}"
 
 
 def _made(suite: Suite) -> Iterator[str]:

@@ -228,7 +228,7 @@ def _machines(f: Forecast) -> list[str]:
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")
     scripted = f.parts["policy"].declared.scripted
     if not served and not scripted:
-        lines += f.attempt(lambda: _agent_here(f)) or []
+        lines += (f.model and f.attempt(lambda: _agent_here(f))) or []
         f.attempt(lambda: check_device(f.settings.policy.device))
     lines += _roles_elsewhere(f)
     if f.plan.trains and not scripted and f.trainer is not None:
@@ -268,7 +268,6 @@ def _agent_here(f: Forecast) -> list[str]:
         from trace_bench.policies.loading import load_tokenizer  # imports torch
 
         Chat(load_tokenizer(place), place, f.parts["policy"].options.get("thinking"))
-    if not place or (Path(place) / "config.json").is_file():
         return []
     if Path(place).is_dir() or not HUB_NAME.fullmatch(place):
         raise UserError(

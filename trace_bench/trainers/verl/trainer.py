@@ -16,13 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    Lab,
-    OnEpisode,
-    PlayElsewhere,
-    RunContext,
-    TrainingJob,
-)
+from trace_bench.core.protocols import Lab, OnEpisode, PlayElsewhere, RunContext, TrainingJob
 from trace_bench.core.store import read_if_there, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
