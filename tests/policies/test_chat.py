@@ -75,6 +75,9 @@ def test_what_a_chat_keeps_of_messages_is_bounded(chat):
             name = f"{n}" * (4000 if n < 9 else 1)
             news = {"role": "tool", "content": "x", **named, key: name}
             assert "\nx\n" in chat.tokenizer.decode(chat.following([news], finished=True))
+            if n == 8:  # ids are in no key, and what is long is not kept
+                kept = chat._frames.cache_info().currsize - before
+                assert kept == (key == "tool_call_id")
         most = {"tool_call_id": before + 1, "name": 256}
         assert chat._frames.cache_info().currsize <= most[key]
 
