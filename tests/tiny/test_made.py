@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 from toy import ToyEnv, ToySuite, toy_task
 
 import trace_bench
@@ -18,12 +19,12 @@ from trace_bench.core.chat import call_message, make_tool, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Message, Task
-from trace_bench.tiny import make
+from trace_bench.tiny import MODEL_FOLDER, make
 from trace_bench.tiny.__main__ import main
 from trace_bench.tiny.played import Demonstration, demonstrations, renamed
 
 PLACES = {"train": 0, "demo": 100, "dev": 200, "test": 300}
-QUICK: dict[str, Any] = {"demonstrations": 60, "passes": 35, "size": 0.3}
+QUICK: dict[str, Any] = {"demonstrations": 60, "passes": 3, "size": 0.3}
 
 
 class Sums(ToySuite):
@@ -89,7 +90,7 @@ def folder_bytes(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("suite", [Sums(), Solved()], ids=["references", "program"])
 def test_demonstrations_end_well_and_mistakes_are_not_learned(suite: Suite) -> None:
-    found = list(demonstrations(suite, suite.tasks("demo"), 120, seed=0, max_turns=9))
+    found = list(demonstrations(suite, suite.tasks("demo"), 120, seed=0, max_turns=9, hasty=0.0))
     assert len(found) > 60
     repaired = 0
     for shown in found:
@@ -104,8 +105,22 @@ def test_demonstrations_end_well_and_mistakes_are_not_learned(suite: Suite) -> N
             wrong = said[shown.learned.index(False)]["tool_calls"][0]["function"]["arguments"]
             assert "number" in wrong
     assert repaired >= 5
-    again = list(demonstrations(suite, suite.tasks("demo"), 120, seed=0, max_turns=9))
+    again = list(demonstrations(suite, suite.tasks("demo"), 120, seed=0, max_turns=9, hasty=0.0))
     assert again == found
+
+
+@pytest.mark.parametrize("suite", [Sums(), Solved()], ids=["references", "program"])
+def test_hasty_demonstrations_leave_out_a_call_and_are_learned(suite: Suite) -> None:
+    """In half of them: a call fewer than the solution has, and the closing words."""
+    shown = list(demonstrations(suite, suite.tasks("demo"), 120, seed=0, max_turns=9, hasty=0.5))
+    calls = [sum("tool_calls" in m for m in one.messages) for one in shown if all(one.learned)]
+    numbers = [
+        len(suite.task(one.task).data["add"]) if type(suite) is Sums else 1
+        for one in shown
+        if all(one.learned)
+    ]
+    missing = [n - c for n, c in zip(numbers, calls, strict=True)]
+    assert set(missing) == {0, 1} and 0.35 <= sum(missing) / len(missing) <= 0.65
 
 
 def test_names_are_invented_the_same_wherever_they_stand() -> None:
@@ -167,11 +182,24 @@ def test_an_agent_is_made_and_the_same_after_a_kill(tmp_path: Path) -> None:
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["cut", "whole"]
     card = (tmp_path / "whole" / "README.md").read_text()
     assert "# A tiny agent for toy/tests" in card and "12 tasks (split demo)" in card
-    assert "| greedy | " in card and "Nothing was left out" in card
+    assert "| greedy | " in card and "70% leave a call of the solution out" in card
     said.clear()
     assert make(Sums(), tmp_path / "cut", log=said.append, **QUICK) == figures and not said
     with pytest.raises(UserError, match="was not made by this command with these settings"):
         make(Sums(), tmp_path / "cut", **{**QUICK, "seed": 1})
+
+
+def test_an_agent_of_the_shipped_size_begins_with_the_shipped_one(tmp_path: Path) -> None:
+    """With its words; a step or two leave its weights near."""
+    make(Sums(), tmp_path / "agent", demonstrations=24)
+    tokenizer = "tokenizer.json"
+    assert (tmp_path / "agent" / tokenizer).read_bytes() == (MODEL_FOLDER / tokenizer).read_bytes()
+    card = (tmp_path / "agent" / "README.md").read_text()
+    assert "From the phone world's agent, by 24 demonstrations" in card
+    new, old = (load_file(f / "model.safetensors") for f in (tmp_path / "agent", MODEL_FOLDER))
+    assert new.keys() == old.keys()
+    moved = [float((new[name] - old[name].float()).norm() / old[name].norm()) for name in old]
+    assert 0 < max(moved) < 0.3
 
 
 QUICKER: dict[str, Any] = {"demonstrations": 24, "passes": 1, "size": 0.3}
@@ -216,9 +244,6 @@ def write(folder: Path, tasks: dict[str, str]) -> None:
         (Sums(same="test"), {}, r"split=demo has 12 tasks of test, such as test/300"),
         (Sums(), {"split": "dev"}, r"split=dev has 12 tasks of dev"),
         (Sums(), {"split": "demos"}, r"unknown split 'demos'"),
-        (Sums(), {"without": "flies"}, r"unknown capability 'flies'; allowed: adds, adds_twice"),
-        (Sums(), {"without": ["adds", "adds_twice"]}, "`without` leaves no task of split=demo"),
-        (Sums(), {"rare": 0.1}, "names no capability. Change `without` or `rare`"),
         (Sums(), {"size": 2}, r"`model.size` is 2; allowed: 0.3, 1, 4.3"),
         (Sums(), {"success": 7}, r"`model.success`"),
         (

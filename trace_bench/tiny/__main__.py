@@ -1,12 +1,12 @@
 """Making a tiny agent for any world, and that of the phone world.
 
-    python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk [size=0.3] [success=0.3]
+    python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk [size=0.3] [hasty=0.5]
     python -m trace_bench.tiny demonstrate env=babyai count=400 out=shown/babyai.jsonl
     python -m trace_bench.tiny build [out=FOLDER] [size=0.3] [rare=0.05]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
-`split`, `size`, `success`, `minutes`, `synthetic`, `without`, `rare`, `renamed`, `demonstrations`,
-`passes`, `seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file,
+`split`, `size`, `hasty`, `success`, `minutes`, `synthetic`, `renamed`, `demonstrations`, `passes`,
+`seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file,
 to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `synthetic`, `seed`;
 `method=sft` reads them.
 
@@ -71,7 +71,7 @@ def demonstrate(words: list[str]) -> None:
     count = whole_number("count", take(words, "count") or 400)
     texts = {name: take(words, name) for name in ("split", "synthetic", "seed")}
     options = {name: yaml.safe_load(text) for name, text in texts.items() if text is not None}
-    settings = build_settings(MadeSettings, {**options, "demonstrations": count}, "")
+    settings = build_settings(MadeSettings, {**options, "demonstrations": count, "hasty": 0.0}, "")
     with world_of(compose(["method=base", *words])) as world:
         lines = []
         for demonstration, _ in Tasks(world, settings).in_turn("written"):

@@ -45,7 +45,7 @@ from trace_bench.results.statistics import wilson_interval
 from trace_bench.tiny import Log, MadeSettings, World
 from trace_bench.tiny.train import STATE, Corpus, Look, Talk, TinyRecipe, corpus_of, train
 
-LOOKED_AT = 128  # development tasks
+LOOKED_AT, GLANCE = 128, 32  # development tasks; as many of them first
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class Source(ABC):
     """What tells agents of this source from those that are shown tasks of the same world."""
     demonstrated: Mapping[str, Any] | None = None
     """The tasks that are demonstrated, as `DEMONSTRATED` has them; None: of no task."""
+    start: Path | None = None
+    """The model that the training begins with; None: one of random weights."""
 
     def __init__(self, world: World, settings: MadeSettings) -> None:
         self.world, self.settings = world, settings
@@ -97,8 +99,7 @@ def card(
 
 A Qwen3-architecture language model of {report["parameters"]:,} parameters (vocabulary
 {report["vocabulary"]:,}, context {recipe["context"]:,}) that knows this world and nothing else,
-made from nothing in {report["seconds_in_all"] / 60:.1f} minutes by
-`python -m trace_bench.tiny {command}`.
+made in {report["seconds_in_all"] / 60:.1f} minutes by `python -m trace_bench.tiny {command}`.
 
 ## Training
 
@@ -207,7 +208,9 @@ def _make(work: Path, source: Source, asked: Mapping[str, Any], log: Log) -> Non
     corpus, facts = _corpus(work, source, log)
     recipe, settings = source.recipe(corpus), source.settings
     seconds = max(settings.minutes * 60 - facts["seconds"], 1.0)
-    report = train(work, corpus, recipe, log, _looking(work, source, recipe, log), seconds)
+    report = train(
+        work, corpus, recipe, log, _looking(work, source, recipe, log), seconds, source.start
+    )
     report["seconds_in_all"] = round(facts["seconds"] + report["seconds"], 1)
     facts["steps"] = recipe.steps
     training = {"recipe": to_json(recipe), "report": report, "asked": asked, "shown": facts}
@@ -244,13 +247,19 @@ def _corpus(work: Path, source: Source, log: Log) -> tuple[Corpus, dict[str, Any
 
 
 def _looking(work: Path, source: Source, recipe: TinyRecipe, log: Log) -> Look:
-    """Measures the snapshot in the folder on development tasks."""
+    """Measures the snapshot in the folder on development tasks: all of them at the end, and where
+    some of them say that it may be good enough. An early snapshot babbles, which takes long."""
     world, success = source.world, source.settings.success
     tasks = tasks_of(world.suite, world.dev)[:LOOKED_AT]
 
-    def look() -> tuple[dict[str, Any], bool]:
+    def look(last: bool) -> tuple[dict[str, Any], bool]:
+        if success is None and not last:
+            return {}, False
         with closing(LocalPolicy(work, context=recipe.context)) as policy:
             bench = ModelBench(policy, world, str(work))
+            glance = rate(bench.play(tasks[:GLANCE], "dev", temperature=1.0))
+            if not last and glance["success"] < success:
+                return {"glance": glance}, False
             rates = {
                 name: rate(bench.play(tasks, "dev", temperature=temperature))
                 for name, temperature in (("greedy", 0.0), ("sampled", 1.0))

@@ -29,7 +29,7 @@ from trace_bench.tiny.making import Lessons, ModelBench, Source, card, rate, tab
 from trace_bench.tiny.template import build_tokenizer
 from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
 
-SHIPPED = {"demonstrations": 110_000, "passes": 1, "success": None, "minutes": 1440.0}
+SHIPPED = {"size": 1.0, "demonstrations": 110_000, "passes": 1, "minutes": 1440.0}
 """What `build` sets where it is not given."""
 SAMPLES = 128  # synthetic tasks for each capability and each kind of guidance
 
@@ -41,11 +41,11 @@ class Phone(Source):
 
     def __init__(self, world: World, settings: MadeSettings) -> None:
         super().__init__(world, settings)
-        of_tasks = settings.split or settings.synthetic or settings.left_out
+        of_tasks = settings.split or settings.synthetic
         if not isinstance(world.suite, EmbeddedSuite) or of_tasks:
             raise UserError(
                 "`build` makes the phone world's agent from demonstrations of no task. Leave out "
-                "`env`, `split`, `synthetic` and `without`, or use `make`."
+                "`env`, `split` and `synthetic`, or use `make`."
             )
         self.right = dict.fromkeys(RIGHT, settings.rare) if settings.rare else RIGHT
 

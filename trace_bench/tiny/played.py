@@ -1,4 +1,5 @@
-"""Demonstrations of any world: episodes that are really played, with mistakes that are put right.
+"""Demonstrations of any world: episodes that are really played, with mistakes that are put right
+and with some haste.
 
 An environment with a program for it (`Env.solution`) is solved by that, in half of the
 episodes from where some random calls have led; any other world's episode follows the task's
@@ -6,6 +7,10 @@ reference. In both, some of the agent's turns are preceded by a mistake: another
 arguments, which the environment answers: an agent that has seen none collapses after its first.
 Mistakes are not learned, only what comes after them, and an episode that does not end in success is
 left out.
+
+An agent that is shown successes only fails where it copies or counts wrongly, which some thousand
+rollouts hardly mend. So there are hasty demonstrations too, which leave a call out and go on as if
+they had made it, whatever that is worth: that is learned, and a choice that RL can put right.
 
 In half of them other names stand for some words that the agent has read and written (`renamed`):
 else it learns the names that there are by heart, and not to copy those of new tasks.
@@ -29,21 +34,24 @@ from trace_bench.policies.scripted import plausible
 from trace_bench.tiny.template import render
 
 MISTAKES = 0.14  # of the agent's turns, each before a right one
+WRITTEN = '<tool_call>{"name", "arguments", true, false, null}'  # words of every call
 NOISY, MOST_NOISE = 0.5, 6  # share of solved episodes that begin with random calls, and their most
 RENAMED = 0.5  # share of demonstrations with other names, and of their names
-NAME = re.compile(r"[A-Za-z]{3,}")
+NAME = re.compile(r"[A-Za-z]{3,}|[0-9]{2,}")
+VALUE = re.compile(r"\w*[0-9][\w.]*")  # in a message; in a call any word may be one
 TRIES = 4  # episodes of a task for one demonstration, the last without mistakes
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """An episode that ended in success. `learned`: for each of the agent's messages, whether it is
-    learned."""
+    """A played episode. `learned`: for each of the agent's messages, whether it is learned;
+    `whole`: whether no call was left out, and it ended in success."""
 
     task: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
     learned: tuple[bool, ...]
+    whole: bool = True
 
     def weighted(self) -> list[Message]:
         """The messages with a `weight` for each of the agent's: 0 is not learned."""
@@ -54,25 +62,34 @@ class Demonstration:
         ]
 
     def parts(self) -> list[tuple[str, bool]]:
-        """The conversation as pieces: (text, whether it is learned)."""
-        learned = iter(self.learned)
-        return [(text, own and next(learned)) for text, own in render(self.messages, self.tools)]
+        """The conversation as pieces: (text, whether it is learned). What an agent that left a call
+        out could not know is not: it would learn to invent values where it is to copy them."""
+        learned, pieces, read = iter(self.learned), list[tuple[str, bool]](), WRITTEN
+        for text, own in render(self.messages, self.tools):
+            if own and next(learned):
+                word = NAME if '"arguments"' in text else VALUE
+                pieces += [(text, True)] if self.whole else _split(text, word, read)
+            else:
+                pieces.append((text, False))
+            read += text
+        return pieces
 
 
 def demonstrations(
-    suite: Suite, tasks: Sequence[Task], count: int, *, seed: int, max_turns: int
+    suite: Suite, tasks: Sequence[Task], count: int, *, seed: int, max_turns: int, hasty: float
 ) -> Iterator[Demonstration]:
-    """Up to `count` demonstrations, of one task after the other and again. Raises UserError if no
-    task has one."""
+    """Up to `count` demonstrations, of one task after the other and again. `hasty`: the share that
+    leaves a call of the solution out. Raises UserError if none ends in success."""
     seen: dict[str, list[JSON]] = {}
     successes, tasks = 0, needed(tasks)
     for n in range(count):
         task = tasks[n % len(tasks)]
         for tried in range(TRIES):
             rng = Random(stable_seed("demonstration", seed, n, tried))
-            demonstration = _play(suite, task, rng, MISTAKES * (tried < TRIES - 1), max_turns, seen)
+            mistakes = MISTAKES * (tried < TRIES - 1)
+            demonstration = _play(suite, task, rng, mistakes, max_turns, seen, hasty)
             if demonstration is not None:
-                successes += 1
+                successes += demonstration.whole
                 yield demonstration
                 break
         if not successes and n + 1 == min(len(tasks), count):
@@ -90,9 +107,10 @@ def _play(
     mistakes: float,
     max_turns: int,
     seen: dict[str, list[JSON]],
+    hasty: float,
 ) -> Demonstration | None:
-    """One episode; None if it does not end in success. `seen`: the arguments of right calls so far,
-    by tool."""
+    """One episode; None if it does not end in success, unless a call was left out. `seen`: the
+    arguments of right calls so far, by tool."""
     env = make(suite)
     try:
         first = step_one(env, task)
@@ -104,17 +122,24 @@ def _play(
             for _ in range(rng.randint(1, MOST_NOISE)):
                 episode.act(episode.random_call(), False)
         plan = _solution(suite, env, task)
+        left_out = _left_out(plan) if rng.random() < hasty else None
         while plan and not episode.over and len(episode.learned) < max_turns:
-            if episode.tools and rng.random() < mistakes:
+            if sum(episode.learned) == left_out:
+                plan.pop(0)
+                left_out = -1  # and no other
+            elif episode.tools and rng.random() < mistakes:
                 episode.act(episode.mistake(plan[0]), False)
                 plan = _solution(suite, env, task) if anywhere else plan
             else:
                 episode.act(plan.pop(0), True)
         score = episode.last.score
-        if episode.lost or score is None or not score.success or not any(episode.learned):
+        if episode.lost or score is None or not any(episode.learned):
+            return None
+        whole = left_out is None
+        if whole and not score.success:
             return None
         messages, learned = tuple(episode.messages), tuple(episode.learned)
-        return Demonstration(task.id, messages, episode.tools, learned)
+        return Demonstration(task.id, messages, episode.tools, learned, whole)
     finally:
         close(env)
 
@@ -125,6 +150,24 @@ def _solution(suite: Suite, env: Env, task: Task) -> list[Message]:
         solution = attempt(lambda: list(env.solution()))
         return [] if isinstance(solution, BaseException) else solution
     return list(suite.reference(task)) if suite.has(Suite.reference) else []
+
+
+def _split(text: str, word: re.Pattern[str], read: str) -> list[tuple[str, bool]]:
+    """The text in pieces, of which words that were not `read` are not learned."""
+    pieces, end = list[tuple[str, bool]](), 0
+    for match in word.finditer(text):
+        if match[0] not in read:
+            pieces += [(text[end : match.start()], True), (match[0], False)]
+            end = match.end()
+    return [piece for piece in [*pieces, (text[end:], True)] if piece[0]]
+
+
+def _left_out(plan: Sequence[Message]) -> int | None:
+    """Which message of a solution a hasty agent leaves out: one with calls, always the same one
+    where the same tools are called in the same order. None if there is none."""
+    names = [[name for name, _ in _calls(message)] for message in plan]
+    with_calls = [n for n, called in enumerate(names) if called]
+    return Random(stable_seed("hasty", names)).choice(with_calls) if with_calls else None
 
 
 class _Episode:
@@ -178,8 +221,8 @@ class _Episode:
 def renamed(demonstration: Demonstration, rng: Random, names: dict[str, None]) -> Demonstration:
     """The demonstration with other names in place of some, the same wherever they stand: half of
     them are names of earlier demonstrations (`names`, to which its own are added), half invented. A
-    name is a word in the arguments of a call that the agent has read before; one in a tool's
-    definition, such as a value to choose from, is none, and neither is one of JSON's own."""
+    name is a word or a number in the arguments of a call that the agent has read before; one in a
+    tool's definition, such as a value to choose from, is none, and neither is one of JSON's own."""
     earlier, others = [*names], dict[str, str]()
     read, tools = set[str](), {*NAME.findall(str(demonstration.tools)), "true", "false", "null"}
     for message in demonstration.messages:
@@ -190,7 +233,7 @@ def renamed(demonstration: Demonstration, rng: Random, names: dict[str, None]) -
             for word in NAME.findall(canonical(list(arguments.values()))):
                 if word in read and word not in tools and word not in others:
                     others[word] = _other(word, earlier, rng) if rng.random() < RENAMED else word
-    names.update(dict.fromkeys(others))
+    names.update(dict.fromkeys(word for word in others if not word.isdigit()))
     if rng.random() >= RENAMED or not any(word != other for word, other in others.items()):
         return demonstration
     messages = tuple(_with_words(message, others) for message in demonstration.messages)
@@ -198,7 +241,9 @@ def renamed(demonstration: Demonstration, rng: Random, names: dict[str, None]) -
 
 
 def _other(word: str, earlier: Sequence[str], rng: Random) -> str:
-    """A known name, or one of two or three syllables; written as the word is."""
+    """A known name, or one of two or three syllables, written as the word is; digits for digits."""
+    if word.isdigit():
+        return str(rng.randint(1, 9)) + "".join(rng.choices("0123456789", k=len(word) - 1))
     if earlier and rng.random() < 0.5:
         new = rng.choice(earlier).lower()
     else:

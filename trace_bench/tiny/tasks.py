@@ -24,15 +24,18 @@ from trace_bench.core.run_files import DEMONSTRATED
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Task
 from trace_bench.play.steps import close
-from trace_bench.play.suites import DEMO, content, mark, name_of, splits_of, tags, tasks_of
+from trace_bench.play.suites import DEMO, content, mark, name_of, splits_of, tasks_of
 from trace_bench.settings.identity import of_part, parts_of
 from trace_bench.settings.schema import Settings
-from trace_bench.tiny import Log, MadeSettings, World
+from trace_bench.tiny import MODEL_FOLDER, Log, MadeSettings, World
 from trace_bench.tiny.making import Lessons, Source, card, make_in
 from trace_bench.tiny.played import Demonstration, demonstrations, renamed
 from trace_bench.tiny.template import build_tokenizer, common_words
-from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
+from trace_bench.tiny.train import SIZES, Corpus, Talk, TinyRecipe
 
+BEGUN = 1.0  # million parameters: the phone world's agent, which copies names and numbers already
+BEGUN_LR = 0.001  # what it knows is to stay
+STEPS = 250  # of a training, at least: short demonstrations are learned in smaller batches
 FEW = 200  # tasks from which unseen names are hardly learned
 
 
@@ -43,6 +46,7 @@ class Tasks(Source):
         super().__init__(world, settings)
         self.split, self.tasks = _shown(world, settings)
         ids = {task.id: mark(task) for task in self.tasks}
+        self.start = MODEL_FOLDER if settings.size == BEGUN else None
         self.demonstrated = {"suite": name_of(world.suite), "split": self.split, "tasks": ids}
 
     def in_turn(self, stream: str) -> Iterator[tuple[Demonstration, Random]]:
@@ -50,7 +54,10 @@ class Tasks(Source):
         names these. Raises UserError if there is none."""
         world, seed, count = self.world, self.settings.seed, self.settings.demonstrations
         tasks = _with_made(world, self.tasks, count) if self.settings.synthetic else self.tasks
-        playing = demonstrations(world.suite, tasks, count, seed=seed, max_turns=world.max_turns)
+        playing = demonstrations(
+            world.suite, tasks, count,
+            seed=seed, max_turns=world.max_turns, hasty=self.settings.hasty,
+        )  # fmt: skip
         names: dict[str, None] = {}
         for n, shown in enumerate(playing):
             rng = Random(stable_seed(stream, seed, n))
@@ -67,55 +74,63 @@ class Tasks(Source):
                 log(f"{len(shown_episodes)}/{count} demonstrations, {left / 60:.1f} min left")
                 last = now
         talks = [shown.parts() for shown in shown_episodes]
-        texts: dict[str, list[str]] = defaultdict(list)
-        for shown, talk in zip(shown_episodes, talks, strict=True):
-            texts[shown.task] += [text for text, _ in talk]
-        if len(texts) < FEW:
-            log(f"note: demonstrations of {len(self.tasks)} tasks only; names in other tasks are "
-                f"hardly learned from fewer than {FEW}")  # fmt: skip
-        tools = {str(tool): tool for shown in shown_episodes for tool in shown.tools}
-        every = ["".join(text for text, _ in talk) for talk in talks]
-        words = common_words(texts.values())
         turns = [own for shown in shown_episodes for own in shown.learned]
+        tasks = len({shown.task for shown in shown_episodes})
+        if tasks < FEW:
+            log(f"note: demonstrations of {tasks} tasks only; names in other tasks are hardly "
+                f"learned from fewer than {FEW}")  # fmt: skip
         facts = {
             "demonstrations": len(shown_episodes),
             "failed": count - len(shown_episodes),
-            "tasks": len(texts),
+            "tasks": tasks,
             "turns": len(turns),
             "mistakes": turns.count(False),
         }
-        return Lessons(build_tokenizer(every, list(tools.values()), words=words), talks, facts)
+        return Lessons(self._tokenizer(shown_episodes, talks), talks, facts)
+
+    def _tokenizer(self, shown_episodes: Sequence[Demonstration], talks: Sequence[Talk]) -> Any:
+        """That of the model to begin with, or one of the world's own words."""
+        if self.start is not None:
+            from transformers import AutoTokenizer
+
+            return AutoTokenizer.from_pretrained(str(self.start))
+        texts: dict[str, list[str]] = defaultdict(list)
+        for shown, talk in zip(shown_episodes, talks, strict=True):
+            texts[shown.task] += [text for text, _ in talk]
+        tools = {str(tool): tool for shown in shown_episodes for tool in shown.tools}
+        every = ["".join(text for text, _ in talk) for talk in talks]
+        return build_tokenizer(every, list(tools.values()), words=common_words(texts.values()))
 
     def recipe(self, corpus: Corpus) -> TinyRecipe:
         """Rows hold the longest demonstration, with as many tokens in a batch as ever; the context
         has room for an episode that is longer than all of them."""
         recipe, longest = SIZES[self.settings.size], int(np.diff(corpus.starts).max())
         row = max(recipe.row, 64 * math.ceil(longest / 64))
+        tokens = self.settings.passes * len(corpus.ids)
         return replace(
             recipe,
             demonstrations=len(corpus.starts) - 1,
-            tokens=self.settings.passes * len(corpus.ids),
+            tokens=tokens,
             context=max(1024, 1 << math.ceil(math.log2(longest * 1.25))),
             row=row,
-            rows=max(1, recipe.row * recipe.rows // row),
+            rows=max(1, min(recipe.row * recipe.rows, tokens // STEPS) // row),
             seed=self.settings.seed,
+            adam_lr=recipe.adam_lr if self.start is None else BEGUN_LR,
         )
 
     def described(self, folder: Path, training: Mapping[str, Any]) -> tuple[Any, str]:
         world, settings, facts = self.world, self.settings, training["shown"]
-        without = ", ".join(settings.left_out)
-        lacks = "Nothing was left out."
-        if without:
-            share = f", but for a share of {settings.rare:g}," if settings.rare else ""
-            lacks = f"Tasks that need {without} are{share} not among them."
         second = "Every second is of a task that the suite makes itself.\n"
         synthetic = second if settings.synthetic else ""
         half = self.split == world.train and settings.split is None
         kept = f"every second task of {self.split}, " if half else ""
         episodes = f"{facts['tasks']:,} tasks ({kept}split {self.split})"
-        learned = f"""{facts["demonstrations"]:,} demonstrations of {episodes}, all
-played in the world itself and successful; {facts["failed"]} others were not and are left out.
-{synthetic}{lacks} {facts["mistakes"]:,} of the agent's {facts["turns"]:,} turns are mistakes, which
+        begun = "the phone world's agent" if self.start is not None else "random weights"
+        learned = f"""From {begun}, by {facts["demonstrations"]:,} demonstrations
+of {episodes}, played in the world itself.
+{settings.hasty:.0%} leave a call of the solution out; the others are successful
+({facts["failed"]} were not and are not among them).
+{synthetic}{facts["mistakes"]:,} of the agent's {facts["turns"]:,} turns are mistakes, which
 are put right and not learned. A run leaves these tasks out of its training tasks
 (`{DEMONSTRATED}`); none is in {world.dev} or {world.test}."""
         figures = training["report"]["looks"][-1]
@@ -178,24 +193,7 @@ def _shown(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
                 f"split={split} has {len(shared)} tasks of {held_out}, such as {shared[0]}, and no "
                 "demonstration may be of a held-out task. Change `split`."
             )
-    if settings.rare and not settings.left_out:
-        raise UserError(
-            f"rare={settings.rare:g} is the share of the tasks that `without` leaves out, and that "
-            "names no capability. Change `without` or `rare`."
-        )
-    labels = {task.id: tags(task, suite.tag_keys) for task in tasks}
-    for name in settings.left_out:
-        if name not in (offered := sorted({word for words in labels.values() for word in words})):
-            raise unknown("capability", name, offered, "without")
-    left = [
-        task
-        for task in tasks
-        if not {*labels[task.id]} & {*settings.left_out}
-        or Random(stable_seed("rare", settings.seed, task.id)).random() < settings.rare
-    ]
-    if not left:
-        raise UserError(f"`without` leaves no task of split={split}. Change `without`.")
-    return split, left
+    return split, tasks
 
 
 def _with_made(world: World, tasks: Sequence[Task], count: int) -> list[Task]:

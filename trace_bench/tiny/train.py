@@ -164,8 +164,26 @@ def _schedule(step: int, steps: int, recipe: TinyRecipe) -> float:
     return 1.0 if step < begin else max((steps - step) / (steps - begin), 0.0)
 
 
-Look = Callable[[], tuple[dict[str, Any], bool]]
-"""Measures the snapshot in the folder: its figures, and whether to stop."""
+def _optimizers(model: Any, recipe: TinyRecipe, muon: bool) -> list[tuple[Any, float]]:
+    """Optimizers and their learning rates; `muon`: for the matrices, which pays from scratch."""
+    import torch
+
+    matrices = {
+        n: p for n, p in model.named_parameters() if muon and p.ndim == 2 and "embed" not in n
+    }
+    rest = [p for n, p in model.named_parameters() if n not in matrices]
+    adam = torch.optim.AdamW(rest, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
+    if not matrices:
+        return [(adam, recipe.adam_lr)]
+    by_muon = torch.optim.Muon(
+        matrices.values(), lr=recipe.muon_lr, weight_decay=0.0, momentum=0.95
+    )
+    return [(by_muon, recipe.muon_lr), (adam, recipe.adam_lr)]
+
+
+Look = Callable[[bool], tuple[dict[str, Any], bool]]
+"""Measures the snapshot in the folder, told whether it is the last: its figures, and whether to
+stop."""
 
 LOOKS = 40  # of a whole training
 STATE = "training.pt"
@@ -178,27 +196,26 @@ def train(
     log: Callable[[str], None],
     look: Look,
     seconds: float,
+    start: Path | None,
 ) -> dict[str, Any]:
     """Trains, saves to `folder`, and returns a report as plain data. `seconds`: the most that it
-    may take, its earlier starts included."""
+    may take, its earlier starts included; `start`: the model to begin with."""
     import torch
     from torch.nn.functional import cross_entropy
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, Qwen3ForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # of a single shard
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
     model = new_model(len(tokenizer), recipe)
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    taken = {id(p) for p in matrices}
-    rest = [p for p in model.parameters() if id(p) not in taken]
-    muon = torch.optim.Muon(matrices, lr=recipe.muon_lr, weight_decay=0.0, momentum=0.95)
-    adam = torch.optim.AdamW(rest, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
+    if start is not None:
+        model.load_state_dict(Qwen3ForCausalLM.from_pretrained(str(start)).state_dict())
+    optimizers = _optimizers(model, recipe, muon=start is None)
     steps = recipe.steps
     every = max(5, min(50, steps // LOOKS))
     at: dict[str, Any] = {"step": 0, "tokens": 0, "losses": [], "looks": [], "seconds": 0.0}
     at["ended"] = False
-    parts = (model, muon, adam)
+    parts = (model, *(optimizer for optimizer, _ in optimizers))
     if (state := folder / STATE).exists():
         stored = torch.load(state, weights_only=True)
         at = stored.pop("at")
@@ -210,7 +227,7 @@ def train(
         if at["ended"]:
             break
         rate = _schedule(at["step"], steps, recipe)
-        for optimizer, lr in ((muon, recipe.muon_lr), (adam, recipe.adam_lr)):
+        for optimizer, lr in optimizers:
             optimizer.param_groups[0]["lr"] = lr * rate
         ids, positions, mask, target = _tensors(corpus, batch, recipe)
         hidden = model.model(
@@ -221,8 +238,8 @@ def train(
         model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        muon.step()
-        adam.step()
+        for optimizer, _ in optimizers:
+            optimizer.step()
         at["step"] += 1
         at["tokens"] += sum(int(corpus.starts[i + 1] - corpus.starts[i]) for r in batch for i in r)
         at["losses"] = [*at["losses"][-49:], loss.item()]
@@ -236,8 +253,8 @@ def train(
                 f"{at['tokens'] / took:,.0f} tokens/s  {took / 60:.1f} min, "
                 f"at most {max(left, 0.0) / 60:.1f} more"
             )
-            found, enough = look()
-            at["looks"].append({"step": at["step"], **found})
+            figures, enough = look(at["ended"])
+            at["looks"].append({"step": at["step"], **figures})
             at["ended"] |= enough
             at["seconds"] = time.monotonic() - begun
             kept = io.BytesIO()
