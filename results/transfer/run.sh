@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 runs() {
     cp "$here/together.py" .
-    python -m trace_bench.tiny make env.factory=together:Suite policy.max_turns=40 out=models/both size=0.3 hasty=0 success=0.35 demonstrations=4000 passes=12 minutes=60
+    python -m trace_bench.tiny make env.factory=together:Suite policy.max_turns=40 out=models/both size=0.3 hasty=0 demonstrations=4000 passes=12 minutes=60
     swept others placebo
     collect records.jsonl
 }

@@ -245,7 +245,7 @@ def write(folder: Path, tasks: dict[str, str]) -> None:
         (Sums(), {"split": "dev"}, r"split=dev has 12 tasks of dev"),
         (Sums(), {"split": "demos"}, r"unknown split 'demos'"),
         (Sums(), {"size": 2}, r"`model.size` is 2; allowed: 0.3, 1, 4.3"),
-        (Sums(), {"success": 7}, r"`model.success`"),
+        (Sums(), {"hasty": 7}, r"`model.hasty`"),
         (
             Sums(),
             {"synthetic": True, **QUICKER},

@@ -44,9 +44,6 @@ class MadeSettings:
     """The share of demonstrations that leave a call of the solution out, always the same one where
     the same tools are called in the same order: habits that RL can put right. An agent without any
     is shown successes only."""
-    success: Share | None = None
-    """Ends the training when the success on development tasks, at temperature 1, reaches it; null:
-    never."""
     minutes: NotNegative = 25.0
     """The most that it may take."""
     rare: Share = 0.0

@@ -5,7 +5,7 @@
     python -m trace_bench.tiny build [out=FOLDER] [size=0.3] [rare=0.05]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
-`split`, `size`, `hasty`, `success`, `minutes`, `synthetic`, `renamed`, `demonstrations`, `passes`,
+`split`, `size`, `hasty`, `minutes`, `synthetic`, `renamed`, `demonstrations`, `passes`,
 `seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file,
 to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `synthetic`, `seed`;
 `method=sft` reads them.

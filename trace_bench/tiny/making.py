@@ -1,9 +1,7 @@
 """Making a tiny agent: demonstrations, tokenizer, training, figures, card, and last the folder's
 name. The same call goes on after a kill.
 
-A snapshot is measured on development tasks from time to time, greedy and at temperature 1, and
-training ends as soon as the latter reaches `success`: what succeeds always has nothing left to
-learn. Agents differ in their `Source`: what they are shown and what is said of it.
+Agents differ in their `Source`: what they are shown, what they begin with, and what is said of it.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ from trace_bench.play.suites import Suites, about_of, name_of, tasks_of
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.results.statistics import wilson_interval
 from trace_bench.tiny import Log, MadeSettings, World
-from trace_bench.tiny.train import STATE, Corpus, Look, Talk, TinyRecipe, corpus_of, train
+from trace_bench.tiny.train import STATE, Corpus, Talk, TinyRecipe, corpus_of, train
 
-LOOKED_AT, GLANCE = 128, 32  # development tasks; as many of them first
+LOOKED_AT = 128  # development tasks
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,9 @@ def card(
 ) -> str:  # fmt: skip
     """What every card says. `learned`: of the demonstrations; `rates`: on development tasks."""
     recipe, report = training["recipe"], training["report"]
-    planned, success = TinyRecipe(**recipe).steps, settings.success
+    planned = TinyRecipe(**recipe).steps
     steps = report.get("steps", planned)
     ended = "all passes were done" if steps >= planned else "`minutes` were over"
-    if success is not None and rates["sampled"]["success"] >= success:
-        ended = f"success on {world.dev} had reached {success:g}"
     words = " ".join(f"{k}={v}" for k, v in identifying(settings).items() if v not in (None, []))
     return f"""# A tiny agent for {name_of(world.suite)}
 
@@ -134,6 +130,18 @@ class ModelBench:
         world = self.world
         player = Player(self.policy, Suites(world.suite), world.max_turns, world.max_tokens)
         return player.play(batch)
+
+
+def on_development_tasks(folder: Path, world: World) -> dict[str, Any]:
+    """The rates of the agent in the folder on the first development tasks, greedy and at
+    temperature 1."""
+    tasks = tasks_of(world.suite, world.dev)[:LOOKED_AT]
+    with closing(LocalPolicy(folder)) as policy:
+        bench = ModelBench(policy, world, str(folder))
+        return {
+            name: rate(bench.play(tasks, "dev", temperature=temperature))
+            for name, temperature in (("greedy", 0.0), ("sampled", 1.0))
+        }
 
 
 def rate(episodes: Sequence[Trajectory]) -> dict[str, Any]:
@@ -208,9 +216,7 @@ def _make(work: Path, source: Source, asked: Mapping[str, Any], log: Log) -> Non
     corpus, facts = _corpus(work, source, log)
     recipe, settings = source.recipe(corpus), source.settings
     seconds = max(settings.minutes * 60 - facts["seconds"], 1.0)
-    report = train(
-        work, corpus, recipe, log, _looking(work, source, recipe, log), seconds, source.start
-    )
+    report = train(work, corpus, recipe, log, seconds, source.start)
     report["seconds_in_all"] = round(facts["seconds"] + report["seconds"], 1)
     facts["steps"] = recipe.steps
     training = {"recipe": to_json(recipe), "report": report, "asked": asked, "shown": facts}
@@ -244,30 +250,6 @@ def _corpus(work: Path, source: Source, log: Log) -> tuple[Corpus, dict[str, Any
     log(f"{facts['demonstrations']} demonstrations, {len(corpus.ids):,} tokens, "
         f"{len(tokenizer)} words, {facts['seconds']:.0f} s")  # fmt: skip
     return corpus, facts
-
-
-def _looking(work: Path, source: Source, recipe: TinyRecipe, log: Log) -> Look:
-    """Measures the snapshot in the folder on development tasks: all of them at the end, and where
-    some of them say that it may be good enough. An early snapshot babbles, which takes long."""
-    world, success = source.world, source.settings.success
-    tasks = tasks_of(world.suite, world.dev)[:LOOKED_AT]
-
-    def look(last: bool) -> tuple[dict[str, Any], bool]:
-        if success is None and not last:
-            return {}, False
-        with closing(LocalPolicy(work, context=recipe.context)) as policy:
-            bench = ModelBench(policy, world, str(work))
-            glance = rate(bench.play(tasks[:GLANCE], "dev", temperature=1.0))
-            if not last and glance["success"] < success:
-                return {"glance": glance}, False
-            rates = {
-                name: rate(bench.play(tasks, "dev", temperature=temperature))
-                for name, temperature in (("greedy", 0.0), ("sampled", 1.0))
-            }
-        log(f"  {world.dev}: " + ", ".join(f"{k} {v['success']:.3f}" for k, v in rates.items()))
-        return rates, success is not None and rates["sampled"]["success"] >= success
-
-    return look
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from trace_bench.play.suites import DEMO, content, mark, name_of, splits_of, tas
 from trace_bench.settings.identity import of_part, parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.tiny import MODEL_FOLDER, Log, MadeSettings, World
-from trace_bench.tiny.making import Lessons, Source, card, make_in
+from trace_bench.tiny.making import Lessons, Source, card, make_in, on_development_tasks
 from trace_bench.tiny.played import Demonstration, demonstrations, renamed
 from trace_bench.tiny.template import build_tokenizer, common_words
 from trace_bench.tiny.train import SIZES, Corpus, Talk, TinyRecipe
@@ -133,9 +133,8 @@ of {episodes}, played in the world itself.
 {synthetic}{facts["mistakes"]:,} of the agent's {facts["turns"]:,} turns are mistakes, which
 are put right and not learned. A run leaves these tasks out of its training tasks
 (`{DEMONSTRATED}`); none is in {world.dev} or {world.test}."""
-        figures = training["report"]["looks"][-1]
-        rates = {name: figures[name] for name in ("greedy", "sampled")}
-        return figures, card("make", world, settings, training, learned, rates)
+        rates = on_development_tasks(folder, world)
+        return rates, card("make", world, settings, training, learned, rates)
 
 
 def make_for(

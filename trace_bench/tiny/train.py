@@ -181,11 +181,7 @@ def _optimizers(model: Any, recipe: TinyRecipe, muon: bool) -> list[tuple[Any, f
     return [(by_muon, recipe.muon_lr), (adam, recipe.adam_lr)]
 
 
-Look = Callable[[bool], tuple[dict[str, Any], bool]]
-"""Measures the snapshot in the folder, told whether it is the last: its figures, and whether to
-stop."""
-
-LOOKS = 40  # of a whole training
+KEPT = 40  # states of a whole training
 STATE = "training.pt"
 
 
@@ -194,7 +190,6 @@ def train(
     corpus: Corpus,
     recipe: TinyRecipe,
     log: Callable[[str], None],
-    look: Look,
     seconds: float,
     start: Path | None,
 ) -> dict[str, Any]:
@@ -212,8 +207,8 @@ def train(
         model.load_state_dict(Qwen3ForCausalLM.from_pretrained(str(start)).state_dict())
     optimizers = _optimizers(model, recipe, muon=start is None)
     steps = recipe.steps
-    every = max(5, min(50, steps // LOOKS))
-    at: dict[str, Any] = {"step": 0, "tokens": 0, "losses": [], "looks": [], "seconds": 0.0}
+    every = max(5, min(50, steps // KEPT))
+    at: dict[str, Any] = {"step": 0, "tokens": 0, "losses": [], "seconds": 0.0}
     at["ended"] = False
     parts = (model, *(optimizer for optimizer, _ in optimizers))
     if (state := folder / STATE).exists():
@@ -246,16 +241,12 @@ def train(
         took = time.monotonic() - begun
         at["ended"] = at["step"] == steps or took >= seconds
         if at["step"] % every == 0 or at["ended"]:
-            model.save_pretrained(str(folder))
             left = min(took / at["step"] * (steps - at["step"]), seconds - took)
             log(
                 f"step {at['step']}/{steps}  loss {np.mean(at['losses']):.4f}  "
                 f"{at['tokens'] / took:,.0f} tokens/s  {took / 60:.1f} min, "
                 f"at most {max(left, 0.0) / 60:.1f} more"
             )
-            figures, enough = look(at["ended"])
-            at["looks"].append({"step": at["step"], **figures})
-            at["ended"] |= enough
             at["seconds"] = time.monotonic() - begun
             kept = io.BytesIO()
             torch.save({"at": at, "parts": [part.state_dict() for part in parts]}, kept)
@@ -269,5 +260,4 @@ def train(
         "seconds": round(time.monotonic() - begun, 1),
         "demonstrations": len(corpus.starts) - 1,
         "steps": at["step"],
-        "looks": at["looks"],
     }
