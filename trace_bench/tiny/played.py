@@ -76,7 +76,7 @@ class Demonstration:
 
 
 def demonstrations(
-    suite: Suite, tasks: Sequence[Task], count: int, *, seed: int, max_turns: int, hasty: float
+    suite: Suite, tasks: Sequence[Task], count: int, *, seed: int, max_turns: int, hasty: float = 0
 ) -> Iterator[Demonstration]:
     """Up to `count` demonstrations, of one task after the other and again. `hasty`: the share that
     leaves a call of the solution out. Raises UserError if none ends in success."""

@@ -335,7 +335,7 @@ RULES: Mapping[str, tuple[Rule, str]] = {
     "completes_all_parts": (_completes, "two parts that take nothing from each other"),
     "takes_exact_arguments_from_results": (_exact, "a value with digits out of a result"),
     "converts_values": (_converts, "a value in a new form, or a result made into a number"),
-    "declines_when_impossible": (_declines, "nothing but words, or a score with minefields"),
+    "declines_when_impossible": (_declines, "words without a call, or a score with minefields"),
     "tells_the_user": (_tells_all, "a milestone with `tells`"),
 }
 
