@@ -111,8 +111,6 @@ POISONED: dict[str, Damage] = {
     "a success without end": line("evaluation.jsonl", score={"success": 1e308, "similarity": 1}),
     "a score that is a list": line("evaluation.jsonl", score=[1]),
     "a task that is a list": line("evaluation.jsonl", task=[]),
-    "a metric without its fields": line("metrics.jsonl", reward=GONE),
-    "a reward in words": line("metrics.jsonl", reward="x"),
     "a rollout of a held-out task": held_out_rollout,
 }
 

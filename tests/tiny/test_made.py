@@ -195,7 +195,7 @@ def test_an_agent_of_the_shipped_size_begins_with_the_shipped_one(tmp_path: Path
     tokenizer = "tokenizer.json"
     assert (tmp_path / "agent" / tokenizer).read_bytes() == (MODEL_FOLDER / tokenizer).read_bytes()
     card = (tmp_path / "agent" / "README.md").read_text()
-    assert "From the phone world's agent, by 24 demonstrations" in card
+    assert "made from the phone world's agent in" in card
     new, old = (load_file(f / "model.safetensors") for f in (tmp_path / "agent", MODEL_FOLDER))
     assert new.keys() == old.keys()
     moved = [float((new[name] - old[name].float()).norm() / old[name].norm()) for name in old]

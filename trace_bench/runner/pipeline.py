@@ -201,7 +201,7 @@ def _execute(
             "has no result: the method changed what it may spend. Change `method`."
         )
     # Where nothing was trained, nothing would be by these.
-    trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks if agent.adapters}
+    trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks if agent != base}
     clock.add("total", time.monotonic() - started)
     if not (folder / CONFIG).exists():
         raise UserError(

@@ -83,9 +83,10 @@ class Source(ABC):
 
 def card(
     command: str, world: World, settings: MadeSettings, training: Mapping[str, Any],
-    learned: str, rates: Mapping[str, Any],
+    learned: str, rates: Mapping[str, Any], begun: str = "nothing",
 ) -> str:  # fmt: skip
-    """What every card says. `learned`: of the demonstrations; `rates`: on development tasks."""
+    """What every card says. `learned`: of the demonstrations; `rates`: on development tasks;
+    `begun`: with what."""
     recipe, report = training["recipe"], training["report"]
     planned = TinyRecipe(**recipe).steps
     steps = report.get("steps", planned)
@@ -95,7 +96,8 @@ def card(
 
 A Qwen3-architecture language model of {report["parameters"]:,} parameters (vocabulary
 {report["vocabulary"]:,}, context {recipe["context"]:,}) that knows this world and nothing else,
-made in {report["seconds_in_all"] / 60:.1f} minutes by `python -m trace_bench.tiny {command}`.
+made from {begun} in {report["seconds_in_all"] / 60:.1f} minutes by
+`python -m trace_bench.tiny {command}`.
 
 ## Training
 

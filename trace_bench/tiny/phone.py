@@ -29,7 +29,7 @@ from trace_bench.tiny.making import Lessons, ModelBench, Source, card, rate, tab
 from trace_bench.tiny.template import build_tokenizer
 from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
 
-SHIPPED = {"size": 1.0, "demonstrations": 110_000, "passes": 1, "minutes": 1440.0}
+SHIPPED = {"size": 1.0, "hasty": 0.0, "demonstrations": 110_000, "passes": 1, "minutes": 1440.0}
 """What `build` sets where it is not given."""
 SAMPLES = 128  # synthetic tasks for each capability and each kind of guidance
 

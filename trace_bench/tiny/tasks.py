@@ -125,16 +125,15 @@ class Tasks(Source):
         half = self.split == world.train and settings.split is None
         kept = f"every second task of {self.split}, " if half else ""
         episodes = f"{facts['tasks']:,} tasks ({kept}split {self.split})"
-        begun = "the phone world's agent" if self.start is not None else "random weights"
-        learned = f"""From {begun}, by {facts["demonstrations"]:,} demonstrations
-of {episodes}, played in the world itself.
-{settings.hasty:.0%} leave a call of the solution out; the others are successful
+        begun = "nothing" if self.start is None else "the phone world's agent"
+        learned = f"""{facts["demonstrations"]:,} demonstrations of {episodes}, played in the world
+itself. {settings.hasty:.0%} leave a call of the solution out; the others are successful
 ({facts["failed"]} were not and are not among them).
 {synthetic}{facts["mistakes"]:,} of the agent's {facts["turns"]:,} turns are mistakes, which
 are put right and not learned. A run leaves these tasks out of its training tasks
 (`{DEMONSTRATED}`); none is in {world.dev} or {world.test}."""
         rates = on_development_tasks(folder, world)
-        return rates, card("make", world, settings, training, learned, rates)
+        return rates, card("make", world, settings, training, learned, rates, begun)
 
 
 def make_for(
