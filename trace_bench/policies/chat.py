@@ -264,9 +264,10 @@ class Chat:
             for name, most in limits.items():
                 with suppress(ValueError):  # a lower one holds already
                     resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-            with suppress(UserError):  # it is raised again, where it is heard
-                self._read()
+            self._read()
             status = 0
+        except Exception as error:  # what is not of a limit is raised again, where it is heard
+            status = int(isinstance(error, MemoryError))
         finally:
             os._exit(status)
 

@@ -135,8 +135,7 @@ def _play(
         score = episode.last.score
         if episode.lost or score is None or not any(episode.learned):
             return None
-        whole = left_out is None
-        if whole and not score.success:
+        if (whole := left_out is None) and not score.success:
             return None
         messages, learned = tuple(episode.messages), tuple(episode.learned)
         return Demonstration(task.id, messages, episode.tools, learned, whole)

@@ -102,8 +102,8 @@ class Tasks(Source):
         return build_tokenizer(every, list(tools.values()), words=common_words(texts.values()))
 
     def recipe(self, corpus: Corpus) -> TinyRecipe:
-        """Rows hold the longest demonstration, with as many tokens in a batch as ever; the context
-        has room for an episode that is longer than all of them."""
+        """Rows hold the longest demonstration, batches as many tokens as ever or fewer, for `STEPS`
+        steps; the context has room for an episode that is longer than all of them."""
         recipe, longest = SIZES[self.settings.size], int(np.diff(corpus.starts).max())
         row = max(recipe.row, 64 * math.ceil(longest / 64))
         tokens = self.settings.passes * len(corpus.ids)
