@@ -5,7 +5,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 runs() {
     swept search_joint search_grpo search_sum
-    collect search.jsonl
+    collect search.jsonl evaluation.split=dev
+    swept direct joint trace levels
+    collect records.jsonl evaluation.split=test
 }
 
 tables() {
