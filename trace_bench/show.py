@@ -145,15 +145,8 @@ def render(episode: Stored, labels: Mapping[str, Any]) -> str:
 
 
 def _by_turn(trajectory: Trajectory) -> Iterator[str]:
-    """The conversation, with a line wherever another adapter takes over."""
-    acting = {turn.adapter for turn in trajectory.turns}
-    before = None
     for turn in trajectory.turns:
         yield from conversation(turn.messages)
-        name = turn.adapter or "none (base model)"
-        if len(acting) > 1 and name != before:
-            yield f"[adapter {name}]"
-        before = name
         if turn.kept is not None:
             yield f"[the conversation is read anew, after its first {turn.kept} tokens]"
         yield from _block("agent thinks", turn.thoughts) if turn.thoughts else ()

@@ -6,13 +6,14 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 runs() {
     swept search_joint search_grpo search_sum
     collect search.jsonl evaluation.split=dev
-    swept direct joint trace levels
+    swept direct random joint trace levels
     collect records.jsonl evaluation.split=test
 }
 
 tables() {
     python ../search/search.py search.jsonl env.needs=3 --out search_3
     python ../search/search.py search.jsonl env.needs=2 --out search_2
+    table tables_3 records.jsonl env.needs=3
 }
 
 all "$@"

@@ -15,7 +15,7 @@ from named import QUICK, method
 
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AgentSpec, Purpose
+from trace_bench.core.types import AgentSpec, Purpose, Trajectory
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
@@ -57,7 +57,19 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
     folder.mkdir(exist_ok=True)
     shown: list[tuple[int, str]] = []
     policy = LocalPolicy(str(MODEL_FOLDER), batch=256, threads=1)
-    lab = RunLab(
+    counted: Counter[str] = Counter()
+
+    class Counting(RunLab):
+        def rollouts(self, call: str, agent: AgentSpec, tasks: Any, **how: Any) -> list[Trajectory]:
+            played = super().rollouts(call, agent, tasks, **how)
+            counted["all"] += len(tasks)
+            assert len(played) == len(tasks)
+            assert all(task.split not in ("dev", "test") for task in tasks)
+            if kill_at and counted["all"] >= kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return played
+
+    lab = Counting(
         folder,
         seed=1,
         ledger=Ledger(folder / "ledger.jsonl", budget),
@@ -70,19 +82,9 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
             (spent, agent.adapters[-1].name.partition("@")[0])
         ),
     )
-    counted: Counter[str] = Counter()
-
-    def hear(tasks: Any, played: Any) -> None:
-        counted["all"] += len(tasks)
-        assert len(played) == len(tasks)
-        assert all(task.split not in ("dev", "test") for task in tasks)
-        if kill_at and counted["all"] >= kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    with lab.listening(hear):
-        agent = method(name.partition(",")[0], **SETTINGS[name]).fit(
-            BASE, lab.suite.tasks("train"), lab
-        )
+    agent = method(name.partition(",")[0], **SETTINGS[name]).fit(
+        BASE, lab.suite.tasks("train"), lab
+    )
     left = lab.budget_left()
     lab.close()
     return Fitted(agent, counted, left, shown)

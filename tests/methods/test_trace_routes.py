@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 from named import method
-from trace_lab import BASE, MemoryLab, act_out
+from trace_lab import BASE, MemoryLab
 
-from trace_bench.core.protocols import Router
-from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
+from trace_bench.core.types import AdapterRef, AgentSpec, Purpose
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.classifier import ClassifierRouter
 from trace_bench.policies.routing.merge import Mixture
@@ -103,31 +102,6 @@ def test_the_classifier_sends_new_tasks_to_their_adapter(classified: Any, policy
     assert hits[True] > 2 * hits[False], hits
 
 
-def test_the_turns_are_learned_from_rollouts_that_are_paid_for(
-    classified: Any, policy: LocalPolicy
-) -> None:
-    """The choice after an error: more often the adapter that was trained on errors than before."""
-    agent, lab = fitted(policy, 1280, route="turn")
-    assert lab.calls == classified[1].calls, "the route costs no rollout"
-    assert lab.heard == [], "it listens to the training only"
-    router = make_router(agent, None)
-    assert router.has(Router.next)
-    adapter = next(a.name for a in agent.adapters if a.capability == "recovers_from_errors")
-    first, later = 0, 0
-    tasks = [t for t in lab.suite.tasks("dev") if "recovers_from_errors" in t.data["requires"]]
-    for task in tasks:
-        trajectory = act_out(task, frozenset())
-        messages: list[Message] = []
-        chosen = []
-        for turn in trajectory.turns:
-            messages += turn.messages
-            chosen.append(whole(router.next(messages, trajectory.tools)))
-            messages.append(turn.reply)
-        first += chosen[0] == adapter
-        later += adapter in chosen[1:]
-    assert later > first and later >= 0.7 * len(tasks), (first, later, len(tasks))
-
-
 def whole(choice: Any) -> str | None:
     """The adapter that counts whole in a sum; None: none of them."""
     assert isinstance(choice, Mixture)
@@ -137,7 +111,7 @@ def whole(choice: Any) -> str | None:
 BEGUN = replace(BASE, adapters=(AdapterRef("sft@0001", "somewhere"),))
 
 
-@pytest.mark.parametrize("route", ["classifier", "soft", "turn", "linear"])
+@pytest.mark.parametrize("route", ["classifier", "soft", "linear"])
 def test_the_adapter_that_all_were_trained_on_from_counts_once_in_a_sum(
     policy: LocalPolicy, route: str
 ) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import BudgetExceeded
-from trace_bench.core.protocols import Hear, Prompt, State, Trainer, TrainingJob
+from trace_bench.core.protocols import Prompt, State, Trainer, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import (
     CHARGED,
@@ -106,7 +105,6 @@ class MemoryLab:
         self.seed = seed
         self.suite = suite or EmbeddedSuite()
         self.trainer = trainer or ScriptedTrainer()
-        self.heard: list[Hear] = []
         self.policy: LocalPolicy | None = None
         self.habits, self.left = habits, budget
         self.calls: list[tuple[str, Purpose, tuple[str, ...]]] = []
@@ -140,18 +138,9 @@ class MemoryLab:
             raise BudgetExceeded(f"{call}: {charge} of {self.left}")
         self.left -= charge
         self.calls.append((call, purpose, tuple(t.id for t in tasks)))
-        if purpose is Purpose.TRAINING and not self.heard:
+        if purpose is Purpose.TRAINING:
             return []  # the scripted trainer does not look at them
-        played = [self._episode(call, i, task) for i, task in enumerate(tasks)]
-        for hear in self.heard:
-            hear(tasks, played)
-        return played
-
-    @contextmanager
-    def listening(self, hear: Hear) -> Iterator[None]:
-        self.heard.append(hear)
-        yield
-        self.heard.remove(hear)
+        return [self._episode(call, i, task) for i, task in enumerate(tasks)]
 
     def _episode(self, call: str, index: int, task: Task) -> Trajectory:
         rng = random.Random(stable_seed(self.seed, call, index))

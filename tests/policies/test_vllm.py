@@ -15,11 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
+from word_router import WORDS
 
-from trace_bench.core.beginning import adapter_hash
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
+from trace_bench.core.store import write_json
 from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.openai import OpenAIPolicy
@@ -45,11 +46,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of TRACE with the local policy: two adapters and a router."""
+    """An agent of two adapters that TRACE has trained, and its run with the local policy. Servers
+    show no hidden states, so words choose between its adapters in place of its classifier."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     small = ["budget=448", "method.minimum_training=64", "evaluation.yardsticks=false"]
-    small += ["evaluation.limit=128", "method.route=turn", "method.route.others=0"]
-    run(compose([*small, "seed=1", "checkpoints=[]", f"run_dir={folder}"]))
+    run(compose([*small, "seed=1", "checkpoints=[]", f"run_dir={folder / 'trained'}"]))
+    agent = convert(json.loads((folder / "trained" / "agent.json").read_text()), AgentSpec)
+    words = {"message": 0, "send": 0, "text": 0, "remind": 1}
+    router = {"kind": WORDS, "words": words, "labels": [*(a.name for a in agent.adapters), None]}
+    write_json(folder / "agent.json", replace(agent, router=router))
+    again = ["method=base", "evaluation.limit=128", f"agent={folder / 'agent.json'}"]
+    run(compose([*again, f"run_dir={folder / 'here'}"]))
     return folder
 
 
@@ -95,18 +102,9 @@ def test_the_routed_agent_scores_the_same_behind_vllm(
     )
     said = capsys.readouterr().out
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
-    here, server = outcomes(trained, "final"), outcomes(tmp_path / "r", "final")
-    names = {a.name: f"{a.name.partition('@')[0]}-{adapter_hash(a)[:8]}@{a.name.partition('@')[2]}"
-             for a in agent.adapters}  # fmt: skip
-    named = {
-        task: {**e, "adapter": e["adapter"] and " > ".join(
-            names.get(name, name) for name in e["adapter"].split(" > ")
-        )}
-        for task, e in here.items()
-    }  # fmt: skip
-    assert agreement(named, server) >= EQUAL
-    used = {e["adapter"] for e in outcomes(tmp_path / "r", "final").values()}
-    assert len(used) >= 2, "all tasks of one adapter"
+    here, server = outcomes(trained / "here", "final"), outcomes(tmp_path / "r", "final")
+    assert agreement(here, server) >= EQUAL
+    assert len({e["adapter"] for e in server.values()}) >= 2, "all tasks of one adapter"
     assert served(url) == ["tiny"], "adapters stay behind"
     cost = summary["llm"]["usage"]["policy"]
     assert cost["failures"] == 0 and cost["completion_tokens"] > 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from toy import ToySuite
 
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import MethodPlan, Phase, Policy, TurnRequest, Yardstick
-from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Message, Purpose
 from trace_bench.methods.grpo import Base
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
@@ -264,19 +263,3 @@ def test_with_a_policy_that_would_not_repeat_itself_only_what_is_missing_is_play
     assert len(entries) == 10 and len({json.loads(line)["index"] for line in entries}) == 10
     third = make(tmp_path).rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
     assert third == second
-
-
-def test_who_listens_hears_every_call_also_a_resumed_one(tmp_path: Path) -> None:
-    heard: list[tuple[list[Task], list[Trajectory]]] = []
-
-    def hear(tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
-        heard.append((list(tasks), list(played)))
-
-    for _ in range(2):
-        lab = make(tmp_path)
-        tasks = list(lab.suite.tasks("train")[:3])
-        with lab.listening(hear):
-            played = lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING)
-        lab.rollouts("two", BASE, tasks, purpose=Purpose.TRAINING)
-        lab.close()
-        assert heard.pop() == (tasks, played) and heard == []

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -126,24 +125,6 @@ def test_a_conversation_goes_on_from_the_tokens_that_were_sampled(served: Served
     assert httpx.get(f"{served.url}/health").json()["kept"] <= max(kept + 1, 4)
     otherwise = [HELLO[0], {"role": "assistant", "content": "Never said."}, talk[-1]]
     assert said(ask(served, otherwise))["role"] == "assistant"
-
-
-def test_an_agent_that_chooses_at_every_turn_does_so_here(place: Path, agent: AgentSpec) -> None:
-    """A result moves the conversation from one adapter to the other, and its tokens stay."""
-    router = {
-        "kind": "turns", "words": ["new user: b"], "labels": ["a@0001", "b@0001"],
-        "weights": [[0.0], [2.0]], "bias": [1.0, 0.0], "others": 0.0,
-    }  # fmt: skip
-    turning = replace(agent, router=router)
-    with serving(local(place / "model", turning, batch=2), turning) as served:
-        first = ask(served, max_tokens=4)
-        talk = [*HELLO, said(first), {"role": "user", "content": "b"}]
-        second = ask(served, talk, max_tokens=4)
-        used = [r.json()["usage"] for r in (first, second)]
-        assert used[1]["prompt_tokens"] > used[0]["total_tokens"]
-        settled(served, lambda h: h["open"] == 0)
-        assert ["adapter a@0001" in line for line in served.lines] == [True, False]
-        assert "adapter b@0001" in served.lines[1]
 
 
 def test_a_stream_says_what_the_whole_answer_says(served: Served) -> None:

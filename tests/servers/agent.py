@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from word_router import WORDS
+
 from trace_bench.core.store import write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.local import LocalPolicy
@@ -61,15 +63,8 @@ def routed_agent(folder: Path, model: Path | str, adapters: dict[str, Path]) -> 
     """An agent with a prompt and a router over adapters, also stored as agent.json in the folder:
     the router chooses by single words, and the base model where none is known."""
     refs = tuple(AdapterRef(f"{name}@0001", str(path)) for name, path in adapters.items())
-    about = {"message": 0, "send": 0, "text": 0, "remind": 1, "reminder": 1}
-    rows = [[float(n % len(refs) == row) for n in about.values()] for row in range(len(refs))]
-    router = {
-        "kind": "turns",
-        "words": [f"user: {word}" for word in about],
-        "labels": [*(ref.name for ref in refs), None],
-        "weights": [*rows, [0.0] * len(about)],
-        "bias": [*[0.0] * len(refs), 0.5],
-    }
+    words = {"message": 0, "send": 0, "text": 0, "remind": 1 % len(refs)}
+    router = {"kind": WORDS, "words": words, "labels": [*(ref.name for ref in refs), None]}
     agent = AgentSpec(str(model), "routed", "Be brief.", refs, router)
     write_json(folder / "agent.json", agent)
     return agent

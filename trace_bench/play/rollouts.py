@@ -14,7 +14,7 @@ from typing import Any
 
 from trace_bench.core.decode import score_of
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError, attempt
-from trace_bench.core.protocols import Env, OnEpisode, Policy, Router, Suite, TurnReply, TurnRequest
+from trace_bench.core.protocols import Env, OnEpisode, Policy, Suite, TurnReply, TurnRequest
 from trace_bench.core.text import described
 from trace_bench.core.types import (
     AgentSpec,
@@ -130,18 +130,10 @@ class _Live:
     suite: Suite
     env: Env
     adapter: str | None = None
-    used: list[str | None] = field(default_factory=list)  # the adapters so far, each once
     opened: bool = False
     tools: tuple[Tool, ...] = ()
     pending: tuple[Message, ...] = ()  # arrived since the agent's last turn
     turns: list[Turn] = field(default_factory=list)
-
-    @property
-    def adapters(self) -> str | None:
-        """The adapter that acted; all, in order of their first turn, if it changed."""
-        if len(self.used) < 2:
-            return self.adapter
-        return " > ".join(name or "base model" for name in self.used)
 
 
 _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to make
@@ -158,8 +150,6 @@ class _Playing:
         policy, agent = self.player.policy, self.batch.agent
         self.policy = policy
         self.router = make_router(agent, policy) if self.batch.route is None else None
-        every_turn = self.router is not None and self.router.has(Router.next)
-        self.turns = self.router if every_turn else None
         self.sums = MergedSums(policy, agent)
         self.live: dict[int, _Live] = {}
         self.done: dict[int, Trajectory] = {}
@@ -304,10 +294,6 @@ class _Playing:
         if len(episode.turns) >= self.player.max_turns:
             self._cut(episode, StopReason.TURN_LIMIT)
             return
-        if episode.turns and self.turns is not None and not self._switched(episode, self.turns):
-            return
-        if episode.adapter not in episode.used:
-            episode.used.append(episode.adapter)
         self.outbox.append(
             TurnRequest(
                 episode=episode.index,
@@ -319,17 +305,6 @@ class _Playing:
                 max_tokens=self.player.max_tokens,
             )
         )
-
-    def _switched(self, episode: _Live, turns: Router) -> bool:
-        """Chooses the adapter for an episode's next turn; False if that failed the episode."""
-        said = [m for turn in episode.turns for m in (*turn.messages, turn.reply)]
-        every = [*said, *episode.pending]
-        chosen = attempt(lambda: self.sums.name_of(turns.next(every, episode.tools)))
-        if isinstance(chosen, BaseException):
-            self._unrouted(episode, chosen)
-            return False
-        episode.adapter = chosen
-        return True
 
     def _cut(self, episode: _Live, stop: StopReason) -> None:
         """Ends an episode whose agent ran out of turns or context. That is not a failure of the
@@ -368,7 +343,7 @@ class _Playing:
             stop=stop,
             score=score,
             failure=failure,
-            adapter=episode.adapters,
+            adapter=episode.adapter,
         )
         del self.live[episode.index]
         self.policy.release(episode.index)

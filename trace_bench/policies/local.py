@@ -181,10 +181,6 @@ class LocalPolicy(Policy):
         if not self._engine.fits(request.episode, len(ids), kept):
             self._ready.append(TurnReply(request.episode, None, context_full=True))
             return
-        if name != talk.adapter:
-            # The cached keys and values are those of the earlier adapter: all is read again.
-            self._engine.release(request.episode)
-            talk.adapter, ids, kept = name, talk.ids, None
         self._engine.submit(
             Order(
                 request.episode,

@@ -189,8 +189,6 @@ class OpenAIPolicy(Policy):
 
     def _submit(self, request: TurnRequest) -> None:
         episode = self._open.get(request.episode) or self._begin(request, self._choose())
-        if request.adapter != episode.adapter:  # a server keeps the caches of adapters apart
-            episode.adapter, episode.reloaded = request.adapter, False
         self._hear(request, episode)
         self._send(request, episode, None if episode.tight else request.max_tokens)
 

@@ -122,7 +122,6 @@ def _sample(episode: Episode, needs: Mapping[str, Sequence[str]]) -> dict[str, A
             "seed": t.seed,
             "agent": t.agent,
             "adapter": t.adapter,
-            "adapters": [turn.adapter for turn in t.turns],
             "stop": t.stop.value,
             "attempt": episode.attempt,
             "needs": needs.get(t.task, []),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from trace_bench.core.protocols import Policy, Router
+from trace_bench.core.protocols import Policy
 from trace_bench.core.store import Lines, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Figures, Outcome, Step, Task, Trajectory
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
@@ -255,12 +255,12 @@ def choices(
     player: Player, agent: AgentSpec, tasks: Sequence[Task]
 ) -> list[Choice | BaseException] | None:
     """The router's choice for each task, or an exception if the task cannot be reset. None if it is
-    only known in an episode, as a model is waited for or each turn has a choice of its own."""
+    only known in an episode, as a model is waited for."""
     router = make_router(agent, player.policy)
     if agent.router is None:
         return [router.route((), ())] * len(tasks)
     suite = player.suites.target
-    if router.waits or router.has(Router.next) or suite.asks_user():
+    if router.waits or suite.asks_user():
         return None
     choices: list[Choice | BaseException] = []
     for first in range(0, len(tasks), player.policy.capacity):  # reset together

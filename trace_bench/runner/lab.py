@@ -8,15 +8,13 @@ method decides as in an uninterrupted run."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
-    Hear,
     PlayElsewhere,
     Prompt,
     Source,
@@ -94,7 +92,6 @@ class RunLab:
         self._episodes = EpisodeFile(self.folder / "trajectories.jsonl")
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls_made: set[str] = set()
-        self._heard: list[Hear] = []
         self.spent = 0
         self.why_unspent = ""
         self._last_call = ("", 0)  # charged, with its rollouts
@@ -156,22 +153,11 @@ class RunLab:
         self.episodes.add(outcome_of("", 0, trajectory, 0) for trajectory in out)
         seconds = self.seconds.get(purpose.value, 0.0) + time.monotonic() - started
         self.seconds[purpose.value] = seconds
-        for hear in self._heard:
-            hear(tasks, out)
         return out
 
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
         """The base model's hidden states of prompts, which cost no rollout."""
         return self.player.policy.prompt_states(prompts)
-
-    @contextmanager
-    def listening(self, hear: Hear) -> Iterator[None]:
-        """Within the block `hear` is given the episodes of every call, also those on disk."""
-        self._heard.append(hear)
-        try:
-            yield
-        finally:
-            self._heard.remove(hear)
 
     def checkpoint(self, agent: AgentSpec) -> None:
         """Sets the agent that the curve shows until the next call of this."""

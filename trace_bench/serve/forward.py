@@ -1,8 +1,8 @@
 """Answers by a server behind this one, such as vLLM with the agent's adapters: the router picks the
-adapter from a conversation's first messages (or anew at every turn, where the agent does), the
-agent's prompt is added, and the request goes on under the adapter's name there. The choice follows
-from the messages alone, so that nothing is remembered here. Thoughts are taken out of an answer, so
-that it is there whole before a client sees any of it, in one piece where it is streamed."""
+adapter from a conversation's first messages, the agent's prompt is added, and the request goes on
+under the adapter's name there. The choice follows from the messages alone, so that nothing is
+remembered here. Thoughts are taken out of an answer, so that it is there whole before a client sees
+any of it, in one piece where it is streamed."""
 
 from __future__ import annotations
 

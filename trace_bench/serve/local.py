@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from trace_bench.core.protocols import Router, TurnReply, TurnRequest
+from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Turn
 from trace_bench.play.steps import with_guidance
@@ -236,8 +236,6 @@ class LocalEngine:
         else:
             messages = new_messages(ask)
             ticket.episode, ticket.adapter = kept
-            if ticket.model.routed and self._router.has(Router.next):
-                ticket.adapter = self._adapter(ask, ticket.model)
         seed = ask.seed if ask.seed is not None else stable_seed("serve", ticket.episode)
         how = (ticket.adapter, seed % 2**63, ask.temperature, ask.most or self._most)
         self.policy.submit([TurnRequest(ticket.episode, messages, ask.tools, *how)])

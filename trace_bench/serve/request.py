@@ -213,14 +213,11 @@ def _plain(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
 
 
 def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
-    """The router's choice for the next turn, under the agent's prompt: from the conversation's
-    opening, which ends with the user's first message (an assistant may have greeted before), or
-    from all of it if it chooses anew at every turn."""
+    """The router's choice, under the agent's prompt, from the conversation's opening, which ends
+    with the user's first message (an assistant may have greeted before)."""
     roles = [m["role"] for m in ask.messages]
     first = roles.index("user") if "user" in roles else 0
     opening = roles.index("assistant", first) if "assistant" in roles[first:] else len(roles)
-    if router.has(Router.next) and opening < len(roles):
-        return router.next(with_guidance(ask.messages, prompt), ask.tools)
     return router.route(with_guidance(ask.messages[:opening], prompt), ask.tools)
 
 

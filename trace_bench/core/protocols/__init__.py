@@ -36,7 +36,6 @@ from trace_bench.core.protocols.episodes import (
 )
 from trace_bench.core.protocols.training import (
     Ask,
-    Hear,
     Lab,
     Method,
     MethodPlan,

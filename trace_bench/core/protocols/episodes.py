@@ -283,8 +283,3 @@ class Router(Part):
     def routes(self, prompts: Sequence[Prompt]) -> list[Any]:
         """The choices for several prompts."""
         return [self.route(messages, tools) for messages, tools in prompts]
-
-    def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any:
-        """Overridden by a router that chooses anew before every turn, from the whole conversation
-        so far."""
-        raise NotImplementedError

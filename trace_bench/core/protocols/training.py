@@ -6,7 +6,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -225,10 +224,6 @@ class PlayElsewhere(Part):
         raise NotImplementedError
 
 
-Hear = Callable[[Sequence[Task], Sequence[Trajectory]], None]
-"""Called after a `rollouts` call with its tasks and its episodes."""
-
-
 @dataclass(frozen=True)
 class Source:
     """The source code of a generated suite (`Lab.generated_suite`). `given`: names that it may use,
@@ -267,7 +262,6 @@ class Lab(Protocol):
         by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
     def prompt_states(self, prompts: Sequence[Prompt]) -> Sequence[State]: ...
-    def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # a `with` block
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...
     def log(self, text: str) -> None: ...  # a line of progress, on stderr

@@ -28,7 +28,6 @@ tells what separate adapters and routing bring. It is a run of its own, since it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 
@@ -87,8 +86,7 @@ class Trace(Method):
         training = source.make(Looked(base, tasks, lab, budget, analysis), chosen)  # make tasks
         if not training:
             return close(base, why=source.nothing)
-        with lab.listening(evidence.hear) if settings.route.hears else nullcontext():
-            experts = train_experts(base, chosen, training, lab, budget, compose, write)  # train
+        experts = train_experts(base, chosen, training, lab, budget, compose, write)  # train
         if not experts:
             return close(base, why="no adapter was trained")
         agent = compose(experts)  # route

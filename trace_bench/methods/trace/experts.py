@@ -2,8 +2,8 @@
 and the agent that has them. The maths is the trainer's. What one job leaves unspent (a group that
 does not fit any more, early stopping) goes to those after it.
 
-Routes are learned (`policies.routing.route.Evidence`) from the openings of the adapters' own tasks
-and from what their training rollouts have shown; from nothing of the target tasks."""
+Routes are learned (`policies.routing.route.Evidence`) from the openings of the adapters' own tasks,
+from nothing of the target tasks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from typing import Any
 from trace_bench.core.errors import SourceError, UserError
 from trace_bench.core.protocols import Lab, State, TrainingJob, performed
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Message, Step, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Step, Task
 from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.making import interleave
 from trace_bench.methods.trace.settings import JOINT, Budget
 from trace_bench.methods.trace.tasks import TrainingTasks
 from trace_bench.play.steps import usable, with_guidance
 from trace_bench.policies.routing.route import Evidence, Expert, Route
-from trace_bench.policies.routing.turn import words_of
 from trace_bench.trainers.start import start_of
 
 Compose = Callable[[Sequence[Expert]], AgentSpec]
@@ -125,11 +124,9 @@ def composed(
 
 # -- what routes are learned from -----------------------------------------------------------------
 
-Words = frozenset[str]
-
 
 class TrainingEvidence:
-    """Of one fit, whose training rollouts `hear` is given."""
+    """Of one fit."""
 
     def __init__(self, lab: Lab, base: AgentSpec) -> None:
         start = start_of(base)
@@ -138,7 +135,6 @@ class TrainingEvidence:
         self.log = lab.log
         self._lab, self._base = lab, base
         self._states: dict[tuple[str, ...], Sequence[State]] = {}
-        self._turns: dict[str, set[Words]] = {}
 
     def states(self, tasks: Sequence[Task]) -> Sequence[State]:
         key = tuple(task.id for task in tasks)
@@ -149,16 +145,6 @@ class TrainingEvidence:
             ]
             self._states[key] = self._lab.prompt_states(openings)
         return self._states[key]
-
-    def turns(self, task: Task) -> set[Words]:
-        if task.id not in self._turns:
-            first = first_steps(self._lab, [task])
-            self._turns[task.id] = {frozenset(words_of(s.messages, s.tools)) for s in first}
-        return self._turns[task.id]
-
-    def hear(self, tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> None:
-        for task, trajectory in zip(tasks, trajectories, strict=True):
-            self._turns.setdefault(task.id, set()).update(before_turns(trajectory))
 
 
 def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
@@ -172,12 +158,3 @@ def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
             lab.log(f"no example for the router from {task.id}: {type(error).__name__}: {error}")
             continue
         yield first
-
-
-def before_turns(trajectory: Trajectory) -> Iterator[Words]:
-    """What the conversation showed before each of the agent's turns."""
-    messages: list[Message] = []
-    for turn in trajectory.turns:
-        messages += turn.messages
-        yield frozenset(words_of(messages, trajectory.tools))
-        messages.append(turn.reply)

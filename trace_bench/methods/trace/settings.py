@@ -19,11 +19,10 @@ from trace_bench.methods.making import TaskSettings
 from trace_bench.methods.trace.gate import GateRoute
 from trace_bench.policies.routing.classifier import Classifier, Soft
 from trace_bench.policies.routing.linear import Linear
-from trace_bench.policies.routing.turn import Turn
 from trace_bench.policies.routing.zero_shot import ZeroShot
 
 JOINT: Final = "joint"
-AnyRoute = Classifier | Soft | Turn | GateRoute | ZeroShot | Linear
+AnyRoute = Classifier | Soft | GateRoute | ZeroShot | Linear
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ so that nothing here imports the methods.
     route.py        what all have; the experts, and the evidence that a route is learned from
     zero_shot.py    the base model is asked for a letter
     classifier.py   one adapter, or all by weights, by the base model's hidden state
-    turn.py         anew at every turn, by the words of the conversation
     linear.py       always one sum, or one adapter
-    regression.py   the linear layer of the two classifiers, and how it is learned
+    regression.py   the linear layer of the classifier, and how it is learned
     router.py       the router of an agent, from plain JSON
     merge.py        sums of adapters as adapters
 

@@ -104,30 +104,21 @@ class Fitted:
         return {"weights": self.weights.tolist(), "bias": self.bias.tolist()}
 
 
-def fit(
-    features: Sequence[Sequence[float]],
-    classes: Sequence[int],
-    l2: float = L2,
-    weigh: Sequence[float] | None = None,
-    standardize: bool = True,
-) -> Fitted:
+def fit(features: Sequence[Sequence[float]], classes: Sequence[int], l2: float = L2) -> Fitted:
     """Minimizes the mean cross-entropy plus l2/2 times the squared weights, with LBFGS in float64
-    from zero, on standardized features (folded back into what is returned) unless `standardize` is
-    false. `weigh`: the examples' weights (None: equal), within their class: all classes count the
-    same. `classes` are 0, 1, ... without gaps."""
+    from zero, on standardized features (folded back into what is returned). All classes count the
+    same, however many examples they have. `classes` are 0, 1, ... without gaps."""
     import numpy as np
     import torch
 
     x = torch.from_numpy(np.array(features, dtype=np.float64))
     y = torch.tensor(classes)
-    each = torch.tensor([1.0] * len(y) if weigh is None else weigh, dtype=torch.float64)
-    count = int(y.max()) + 1
-    of_class = torch.zeros(count, dtype=torch.float64).index_add_(0, y, each)
-    each = each / of_class[y] / count
+    of_class = torch.bincount(y).double()
+    each = 1.0 / of_class[y] / len(of_class)
     mean, scale = x.mean(0), x.std(0, correction=0)
-    scale = torch.where((scale > 1e-12) & standardize, scale, torch.ones_like(scale))
+    scale = torch.where(scale > 1e-12, scale, torch.ones_like(scale))
     z = (x - mean) / scale
-    w = torch.zeros(count, x.shape[1], dtype=torch.float64, requires_grad=True)
+    w = torch.zeros(count := len(of_class), x.shape[1], dtype=torch.float64, requires_grad=True)
     b = torch.zeros(count, dtype=torch.float64, requires_grad=True)
     steps = torch.optim.LBFGS([w, b], max_iter=LBFGS, line_search_fn="strong_wolfe")
 

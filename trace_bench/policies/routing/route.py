@@ -4,7 +4,7 @@ that `fit` gives (`router.py`), so that an agent can be run without the method t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -43,20 +43,15 @@ class Evidence(Protocol):
         """The base model's final hidden states at the end of the tasks' openings; without those
         that cannot be opened."""
 
-    def turns(self, task: Task) -> Iterable[frozenset[str]]:
-        """What training rollouts of the task have shown before each of the agent's turns, as words
-        (`turn.words_of`); its opening, if there were none."""
-
     def log(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
 class Route:
-    """A way to choose. `asks`: every episode first asks the base model; `hears`: it is learned from
-    training rollouts; `rollouts`: the part of the budget for its own training."""
+    """A way to choose. `asks`: every episode first asks the base model; `rollouts`: the part of the
+    budget for its own training."""
 
     asks: ClassVar[bool] = False
-    hears: ClassVar[bool] = False
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -1,4 +1,4 @@
-"""Chooses the adapter for an episode from its first messages, or for each turn.
+"""Chooses the adapter for an episode from its first messages.
 
 A router's description is plain JSON in the AgentSpec:
 
@@ -7,8 +7,6 @@ A router's description is plain JSON in the AgentSpec:
     {"kind": "zero_shot", "skills": [[name, what it is for], ...], "prompt": 1}
     {"kind": "classifier", "labels": [name|null, ...], "weights": [[number, ...], ...],
      "bias": [number, ...], "others": 0.35, "soft": false, "lock": "prefill"}
-    {"kind": "turns", "words": [word, ...], "labels": ..., "weights": ..., "bias": ...,
-     "others": 0.35}                                              chooses anew at every turn
     {"kind": "sum", "parts": [[name, weight], ...]}                  always this sum
 
 Any but the first two may name the adapter that acts where none is chosen, in place of the base
@@ -16,11 +14,10 @@ model: "otherwise": name. All others were trained on from it, so in a sum of the
 (`merge.around`); "parts" has its weight already.
 
 A classifier is one linear layer, which gives each adapter, and the base model, a score: from the
-base model's final hidden state at the end of the first prompt ("classifier"), or from the words of
-the conversation ("turns"). `soft=false` takes the best one alone, `soft=true` the softmax, rounded
-to tenths, so that there are few distinct sums. The adapters' updates are then added with the
-weights g + others (1 - g): a chosen adapter counts whole, and the skills of the others are not
-silenced, so weights need not sum to one.
+base model's final hidden state at the end of the first prompt. `soft=false` takes the best one
+alone, `soft=true` the softmax, rounded to tenths, so that there are few distinct sums. The
+adapters' updates are then added with the weights g + others (1 - g): a chosen adapter counts whole,
+and the skills of the others are not silenced, so weights need not sum to one.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ from trace_bench.core.protocols import Router
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.routing.classifier import ClassifierRouter
 from trace_bench.policies.routing.linear import FixedRouter, sum_of
-from trace_bench.policies.routing.turn import TurnRouter
 from trace_bench.policies.routing.zero_shot import ZeroShotRouter
 
 
@@ -65,6 +61,5 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any], object], Router]] = {
     "fixed": lambda description, _: FixedRouter(description["adapter"]),
     "zero_shot": ZeroShotRouter,
     "classifier": ClassifierRouter,
-    "turns": lambda description, _: TurnRouter(description),
     "sum": lambda description, _: sum_of(description),
 }

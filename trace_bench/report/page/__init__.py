@@ -261,7 +261,6 @@ def _messages(played: Trajectory) -> Iterator[dict[str, Any]]:
         yield from map(_message, turn.messages)
         yield {
             **_message(turn.reply),
-            "adapter": turn.adapter,
             "tokens": [len(turn.prompt_ids), len(turn.token_ids)],
             "malformed": turn.malformed,
             "truncated": turn.truncated,

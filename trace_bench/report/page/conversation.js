@@ -109,7 +109,6 @@ function message(m, place) {
   return el("div", { class: `message ${m.role in WHO ? m.role : "system"}` },
     el("div", { class: "who" }, el("b", {}, WHO[m.role] ?? m.role), `message ${place}`,
       m.tokens ? el("span", {}, `${m.tokens[0]} tokens read, ${m.tokens[1]} written`) : null,
-      m.adapter ? el("span", { title: m.adapter }, `adapter ${adapter(m.adapter)}`) : null,
       m.truncated ? el("span", { class: "lost" }, "cut off at the token limit") : null,
       m.malformed ? el("span", { class: "lost" }, `unreadable call: ${m.malformed}`) : null),
     m.thoughts ? el("details", {}, el("summary", {}, "thoughts"), el("pre", {}, m.thoughts)) : null,
