@@ -12,10 +12,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 from trace_bench.core.errors import UserError
+from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.settings.compose import compose_plain
 
 
@@ -24,7 +26,8 @@ def forked(
 ) -> tuple[int, str]:
     """`python -m module arguments`, after `prepare` in the child: its exit code (-N: signal N
     ended it), and what it printed."""
-    if module == "trace_bench":  # its settings are composed here, once for all such commands
+    if module == "trace_bench":  # what all such commands need is made here, once for all of them
+        imported()
         before = [*sys.path]  # the working folder comes to it
         with contextlib.suppress(UserError):
             compose_plain([arguments], finished=False)
@@ -38,12 +41,18 @@ def forked(
         return code, printed.read()
 
 
+@cache
 def imported() -> None:
-    """What a command may need of models, once for all of them."""
+    """What a command may need: models, a run's parts, and the phone world's tasks, which take two
+    seconds to draw."""
     from transformers import Qwen3ForCausalLM  # noqa: F401
 
     import trace_bench.policies.local
+    import trace_bench.runner.pipeline
     import trace_bench.trainers.local  # noqa: F401
+
+    for split in ("train", "dev", "test"):
+        EmbeddedSuite().tasks(split)
 
 
 def forked_in(folder: Path, module: str, *arguments: str) -> tuple[int, str]:

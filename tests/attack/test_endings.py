@@ -123,9 +123,11 @@ def test_no_end_without_a_summary_is_a_success(
     monkeypatch.chdir(tmp_path)
     options = [f"{group}.factory={HERE}:{PLACES[group][0].__name__}"]
     options += [f"{group}.options.place='{place}'", f"{group}.options.way='{way}'"]
-    others = {"method": "method=base", "policy": "policy=idle", "env": "evaluation.limit=2"}
+    others = {"method": "method=base", "policy": "policy=idle", "env": "evaluation.split=dev"}
     rest = [setting for name, setting in others.items() if name != group]
-    split = ["evaluation.split=train", "protocol=paper"] if group == "env" else []
+    split = (
+        ["evaluation.split=train", "protocol=paper"] if group == "env" else ["evaluation.limit=1"]
+    )
     code, said = forked("trace_bench", *rest, *options, *split, "run_dir=run")
     if code == 0:
         assert (tmp_path / "run" / "summary.json").is_file(), said

@@ -18,7 +18,9 @@ from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.runner.api import load
 
 HERE = __name__
-QUICK = ["method=base", "policy=idle", "evaluation.limit=3", "run_dir=run"]
+QUICK = [
+    "method=base", "policy=idle", "evaluation.limit=3", "evaluation.split=dev", "run_dir=run",
+]  # fmt: skip
 
 
 class Leaves(Method):

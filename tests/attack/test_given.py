@@ -54,7 +54,7 @@ def test_a_password_in_a_setting_reaches_no_message_and_no_file(
     address = f"http://user:{SECRET}@127.0.0.1:9/v1"
     given = [s.replace("URL", address).replace("FOUND", f"{__name__}:refused") for s in settings]
     _, said = forked("trace_bench", "method=base", "policy=idle", "evaluation.limit=1",
-                     "run_dir=run", *given)  # fmt: skip
+                     "evaluation.split=dev", "run_dir=run", *given)  # fmt: skip
     assert "error: " in said or "run: run" in said, said
     assert SECRET not in said and "user:" not in said, said
     files = [p for p in tmp_path.rglob("*") if p.is_file()]

@@ -13,7 +13,7 @@ import pytest
 from pages import ROOT
 from shared import RUN
 
-QUICK = ("method=base", "policy=idle", "evaluation.limit=1")
+QUICK = ("method=base", "policy=idle", "evaluation.limit=1", "evaluation.split=dev")
 BLOCKED = """
 import importlib.abc, sys
 

@@ -17,7 +17,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.settings.compose import compose
 
 Said = pytest.CaptureFixture[str]
-QUICK = ("method=base", "policy=idle", "evaluation.limit=1")
+QUICK = ("method=base", "policy=idle", "evaluation.limit=1", "evaluation.split=dev")
 LONG = "x" * 300
 
 FILES: dict[str, str | bytes] = {

@@ -45,7 +45,7 @@ def world(request, tmp_path_factory):
         yield model, AgentSpec(str(model), adapters=adapters), backend
 
 
-def rollouts(policy, agent, count=18, *, temperature=1.0, route=None, max_tokens=24):
+def rollouts(policy, agent, count=9, *, temperature=1.0, route=None, max_tokens=12):
     tasks = [toy_task(i // 3, patience=2) for i in range(count)]  # groups of three start alike
     return play(
         policy,
@@ -103,9 +103,9 @@ def qwen3(small_model):
 @pytest.mark.parametrize("temperature", [0.6, 0.0])
 def test_logprobs_agree_with_a_plain_forward_pass(world, temperature):
     folder, agent, backend = world
-    policy = LocalPolicy(folder, batch=7)
+    policy = LocalPolicy(folder, batch=4)
     assert type(policy._backend) is backend
-    route = [(None, *NAMES)[i % 3] for i in range(18)]
+    route = [(None, *NAMES)[i % 3] for i in range(9)]
     played = rollouts(policy, agent, temperature=temperature, route=route)
     assert max(len(t.turns) for t in played) > 1  # the cache was used over turns
     models = plain_models(agent)
@@ -132,14 +132,15 @@ def test_logprobs_agree_with_a_plain_forward_pass(world, temperature):
 def test_the_same_call_gives_the_same_bits_whatever_came_before(world):
     """And with another limit of the batch the same tokens."""
     folder, agent, _ = world
-    fresh = rollouts(LocalPolicy(folder, batch=7), agent)
+    fresh = rollouts(LocalPolicy(folder, batch=4), agent)
     small = rollouts(LocalPolicy(folder, batch=2), agent, 6)
     assert [flat(t)[0] for t in small] == [flat(t)[0] for t in fresh[:6]]
-    used = LocalPolicy(folder, batch=7)
-    rollouts(used, agent, 11, temperature=0.3, route=["b@0001"] * 11)
+    used = LocalPolicy(folder, batch=4)
+    rollouts(used, agent, 6, temperature=0.3, route=["b@0001"] * 6)
     assert rollouts(used, agent) == fresh
 
 
+@pytest.mark.parametrize("world", ["qwen3", "hugging face"], indirect=True)
 def test_long_and_short_episodes_in_many_blocks_of_slots(world, monkeypatch):
     folder, agent, backend = world
     policy = LocalPolicy(folder, batch=37)
