@@ -19,10 +19,11 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_json
 from trace_bench.results.inspect import export
 
-SCRIPTED = ("method=base", "policy=reference", "evaluation.limit=4")
+SCRIPTED = ("method=base", "policy=reference", "evaluation.limit=4", "evaluation.split=dev")
 TRAINED = (
     "method=grpo", "budget=16", "checkpoints=[]", "trainer.groups=2", "trainer.group_size=4",
-    "evaluation.limit=2", "policy.max_turns=4", "policy.max_tokens=32", "env.train_tasks=4",
+    "evaluation.limit=2", "policy.max_turns=2", "policy.max_tokens=16", "env.train_tasks=4",
+    "evaluation.split=dev",
 )  # fmt: skip
 COMMANDS = {"scripted": SCRIPTED, "trained": TRAINED}
 Said = pytest.CaptureFixture[str]

@@ -35,7 +35,8 @@ from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.report.runs import find
 from trace_bench.results.__main__ import main as results
 
-QUICK: dict[str, Any] = {"method": "base", "policy": "reference", "evaluation__limit": 6}
+SHORT: dict[str, Any] = {"evaluation__limit": 6, "evaluation__split": "dev"}
+QUICK: dict[str, Any] = {"method": "base", "policy": "reference", **SHORT}
 
 
 class Advice(Method):
@@ -77,7 +78,7 @@ def advised(**changes: Any) -> Result:
         "method": Advice(),
         "policy": "reference",
         "budget": 8,
-        "evaluation__limit": 6,
+        **SHORT,
     }
     return trace_bench.run(**{**settings, **changes})
 
@@ -134,7 +135,8 @@ def test_load_a_repeated_run_and_the_command_line_give_the_same(
     assert again == loaded and loaded.folder == first.folder and loaded.table == first.table
     assert (first.folder / "summary.json").stat().st_mtime_ns == before
     assert capfd.readouterr() == ("", "")
-    assert main(["method=base", "policy=reference", "evaluation.limit=6", "seed=4"]) == 0
+    words = ["method=base", "policy=reference", "evaluation.limit=6", "evaluation.split=dev"]
+    assert main([*words, "seed=4"]) == 0
     printed = capfd.readouterr()
     assert "this run is finished; its stored result:" in printed.err
     assert first.table in printed.out and f"run: {first.folder}" in printed.out
@@ -329,7 +331,9 @@ def train(suite: Interrupted, folder: str) -> Result:
         budget=48,
         run_dir=folder,
         checkpoints=[],
-        evaluation__limit=6,
+        policy__max_tokens=16,
+        policy__max_turns=2,
+        **SHORT,
     )
 
 
