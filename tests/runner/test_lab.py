@@ -13,18 +13,16 @@ from summaries import SUMMARY
 from toy import ToySuite
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import MethodPlan, Phase, Policy, TurnRequest, Yardstick
+from trace_bench.core.protocols import Policy, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Purpose
-from trace_bench.methods.grpo import Base
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.progress import Progress, stages_of
+from trace_bench.runner.progress import Progress
 from trace_bench.runner.report import closing
-from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
 
 BASE = AgentSpec(model="random")
@@ -192,41 +190,6 @@ def test_progress_says_phase_budget_reward_and_time() -> None:
         now[0] += 1.0
         progress.episode(None, charged=False)
     assert progress.line() == ("evaluation of base | 10/40 episodes | rollouts 20/100 | 30 s left")
-
-
-def test_progress_says_what_comes_after_the_last_rollout_and_about_when_it_ends() -> None:
-    now = [0.0]
-    stream = io.StringIO()
-    mark = Yardstick("joint", "one joint adapter", Base())
-    plan = MethodPlan((Phase("rollouts", 400, most=True),), trains=True, yardsticks=(mark,))
-    stages = stages_of(compose(["budget=100"]), plan, held_out=20, dev=10, points=4)
-    progress = Progress(100, stream=stream, clock=lambda: now[0], stages=stages)
-
-    def played(count: int, seconds: float) -> None:
-        for _ in range(count):
-            now[0] += seconds
-            progress.episode(0.5, charged=False)
-
-    progress.stage("base evaluation")
-    progress.phase("evaluation of base", 20)
-    assert "still to come" not in stream.getvalue()
-    played(20, 2.0)
-    (said,) = [line for line in stream.getvalue().splitlines() if "still to come" in line]
-    assert "method (at most 140 episodes), final evaluation (at most 20 episodes)" in said
-    assert "; about 9 min 44 s left, until about " in said  # when 8 were played, of 2 s each
-    progress.stage("floors")
-    played(20, 0.0)
-    progress.stage("method")
-    played(120, 3.0)
-    assert "| in all about 7 min 37 s left, until" in progress.line()  # 160 episodes of 20 / 7 s
-    progress.phase("method")
-    for done in range(11):
-        progress.step("sft", done, 40)
-        now[0] += 1.0 if done < 10 else 0.0
-    assert progress.line().startswith("method: sft | 10/40 steps | rollouts 0/100 | 30 s left")
-    progress.stage("one joint adapter")
-    assert "in all" not in progress.line()
-    assert stream.getvalue().count("still to come") == 1
 
 
 class MoodyPolicy(CountingPolicy):

@@ -6,12 +6,13 @@ import contextlib
 import functools
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from trace_bench.core import VERSION
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import UserError, meant
 from trace_bench.core.text import visible
 
 if TYPE_CHECKING:
@@ -106,7 +107,23 @@ def parser(name: str, about: str | None) -> argparse.ArgumentParser:
     """The parser of `python -m trace_bench.<name>`, described by its module's docstring."""
     import argparse
 
-    parser = argparse.ArgumentParser(
+    class Parser(argparse.ArgumentParser):
+        """Answers wrong words as settings are answered, by one line."""
+
+        def error(self, message: str) -> NoReturn:
+            word = re.search(r"unrecognized arguments: (\S+)", message)
+            guess = meant(word[1], self._option_string_actions) if word else ""
+            usage = " ".join(self.format_usage().split())
+            raise UserError(f"{message}.{guess} {usage[:1].upper()}{usage[1:]}")
+
+        def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+            for word in args or ():
+                key, equals, value = word.partition("=")
+                if equals and f"--{key}" in self._option_string_actions:
+                    raise UserError(f"{word} is no setting but an option: write --{key} {value}.")
+            return super().parse_known_args(args, namespace)
+
+    parser = Parser(
         f"python -m trace_bench.{name}",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -3,6 +3,7 @@ as one episode's `Failure`."""
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -74,20 +75,42 @@ def outlasting() -> Iterator[None]:
         ) from error
 
 
-def unknown(kind: str, name: object, allowed: Iterable[object], setting: str) -> UserError:
-    """The UserError for an unknown name: what was given, what is allowed, what was probably meant,
-    which setting to set."""
+def unknown(
+    kind: str, name: object, allowed: Iterable[object], setting: str, elsewhere: Iterable[str] = ()
+) -> UserError:
+    """The UserError for an unknown name: what was given, what is allowed, what was probably meant
+    (also of what is allowed `elsewhere`), which setting to set."""
     names = [str(one) for one in allowed]
-    guess = "".join(f" Did you mean {one}?" for one in _meant(str(name), names)[:1])
     return UserError(
-        f"unknown {kind} {name!r}; allowed: {', '.join(names)}.{guess} Change the setting "
-        f"`{setting}`."
+        f"unknown {kind} {name!r}; allowed: {', '.join(names)}."
+        f"{meant(str(name), names, elsewhere)} Change the setting `{setting}`."
     )
 
 
-def _meant(name: str, names: list[str]) -> list[str]:
-    """The names that are like this one, or that it abbreviates: lr, learning_rate."""
-    last = name.rpartition(".")[2]
-    initials = ("".join(word[:1] for word in one.split("_")) for one in names)
-    short = [one for one, letters in zip(names, initials, strict=True) if letters == last]
-    return [*get_close_matches(last, names, 1), *short]
+def meant(name: str, names: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+    """The question which name was meant: one whose last word (of trainer.rank or tracker=wandb) is
+    this one's, is like it, begins with it, or is abbreviated by it (lr). "" without any."""
+    last, here, others = _last(name), list(names), list(elsewhere)
+    likely = [one for one in (*here, *others) if _last(one) == last]
+    likely = likely or _alike(last, here, 0.6) or _alike(last, others, 0.8)
+    return f" Did you mean {' or '.join(likely[:3])}?" if likely else ""
+
+
+def _alike(word: str, names: Iterable[str], cutoff: float) -> list[str]:
+    ends = {name: _last(name) for name in names}
+    close = get_close_matches(word, ends.values(), 1, cutoff)
+    parts = {name: end.split("_") for name, end in ends.items()}
+    return (
+        [name for name, end in ends.items() if end in close]
+        or [name for name, each in parts.items() if "".join(part[:1] for part in each) == word]
+        or [
+            name
+            for name, each in parts.items()
+            if any(p.startswith(word) for p in each if word[2:])
+        ]
+        or [name for name, end in ends.items() if end[1:] and word.startswith(end)]
+    )
+
+
+def _last(name: str) -> str:
+    return re.split(r"[.=]", name)[-1].lower().replace("-", "_")

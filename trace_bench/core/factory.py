@@ -24,7 +24,7 @@ from trace_bench.core.checked import (
     returns,
     takes_any,
 )
-from trace_bench.core.errors import TraceBenchError, UserError, attempt
+from trace_bench.core.errors import TraceBenchError, UserError, attempt, meant
 from trace_bench.core.protocols import RunContext, missing
 from trace_bench.core.text import described
 from trace_bench.core.types import to_json
@@ -157,14 +157,15 @@ def load(text: str, where: str) -> Factory:
         sys.path.insert(0, here)
     target: Any = attempt(lambda: importlib.import_module(module))  # a script may end the process
     if isinstance(target, BaseException):
-        meant = f" Did you mean {module[:-3]}:{attribute}?" if module.endswith(".py") else ""
+        dotted = module.removesuffix(".py").strip("./").replace("/", ".")
+        likely = "" if dotted == module else f" Did you mean {dotted}:{attribute}?"
         absent = target.name if isinstance(target, ModuleNotFoundError) else None
         if module.startswith("trace_bench.") and not f"{module}.".startswith(f"{absent}."):
             raise target  # a bug in this package keeps its traceback
         raise UserError(
             f"{where}={text}: the module {module} cannot be imported ({type(target).__name__}: "
             f"{' '.join(str(target).split())}). Looked for in the working folder and among the "
-            f"installed packages.{meant} Change `{where}`."
+            f"installed packages.{likely} Change `{where}`."
         ) from target
     for part in attribute.split("."):
         inner = Factory(target, where, text).asked(partial(getattr, target, part, Factory))
@@ -172,7 +173,7 @@ def load(text: str, where: str) -> Factory:
             offered = sorted(n for n in dir(target) if not n.startswith("_"))[:20]
             raise UserError(
                 f"{where}={text}: {module} has no attribute {attribute}; it has: "
-                f"{', '.join(offered) or 'nothing'}. Change `{where}`."
+                f"{', '.join(offered) or 'nothing'}.{meant(part, offered)} Change `{where}`."
             )
         target = inner
     return Factory(target, where, text)

@@ -41,7 +41,6 @@ from trace_bench.runner.plan import (
     shown_to,
     training_tasks,
 )
-from trace_bench.runner.progress import Stage, stages_of
 from trace_bench.settings.identity import model_path
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import PolicySettings, Settings
@@ -76,11 +75,6 @@ class Bench:
     def yardsticks(self) -> tuple[Yardstick, ...]:
         """The method's yardsticks that the run also trains."""
         return self.plan.yardsticks if self.settings.evaluation.yardsticks else ()
-
-    def stages(self) -> tuple[Stage, ...]:
-        """What the run does one after the other, with its episodes."""
-        tasks = self.held_out, self.development, self.points
-        return stages_of(self.settings, self.plan, *map(len, tasks))
 
     def write_tags(self) -> None:
         """{task id: [words]} of every held-out task, if the suite's class says where they stand."""

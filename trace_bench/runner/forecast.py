@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -39,7 +39,6 @@ from trace_bench.runner.plan import (
     shown_to,
     training_tasks,
 )
-from trace_bench.runner.progress import stages_of
 from trace_bench.settings.identity import model_path, served_name, weights_hash
 from trace_bench.settings.recipes import billions_of
 from trace_bench.settings.schema import SandboxSettings, Settings
@@ -161,8 +160,23 @@ def _plan(f: Forecast) -> None:
     f.held_out = f.count(lambda suite: tasks_of(suite, how.split)[: how.limit])
     points = f.attempt(lambda: points_of(settings.checkpoints, settings.budget, learns)) or ()
     dev = f.count(lambda suite: development_tasks(suite, split, bool(points)))
-    stages = stages_of(settings, f.plan, f.held_out, dev, len(points))
-    f.phases = tuple(phase for stage in stages for phase in stage.phases)
+    f.phases = tuple(_phases(f, len(points) * dev))
+
+
+def _phases(f: Forecast, curve: int) -> Iterator[Phase]:
+    """The phases in their order; the floors, which cost next to nothing, are left out."""
+    plan, how = f.plan, f.settings.evaluation
+    each = f.held_out * how.trials
+    yield Phase("base evaluation", each)
+    yield from plan.phases
+    if curve:
+        yield Phase("points of the curve", curve, most=True)
+    if plan.learns or plan.adapters:
+        yield Phase("final evaluation", each)
+    if plan.adapters > 1 and how.routing:
+        yield Phase("every adapter alone", plan.adapters * each, most=True)
+    for one in plan.yardsticks if how.yardsticks else ():
+        yield Phase(f"{one.title}, a yardstick", f.settings.budget + each, most=True)
 
 
 def _rest(f: Forecast) -> None:

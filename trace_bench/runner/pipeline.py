@@ -115,7 +115,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
         for line in bench.header():
             log(line)
         stream = sys.stderr if verbose else stack.enter_context(Path(os.devnull).open("w"))
-        progress = Progress(settings.budget, stream=stream, stages=bench.stages())
+        progress = Progress(settings.budget, stream=stream)
         summary = _execute(bench, metrics, stack, progress, resumed)
     return Done(place.folder, summary, stored=False)
 
@@ -154,7 +154,7 @@ def _execute(
     gc.set_threshold(20_000, 10, 50)
     stack.callback(progress.close)
     bench.write_tags()
-    clock = Clock(folder / TIMING, progress.stage)
+    clock = Clock(folder / TIMING)
     apart = settings.protocol == "held_out"
     every = tasks_of(bench.suite, settings.evaluation.split)  # also beyond evaluation.limit
     suites = Suites(bench.suite, {}, settings.rehearsal, every, reserved=apart)

@@ -8,57 +8,18 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import MethodPlan, Phase
 from trace_bench.core.run_files import REPAIRS
 from trace_bench.core.store import read_object, write_json
-from trace_bench.settings.schema import Settings
 
-BASE, METHOD = "base evaluation", "method"
 RECENT = 64  # episodes in the running reward
 ENOUGH = 8  # episodes that have a pace
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What `Clock` measures as `name`, with its phases in a dry run. `episodes`: at most, without
-    what the budget does not pay for."""
-
-    name: str
-    phases: tuple[Phase, ...]
-    episodes: int
-
-
-def stages_of(
-    settings: Settings, plan: MethodPlan, held_out: int, dev: int, points: int
-) -> tuple[Stage, ...]:
-    """The stages of a run in their order; the floors, which cost next to nothing, are left out."""
-    evaluation, budget = settings.evaluation, settings.budget
-    each, curve = held_out * evaluation.trials, points * dev
-    rollouts = sum(phase.rollouts for phase in plan.phases)
-    rollouts = min(rollouts, budget) if settings.accounting == "strict" else rollouts
-    phases = (*plan.phases, *([Phase("points of the curve", curve)] if points else ()))
-
-    def stage(name: str, count: int, title: str, most: bool = True) -> Stage:
-        return Stage(name, (Phase(title, count, most),), count)
-
-    out = [stage(BASE, each, BASE, most=False)]
-    out.append(Stage(METHOD, phases, rollouts + curve))
-    if plan.learns or plan.adapters:
-        out.append(stage("final evaluation", each, "final evaluation", most=False))
-    if plan.adapters > 1 and evaluation.routing:
-        count = plan.adapters * each
-        out.append(stage("evaluation of every adapter", count, "every adapter alone"))
-    for one in plan.yardsticks if evaluation.yardsticks else ():
-        title, count = f"{one.title}, a yardstick", budget + each
-        out.append(stage(one.title, count, title))
-    return tuple(out)
 
 
 @dataclass(eq=False)
@@ -70,11 +31,8 @@ class Progress:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     clock: Callable[[], float] = time.monotonic
     every: float = 10.0
-    stages: Sequence[Stage] = ()
 
     def __post_init__(self) -> None:
-        self._run = _Run(self.stages, self.clock())
-        self._told = False
         self.spent = 0
         self._rewards: deque[float] = deque(maxlen=RECENT)
         self._begin("starting", 0)
@@ -92,20 +50,6 @@ class Progress:
         self._step, self._steps = "", _Count()
         self._rewards.clear()
 
-    def stage(self, name: str) -> None:
-        """Starts a stage of the run."""
-        self._run.begin(name, self.clock())
-        self._tell()
-
-    def _tell(self) -> None:
-        """Says once what is to come, as soon as it is known how long that takes."""
-        left, later = self._run.left(self.clock()), self._run.later()
-        if self._told or left is None or not later:
-            return
-        self._told = True
-        names = ", ".join(f"{s.name} (at most {s.episodes} episodes)" for s in later)
-        self.log(f"still to come: {names}; {_how_long(left)}")
-
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
         """Sets the current step of the phase; the time left is still that of the whole phase, or
         with a `total` that of this step, of which so much is `done`."""
@@ -116,12 +60,9 @@ class Progress:
 
     def episode(self, reward: float | None, *, charged: bool) -> None:
         """Counts a finished episode; `reward` is None if the infrastructure failed."""
-        self._run.episodes += 1
         self.spent += charged
         if self._total or charged:
             self._episodes.done += 1
-        if self._episodes.done * 4 >= self._total > 0:
-            self._tell()
         if reward is not None:
             self._rewards.append(reward)
         self._show()
@@ -148,11 +89,9 @@ class Progress:
         parts.append(f"rollouts {self.spent}/{self.budget}")
         if self._rewards:
             parts.append(f"reward {sum(self._rewards) / len(self._rewards):.2f}")
-        counted, now = self._steps if self._steps.total else self._episodes, self.clock()
-        if (left := counted.left(now)) is not None:
+        counted = self._steps if self._steps.total else self._episodes
+        if (left := counted.left(self.clock())) is not None:
             parts.append(f"{duration(left)} left")
-        if (whole := self._run.left(now)) is not None and self._run.later():
-            parts.append(f"in all {_how_long(max(whole, left or 0.0))}")
         return " | ".join(parts)
 
     def _show(self, force: bool = False) -> None:
@@ -186,40 +125,6 @@ class _Count:
         return (now - self.start) / done * (self.total - self.done)
 
 
-@dataclass
-class _Run:
-    """The stage that goes on, at `at`, its `episodes` so far, and the pace of all stages. What is
-    not among the stages has no time and no episodes."""
-
-    stages: Sequence[Stage]
-    started: float
-    at: int = -1
-    listed: bool = False
-    episodes: int = 0
-    earlier: tuple[int, float] = (0, 0.0)  # episodes and seconds of the stages before
-
-    def begin(self, name: str, now: float) -> None:
-        if self.listed:
-            count, seconds = self.earlier
-            self.earlier = count + self.episodes, seconds + now - self.started
-        names = [stage.name for stage in self.stages]
-        self.listed = name in names
-        self.at = names.index(name) if self.listed else self.at
-        self.started, self.episodes = now, 0
-
-    def later(self) -> list[Stage]:
-        return [stage for stage in self.stages[self.at + 1 :] if stage.episodes]
-
-    def left(self, now: float) -> float | None:
-        """Seconds of all that is left; None without a pace."""
-        count, seconds = self.earlier
-        due = sum(stage.episodes for stage in self.later())
-        if self.listed:
-            count, seconds = count + self.episodes, seconds + now - self.started
-            due += max(0, self.stages[self.at].episodes - self.episodes)
-        return None if count < ENOUGH else seconds / count * due
-
-
 class Aside:
     """The progress of a yardstick: its episodes are shown, but not counted; its log is not."""
 
@@ -246,16 +151,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def until(seconds: float) -> str:
-    """The time of day in so many seconds, with the weekday from 12 hours on."""
-    form = "%H:%M" if seconds < 12 * 3600 else "%A %H:%M"
-    return time.strftime(form, time.localtime(time.time() + seconds))
-
-
-def _how_long(left: float) -> str:
-    return f"about {duration(left)} left, until about {until(left)}"
-
-
 def _live(stream: TextIO) -> Any:
     from rich.console import Console
     from rich.live import Live
@@ -270,11 +165,9 @@ TIMING = "timing.json"
 
 @dataclass
 class Clock:
-    """Wall seconds by phase over all attempts at a run; kept in the run folder. `begun`: is told of
-    every phase that begins."""
+    """Wall seconds by phase over all attempts at a run; kept in the run folder."""
 
     path: Path
-    begun: Callable[[str], None] = lambda name: None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -285,7 +178,6 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        self.begun(name)
         started = time.monotonic()
         try:
             yield

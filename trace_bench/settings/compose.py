@@ -18,7 +18,8 @@ from typing import Any
 
 from trace_bench.core.command import complain
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.settings.choices import GROUPS, check_folder, conf_dir, fill, nested, open_ended
+from trace_bench.settings import choices
+from trace_bench.settings.choices import GROUPS, conf_dir, fill, nested, open_ended
 from trace_bench.settings.recipes import settled
 from trace_bench.settings.registry import KINDS
 from trace_bench.settings.schema import Settings
@@ -28,6 +29,7 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
     """Runs `job` for the settings in `argv` (several with `-m`, in parallel with a launcher).
     Returns the highest exit code. Raises UserError for any error in `argv` itself."""
     import hydra
+    from hydra._internal.utils import get_args_parser
 
     codes: list[int] = []
     bugs: list[Exception] = []
@@ -56,9 +58,16 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
 
     rest = list(argv)
     if more := config_dir_of(rest):
-        check_folder(more)
+        choices.check_folder(more)
     if not any(re.match(r"[+~]*hydra|-", word) for word in rest):
         return job(compose(rest, more))  # Hydra's own way composes twice
+    for flag in (word.partition("=")[0] for word in rest if word.startswith("--")):
+        if flag not in get_args_parser()._option_string_actions:
+            name = flag[2:].replace("-", "_")
+            raise UserError(
+                f"{flag} is no option. A setting has no dashes: {name}=VALUE. Options: --help, "
+                "--version, --config-dir FOLDER, --cfg job, -m (several runs)."
+            )
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     fill()
     with _readable_errors(), _arguments(_opened(argv)):
@@ -91,7 +100,7 @@ def compose_plain(
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     if config_dir is not None:
-        check_folder(config_dir)
+        choices.check_folder(config_dir)
     place = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
     written = _written(conf_dir(), *([] if config_dir is None else [config_dir.resolve()]))
     out, parser = [], OverridesParser.create()
@@ -287,7 +296,9 @@ def _translate(error: Exception) -> UserError:
     from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
     if isinstance(error, OverrideParseException):
-        return UserError(f"{error.override!r} cannot be read; {_FORM}")
+        own = f" Did you mean {_own('env', str(error.override))}?"
+        guess = "" if ".factory=module:" in own else own
+        return UserError(f"{error.override!r} cannot be read; {_FORM}{guess}")
     if several := re.search(
         r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'\s", str(error)
     ):
@@ -299,16 +310,19 @@ def _translate(error: Exception) -> UserError:
         )
     missing = getattr(error, "missing_cfg_file", None)
     if missing is not None and "/" in missing:
-        group, choice = missing.rsplit("/", 1)
-        if group == "hydra/launcher" and choice in ("joblib", "submitit_local", "submitit_slurm"):
+        at, choice = missing.rsplit("/", 1)
+        group, _, whole = missing.partition("/")
+        if at == "hydra/launcher" and choice in ("joblib", "submitit_local", "submitit_slurm"):
             return UserError(
                 f"hydra/launcher={choice} needs a package that is not installed: pip install "
                 "'.[launchers]', or leave `hydra/launcher` out."
             )
-        refusal = unknown(group, choice, getattr(error, "options", None) or (), group)
-        module = choice if Path(f"{choice}.py").is_file() else "module"
-        own = f" One of your own: `{group}=custom {group}.factory={module}:attribute`."
-        return UserError(f"{refusal}{own if group in KINDS else ''}")
+        allowed = getattr(error, "options", None) or ()
+        if group not in KINDS:
+            return unknown(at, choice, allowed, at)
+        others = [choice for choice in _choices() if not choice.startswith(f"{group}=")]
+        refusal = unknown(group, whole, allowed, group, others)
+        return UserError(f"{refusal} One of your own: `{_own(group, whole)}`.")
     for cause in _chain(error):
         if isinstance(cause, InterpolationResolutionError):
             why = str(cause).partition("\n")[0]
@@ -327,12 +341,46 @@ def _translate(error: Exception) -> UserError:
                     f"is made here. Change `{group}`."
                 )
             named = override[1] if override else key
-            return unknown("key", named, (k for k in node if k != "hydra"), key)
+            keys = [str(k) for k in node if k != "hydra"]
+            return unknown("key", named, keys, key, _elsewhere(named, node))
     group_error = re.search(r"config group '([^']+)' does not exist", str(error))
     if group_error is not None:
         return unknown("group", group_error[1], _groups(), group_error[1])
     text = " ".join(str(error).split())
     return UserError(f"the command line could not be read: {text}")
+
+
+def _choices() -> list[str]:
+    """Every choice of every group, as it is typed: trainer=gspo."""
+    return [f"{g}={one}" for g in GROUPS for one in (*choices.offered(g), *choices.files(g))]
+
+
+def _elsewhere(named: str, node: Mapping[Any, Any]) -> list[str]:
+    """Where the last word of a key is known that its group, `node`, does not have."""
+    group, _, last = named.rpartition(".")
+    if "budget" in node:  # all settings: those of the groups, and what they choose among
+        data = _plain(node, finished=False)
+        below = [f"{g}.{key}" for g, keys in data.items() if isinstance(keys, dict) for key in keys]
+        return [*below, *_choices()]
+    if "options" in node:
+        return [f"{group}.options.{last}"]
+    there = choices.offered(group) if group in GROUPS else ()
+    return [f"{group}={c} {named}" for c in there if last in choices.defaults(group, c)]
+
+
+def _own(group: str, typed: str) -> str:
+    """The settings for a part of your own, whose file (desk, desk.py:Suite), folder or name on the
+    hub was typed as a choice."""
+    if group == "model" and "/" in typed:
+        return f"model=hf model.path={typed}"
+    place, _, attribute = typed.partition(":")
+    file = Path(f"{place.removesuffix('.py')}.py")
+    if not file.is_file():
+        return f"{group}.factory=module:attribute"
+    kind = rf"^class (\w+)\(.*\b{KINDS[group].__name__}\b"
+    inherits = re.search(kind, file.read_text(errors="replace"), re.MULTILINE)
+    module = ".".join(file.with_suffix("").parts)
+    return f"{group}.factory={module}:{attribute or (inherits[1] if inherits else 'attribute')}"
 
 
 def _several(override: str) -> UserError:
