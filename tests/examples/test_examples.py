@@ -12,6 +12,8 @@ import pytest
 from forks import forked_in
 from pages import EXAMPLES, lay_out
 
+from trace_bench.report.runs import find
+
 FILES = sorted(EXAMPLES.glob("*.py"))
 LIBRARIES = ("fastapi", "torch", "tokenizers", "transformers")
 PUBLIC = {"trace_bench", "trace_bench.trainers.adapters", "trace_bench.trainers.algorithms"}
@@ -88,6 +90,8 @@ def test_a_trainer_of_ones_own(here: Path) -> None:
     (summary,) = summaries(here).values()
     assert summary["rollouts"]["training"] == 12, "of 13: one member would play alone"
     assert summary["adapters"] == ["rl@0002"]
+    assert summary["table"][1]["name"] == "rl, Evolution", "nobody takes it for GRPO's"
+    assert [row.method for row in find([here])[0]] == ["rl, Evolution, budget 13"]
     code, said = forked_in(here, *arguments, "budget=3")
     assert code == 2 and "needs at least 4" in said
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +16,13 @@ from servers.vllm import FakeVLLM, fake_adapter
 
 from trace_bench.core.chat import text_message
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import AgentSpec
+from trace_bench.core.protocols import Router
+from trace_bench.core.types import AgentSpec, Message, Tool
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.served import served_name
 from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.serve.forward import Forward
+from trace_bench.serve.request import ChatRequest, choose
 
 
 class Behind(FakeVLLM):
@@ -77,10 +79,22 @@ def test_each_conversation_goes_to_its_adapter(tmp_path: Path) -> None:
         assert [asked[0][k] for k in ("seed", "max_tokens", "stop")] == [3, 16, ["x"]]
         assert asked[0]["tools"][0]["function"]["name"] == "f" and "tools" not in asked[2]
         assert any("adapter a@0001, 10 + 2 tokens" in line for line in served.lines)
-        greeting = {"role": "assistant", "content": "Hello."}
-        greeted = [{"role": "system", "content": "Help."}, greeting, talk[0]]
-        assert ask(served, messages=greeted).status_code == 200
-        assert behind.bodies()[-1]["model"] == b, "the opening ends with the user's message"
+
+
+class Shown(Router):
+    """Chooses by the roles of the messages that it is shown."""
+
+    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any:
+        return " ".join(m["role"] for m in messages)
+
+
+@pytest.mark.parametrize("opening", ["user", "assistant user", "assistant assistant user",
+                                     "system assistant user", "user user"])  # fmt: skip
+def test_the_opening_ends_with_the_users_first_message(opening: str) -> None:
+    """Whatever follows: a conversation keeps its adapter."""
+    for after in ("", " assistant", " assistant user", " assistant tool assistant user"):
+        messages = tuple({"role": role, "content": "Hm."} for role in (opening + after).split())
+        assert choose(Shown(), ChatRequest(model="agent", messages=messages), "") == opening
 
 
 @pytest.mark.parametrize("stream", [False, True])

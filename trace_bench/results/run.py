@@ -94,10 +94,10 @@ class Run:
 
     @property
     def titled(self) -> str:
-        """The method with an algorithm that is not its own, and with what tables must say."""
-        trained = self.rollouts.get("training")
-        algorithm = self.settings.get("trainer.algorithm.name", GRPO) if trained else ""
-        return titled(self.marked, algorithm)
+        """The method with what trained it if not GRPO, and with what tables must say."""
+        keys = ("trainer.algorithm.name", "trainer.origin.attribute")  # without the first: a user's
+        names = [self.settings[key] for key in keys if key in self.settings]
+        return titled(self.marked, [*names, GRPO][0] if self.rollouts.get("training") else "")
 
     @property
     def label(self) -> str:

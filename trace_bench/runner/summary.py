@@ -122,9 +122,10 @@ def summarize(
 
 
 def _algorithm(bench: Bench, lab: RunLab) -> str:
-    """Which algorithm trained; "" without a rollout of training, and for a trainer without one."""
-    algorithm = bench.parts["trainer"].options.get("algorithm")
-    return str(algorithm["name"]) if algorithm and lab.ledger.by_purpose().get("training") else ""
+    """Which algorithm trained, or which class for a trainer without one; "" without training."""
+    part = bench.parts["trainer"]
+    algorithm = part.options.get("algorithm") or {"name": getattr(part.origin, "attribute", "")}
+    return str(algorithm["name"]) if lab.ledger.by_purpose().get("training") else ""
 
 
 def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:

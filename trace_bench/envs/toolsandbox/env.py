@@ -83,9 +83,6 @@ class ToolSandboxEnv(LiveEnv):
     executed.
     """
 
-    def __init__(self) -> None:
-        self.log: list[LogEntry] = []
-
     def reset(self, task: Task) -> Step:
         """System prompt, the user's opening message and the tools. EpisodeError naming the task
         and what is wrong when its data cannot be run."""
@@ -113,7 +110,7 @@ class ToolSandboxEnv(LiveEnv):
         self._limit: int = data.get("max_messages", _MAX_MESSAGES)
         self._milestones = read_goal(data["milestones"], data.get("edges"), data.get("weights"))
         self._minefields = read_goal(data.get("minefields", ()), data.get("minefield_edges"))
-        self.log = []
+        self.log: list[LogEntry] = []
         self._note(SYSTEM, AGENT, self._system)
         self._note(USER, AGENT, self._user.opening)
 
