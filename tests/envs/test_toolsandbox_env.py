@@ -112,6 +112,14 @@ def test_calls_of_a_message_must_not_depend_on_each_other(
     assert {entry.snapshot for entry in env.log[3:]} == {len(env.world.snapshots) - 1}
 
 
+def test_where_every_order_succeeds_the_world_is_that_of_the_calls_own() -> None:
+    names = [json.dumps({"person_id": "anna", "name": name}) for name in ("Ann", "Anne", "Anna")]
+    task = wifi_task()
+    posed = replace(task, data={**task.data, "tools": ["modify_contact"]})
+    env, _ = play(posed, call(*(("modify_contact", text) for text in names)))
+    assert env.world.find("CONTACT", "anna")["name"] == "Anna"
+
+
 def test_what_one_message_changes_has_no_moment_between() -> None:
     between = {"database": "SETTING", "kind": "snapshot", "since": None,
                "rows": [{"wifi": False, "cellular": True}]}  # fmt: skip
