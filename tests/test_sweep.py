@@ -42,6 +42,7 @@ def write(place: Path, **changes: object) -> Path:
             "method": {"value": "base"},
             "policy": {"values": ["idle", "reference"]},
             "evaluation.limit": {"value": 4},
+            "evaluation.split": {"value": "dev"},
         },
     }
     path = place / "small.yaml"

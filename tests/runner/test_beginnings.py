@@ -24,7 +24,7 @@ from trace_bench.settings.identity import parts_of
 SMALL = (
     "checkpoints=[]", "trainer.groups=2", "trainer.group_size=4", "trainer.rank=4",
     "trainer.alpha=8", "evaluation.limit=2", "policy.max_turns=4", "policy.max_tokens=32",
-    "env.train_tasks=4",
+    "env.train_tasks=4", "evaluation.split=dev",
 )  # fmt: skip
 
 

@@ -17,7 +17,10 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Tracker
 from trace_bench.trackers.jsonl import MOST_SAID, Metrics, Silent
 
-PLAYED = ("method=base", "policy=idle", "evaluation.limit=1")
+PLAYED = ("method=base", "policy=idle", "evaluation.limit=1", "evaluation.split=dev")
+RUN: dict[str, Any] = {
+    "method": "base", "policy": "idle", "evaluation__limit": 1, "evaluation__split": "dev",
+}  # fmt: skip
 
 
 def test_a_line_is_written_once(tmp_path: Path) -> None:
@@ -117,7 +120,6 @@ def test_a_tracker_that_a_killed_run_has_not_told_is_told_by_the_next_start(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run: dict[str, Any] = {"method": "base", "policy": "idle", "evaluation__limit": 1}
 
     class Ended(Taking):
         def _call(self, name: str) -> None:
@@ -126,11 +128,11 @@ def test_a_tracker_that_a_killed_run_has_not_told_is_told_by_the_next_start(
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trace_bench.run(**run, run_dir="run", tracker=Ended(at))
+        trace_bench.run(**RUN, run_dir="run", tracker=Ended(at))
     before = Path("run/summary.json").read_bytes()
     fine = Taking("never")
     for _ in range(2):
-        trace_bench.run(**run, run_dir="run", tracker=fine)
+        trace_bench.run(**RUN, run_dir="run", tracker=fine)
         assert fine.called == ["conclude", "report", "close"], "once"
     assert Path("run/summary.json").read_bytes() == before
     assert not Path("run/untold").exists()
@@ -140,13 +142,12 @@ def test_a_tracker_of_a_run_that_cannot_go_on_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run: dict[str, Any] = {"method": "base", "policy": "idle", "evaluation__limit": 1}
-    trace_bench.run(**run, run_dir="run")
+    trace_bench.run(**RUN, run_dir="run")
     Path("run/summary.json").unlink()
     Path("run/ledger.jsonl").write_text("damaged\n")
     tracker = Failing("never")
     with pytest.raises(UserError, match=r"ledger\.jsonl"):
-        trace_bench.run(**run, run_dir="run", tracker=tracker)
+        trace_bench.run(**RUN, run_dir="run", tracker=tracker)
     assert tracker.called == ["close"]
 
 

@@ -21,7 +21,7 @@ from trace_bench.trackers.wandb import WandbTracker
 
 pytestmark = needs("wandb", "the tracker needs wandb, which is not installed")
 
-RUN = ["method=base", "policy=reference", "evaluation.limit=4"]
+RUN = ["method=base", "policy=reference", "evaluation.limit=4", "evaluation.split=dev"]
 
 
 @pytest.fixture(autouse=True)

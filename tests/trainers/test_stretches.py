@@ -28,7 +28,7 @@ from trace_bench.trainers.grpo import group_advantages
 from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.update import update
 
-ONE_STEP = replace(SETTINGS, group_size=8, groups=8, epochs=1, minibatches=1, learning_rate=0.01)
+ONE_STEP = replace(SETTINGS, group_size=8, groups=4, epochs=1, minibatches=1, learning_rate=0.01)
 BLOCK = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 
 
@@ -45,7 +45,7 @@ class Trained:
 
 
 def train(folder: Path, model: Path, policy: Policy, seen: Any) -> Trained:
-    """64 episodes and one step. `seen`: a monkeypatch, to look at what is computed."""
+    """32 episodes and one step. `seen`: a monkeypatch, to look at what is computed."""
     learned: list[Tokens] = []
     build = update_module.build
 
@@ -55,8 +55,8 @@ def train(folder: Path, model: Path, policy: Policy, seen: Any) -> Trained:
 
     seen.setattr(update_module, "build", built)
     limits: dict[str, Any] = {"max_turns": 6, "max_tokens": 24}
-    lab = make_lab(folder, model, 64, ONE_STEP, AskingSuite(), policy=policy, **limits)  # type: ignore[arg-type]
-    lab.trainer.train(job(model, 64, tasks=AskingSuite().tasks("train")), lab)
+    lab = make_lab(folder, model, 32, ONE_STEP, AskingSuite(), policy=policy, **limits)  # type: ignore[arg-type]
+    lab.trainer.train(job(model, 32, tasks=AskingSuite().tasks("train")), lab)
     lab.close()
     lines = sorted(read_lines(folder / "trajectories.jsonl"), key=lambda r: r["index"])
     (metrics,) = (r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training")
@@ -111,14 +111,14 @@ def test_kept_thoughts_at_servers_need_the_tokenizer_here() -> None:
 
 
 def check(found: Trained, thoughts: Thoughts) -> None:
-    assert len(found.played) == 64 and found.metrics["steps"] == 1
+    assert len(found.played) == 32 and found.metrics["steps"] == 1
     assert found.metrics["failures"] == found.metrics["inexact"] == 0
-    assert sum(bool(turn.thoughts) for t in found.played for turn in t.turns) > 64
+    assert sum(bool(turn.thoughts) for t in found.played for turn in t.turns) > 32
     rewards = torch.tensor([t.score.similarity for t in found.played if t.score])
-    used = group_advantages(rewards, torch.arange(64) // 8).trained.tolist()
+    used = group_advantages(rewards, torch.arange(32) // 8).trained.tolist()
     wanted = [b for t, u in zip(found.played, used, strict=True) if u for b in sampled_in(t)]
     got = [block for each in found.tokens for block in trained_in(each)]
-    assert len(wanted) > 128
+    assert len(wanted) > 64
     assert sorted((a, b) for a, b, _ in got) == sorted((a, b) for a, b, _ in wanted)
     for mine, other in zip(sorted(got), sorted(wanted), strict=True):
         assert mine[2] == pytest.approx(other[2], abs=1e-6)
