@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -42,6 +43,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 LONG = {f"test_{name}.py" for name in ("pages", "show", "api", "made", "ledgers", "local", "tau2")}
 """Files whose tests take half a minute or more, or wait for the longest of the shared runs."""
+
+
+gc.disable()  # nothing of what is imported while tests are collected can be freed
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
