@@ -58,7 +58,7 @@ def test_a_run_of_such_an_agent_stops(tmp_path: Path, capsys: pytest.CaptureFixt
     large(place)
     agent = AgentSpec(str(MODEL_FOLDER), adapters=(AdapterRef("wild@0001", str(place)),))
     write_json(tmp_path / "agent.json", agent)
-    given = [f"agent={tmp_path}", "method=base", "evaluation.limit=4", "checkpoints=[]"]
+    given = [f"agent={tmp_path}", "method=base", "evaluation.limit=4", "evaluation.split=dev"]
     assert main([*given, f"run_dir={tmp_path / 'run'}"]) != 0
     said = capsys.readouterr().err
     assert "max_lost" in said and "Traceback" not in said

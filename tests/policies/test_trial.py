@@ -118,7 +118,8 @@ def test_a_prompt_that_leaves_less_than_a_whole_turn_still_fits() -> None:
 
 def settings(server: Server, folder: Path) -> list[str]:
     acting = ["policy=openai", f"policy.base_url={server.url}", "model=served", "model.name=m"]
-    return ["method=base", "evaluation.limit=2", *acting, "policy.retries=0", f"run_dir={folder}"]
+    few = ["evaluation.limit=2", "evaluation.split=dev", "policy.retries=0"]
+    return ["method=base", *few, *acting, f"run_dir={folder}"]
 
 
 def test_a_run_asks_once_and_charges_nothing_for_it(

@@ -15,7 +15,8 @@ from trace_bench.runner.plan import plan_of
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
 
-SMALL = ["evaluation.limit=4", "evaluation.yardsticks=false", "env.dev_split=train"]
+SMALL = ["evaluation.limit=4", "evaluation.yardsticks=false"]
+SMALL += ["env.dev_split=train", "evaluation.split=dev"]
 PAPER = [*SMALL, "protocol=paper"]  # the dev split is the small training split here, for speed
 
 

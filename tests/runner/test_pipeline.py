@@ -148,7 +148,7 @@ def test_the_default_folder_is_named_by_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["method=base", "policy=idle", "evaluation.limit=2"]) == 0
+    assert main(["method=base", "policy=idle", "evaluation.limit=2", "evaluation.split=dev"]) == 0
     place = capsys.readouterr().out.splitlines()[-1].removeprefix("run: ")
     summary = json.loads((tmp_path / place / "summary.json").read_text())
     assert place == f"runs/toolsandbox/base/{summary['fingerprint']}"

@@ -89,7 +89,7 @@ def test_an_engine_that_ends_during_a_run_ends_it_with_a_message(
 ) -> None:
     """The container is made and ends at once; after that nothing answers any more."""
     docker(run="echo docker: the engine is gone >&2; exit 125")
-    settings = ["method=base", "policy=reference", "evaluation.limit=2"]
+    settings = ["method=base", "policy=reference", "evaluation.limit=2", "evaluation.split=dev"]
     assert main([*settings, f"run_dir={tmp_path / 'r'}", "sandbox=docker"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("error: ") and "exit code 125: docker: the engine is gone" in last
