@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from models import byte_tokenizer, save_model
+from thinking import DROPS
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import MethodPlan, RunContext
@@ -18,6 +20,8 @@ from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
+from trace_bench.trainers.verl import preflight
+from trace_bench.trainers.verl.trainer import VerlTrainer
 
 EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
 PAPER = [name for name in EXPERIMENTS if name.startswith(("paper_tau2", "paper_toolsandbox"))]
@@ -166,9 +170,73 @@ def test_what_is_missing_is_listed_and_the_exit_code_says_so(
     assert f"  - {missing}" in capsys.readouterr().out
 
 
-def test_a_model_of_the_hub_is_not_called_missing() -> None:
-    text, missing = describe(s := compose(["model=hf", "model.path=org/a-1B"]), parts_of(s))
-    assert "model org/a-1B: no folder here, so it is read from the hub" in text and not missing
+@pytest.mark.parametrize("typed", ["nowhere", "org/a-1B"])
+def test_a_model_of_the_hub_is_there_or_missing(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without network it must be in the hub's cache."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    text, missing = describe(s := compose(["model=hf", f"model.path={typed}"]), parts_of(s))
+    assert missing and f"  - a model named {typed}: it is no folder here" in text
+    assert "Change `model.path`" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["run_dir=file/x"], "file/x cannot be made: Not a directory"),
+        (["run_dir=full"], "full is not empty and not a run folder"),
+        (["trainer.target_modules=[nope]"], "unknown LoRA target 'nope'"),
+    ],
+)
+def test_what_a_run_refuses_first_is_listed(
+    given: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("")
+    with pytest.raises(UserError) as refused:
+        run(compose(["method=grpo", *given]))
+    said = described(compose(["method=grpo", *given]))
+    assert why in str(refused.value) and f"  - {refused.value}" in said
+
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "_packages": ([], "needs the package verl"),
+    "_compiler": (["trainer.device=cuda"], "a C compiler (gcc) is not here"),
+    "_cluster": (["trainer.nnodes=2"], "needs a running Ray cluster"),
+    "_divergence": (["trainer.algorithm.kl=0.1"], "drops earlier thoughts"),
+    "_roles": (
+        ["trainer.nnodes=2", "llm.user.by=endpoint", "llm.user.model=m",
+         "llm.shared.base_url=[http://localhost:1/v1]"],
+        "which is the machine itself",
+    ),
+}  # fmt: skip
+"""Settings that each check of verl's preflight refuses."""
+
+
+@pytest.mark.parametrize("check", [c.__name__ for c in (*preflight.CHECKS, *preflight.OF_JOB)])
+def test_every_refusal_of_preflight_is_listed(
+    check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, why = REFUSED[check]
+    folder = save_model(tmp_path / "model")
+    byte_tokenizer(DROPS).save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(DROPS)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(preflight, "VERL", "0")
+    settings = compose(["method=grpo", "trainer=verl", f"model.path={folder}", *given])
+    parts = parts_of(settings)
+    trainer = parts["trainer"].make(run_context(settings, parts))
+    assert isinstance(trainer, VerlTrainer)
+    job = trainer.sample_job()
+    function = getattr(preflight, check)
+    with pytest.raises(UserError, match=re.escape(why)) as refused:
+        function(job if function in preflight.OF_JOB else job.trainer)
+    assert f"  - {refused.value}" in described(settings)
 
 
 def test_a_budget_that_is_too_small_is_listed() -> None:

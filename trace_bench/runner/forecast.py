@@ -16,7 +16,6 @@ from trace_bench.core.beginning import read_beginning
 from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
 from trace_bench.core.types import Task
-from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies.devices import check_device
 from trace_bench.results.statistics import can_show
@@ -28,6 +27,7 @@ from trace_bench.runner.build import (
     run_context,
     unanswered,
 )
+from trace_bench.runner.folder import locate, only_writer
 from trace_bench.runner.plan import (
     check_beginning,
     check_needs,
@@ -42,9 +42,10 @@ from trace_bench.runner.plan import (
 from trace_bench.settings.identity import model_path, served_name, weights_hash
 from trace_bench.settings.recipes import billions_of
 from trace_bench.settings.schema import SandboxSettings, Settings
-from trace_bench.trainers.memory import GPU, shape_of
+from trace_bench.trainers.memory import GPU
 
 T = TypeVar("T")
+PATIENCE = 3.0  # seconds for an answer of the hub
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -97,6 +98,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
     f = Forecast(settings, parts)
     f.suite = _suite(f)
     f.trainer = f.make("trainer")
+    f.attempt(partial(_place, settings, parts))
     _plan(f)
     _rest(f)
     env = "/".join(n for n in (parts["env"].label, settings.env.suite) if n)
@@ -127,6 +129,13 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
 
 def _no_answer(role: str, messages: object, schema: object = None) -> str:
     raise UserError("no model is asked in a dry run")
+
+
+def _place(settings: Settings, parts: Parts) -> None:
+    """Raises UserError for a folder that the run cannot have."""
+    place = locate(settings, parts)
+    with only_writer(place.folder):
+        place.belongs()
 
 
 def _suite(f: Forecast) -> Suite | None:
@@ -244,33 +253,17 @@ def _machines(f: Forecast) -> list[str]:
     if not served and not scripted:
         lines += (f.model and f.attempt(lambda: _agent_here(f))) or []
         f.attempt(lambda: check_device(f.settings.policy.device))
-    lines += _roles_elsewhere(f)
     if f.plan.trains and not scripted and f.trainer is not None:
         needed, missing = f.trainer.machines(size)
         lines += needed
+        if not served and (Path(f.model) / "config.json").is_file():
+            f.attempt(lambda: f.trainer and f.trainer.preflight(True))
         if served and f.model and f.trainer.weights_here and not Path(f.model).is_dir():
             missing.insert(
                 0, f"the weights of {f.model} in a folder here (model.path), for training"
             )
         f.missing += [m for m in missing if m not in f.missing]
     return lines or ["no GPU is needed"]
-
-
-def _roles_elsewhere(f: Forecast) -> list[str]:
-    """Servers of roles besides the agent's, one for each model at an address of its own."""
-    agents = set(f.parts["policy"].options.get("base_url") or ())
-    wanted: dict[tuple[str, str], list[str]] = {}
-    for name, role in models_in_roles(f.settings).items():
-        if name not in (*f.plan.questions, *IN_EPISODES):
-            continue
-        for url in set(role.base_url or ()) - agents:
-            wanted.setdefault((str(role.model), url), []).append(name)
-    out = []
-    for (model, url), names in sorted(wanted.items()):
-        shape = shape_of(model)
-        gpus = "GPUs as its size wants" if shape is None else _gpus(2 * shape.parameters / 1e9)
-        out.append(f"beside these, serving {model} for {', '.join(sorted(names))} at {url}: {gpus}")
-    return out
 
 
 def _agent_here(f: Forecast) -> list[str]:
@@ -288,6 +281,16 @@ def _agent_here(f: Forecast) -> list[str]:
             f"a model in the folder {place} (there is no {Path(place) / 'config.json'}). Change "
             "the setting `model`."
         )
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+
+    if not isinstance(try_to_load_from_cache(place, "config.json"), str):
+        try:
+            get_hf_file_metadata(hf_hub_url(place, "config.json"), timeout=PATIENCE)
+        except Exception as error:  # of the hub, of its client, of the network
+            raise UserError(
+                f"a model named {place}: it is no folder here, not in the hub's cache, and the hub "
+                f"does not give it ({type(error).__name__}). Change `model.path`."
+            ) from error
     return [f"model {place}: no folder here, so it is read from the hub or its cache"]
 
 

@@ -57,6 +57,11 @@ def offered(group: str) -> list[str]:
     return ["programs"]
 
 
+def of(group: str) -> list[str]:
+    """All choices of a group."""
+    return sorted({*files(group), *(offered(group) if group in GROUPS else ())})
+
+
 def parameters_of(group: str, factories: Sequence[Factory]) -> dict[str, Parameter]:
     """The settings of a part (of all its suites), then those of its group."""
     out: dict[str, Parameter] = {}

@@ -320,7 +320,7 @@ def _translate(error: Exception) -> UserError:
         allowed = getattr(error, "options", None) or ()
         if group not in KINDS:
             return unknown(at, choice, allowed, at)
-        others = [choice for choice in _choices() if not choice.startswith(f"{group}=")]
+        others = [f"{g}={one}" for g in GROUPS if g != group for one in choices.of(g)]
         refusal = unknown(group, whole, allowed, group, others)
         return UserError(f"{refusal} One of your own: `{_own(group, whole)}`.")
     for cause in _chain(error):
@@ -350,18 +350,13 @@ def _translate(error: Exception) -> UserError:
     return UserError(f"the command line could not be read: {text}")
 
 
-def _choices() -> list[str]:
-    """Every choice of every group, as it is typed: trainer=gspo."""
-    return [f"{g}={one}" for g in GROUPS for one in (*choices.offered(g), *choices.files(g))]
-
-
 def _elsewhere(named: str, node: Mapping[Any, Any]) -> list[str]:
     """Where the last word of a key is known that its group, `node`, does not have."""
     group, _, last = named.rpartition(".")
     if "budget" in node:  # all settings: those of the groups, and what they choose among
         data = _plain(node, finished=False)
         below = [f"{g}.{key}" for g, keys in data.items() if isinstance(keys, dict) for key in keys]
-        return [*below, *_choices()]
+        return [*below, *(f"{g}={one}" for g in GROUPS for one in choices.of(g))]
     if "options" in node:
         return [f"{group}.options.{last}"]
     there = choices.offered(group) if group in GROUPS else ()

@@ -1,11 +1,5 @@
 """`--help`: what can be set, from the docstrings of the settings and the comments of files.
 
---help               the groups with their choices, and the settings of a run
---help GROUP         every choice of a group
---help GROUP=CHOICE  every setting of a choice, with its file if it has one
---help KEY           a setting of the run
---help trainer.algorithm  a table of all algorithms, with the settings of each
-
 A field's docstring is the text below it; a parameter's stands in the docstring of its class or
 function: `name`: text.
 """
@@ -89,7 +83,7 @@ def _word(value: Any) -> str:
 def text(about: str | None) -> str:
     """The help. UserError for what does not exist."""
     folders = {p.name for p in choices.conf_dir().iterdir() if [*p.glob("*.yaml")]}
-    groups = {name: _choices(name) for name in sorted({*folders, *GROUPS} - {"hydra"})}
+    groups = {name: choices.of(name) for name in sorted({*folders, *GROUPS} - {"hydra"})}
     known_of_run = {n: p for n, p in parameters(Settings).items() if n not in GROUPS}
     run = [*_entries(known_of_run, documented(Settings))]
     if about is None:
@@ -185,11 +179,6 @@ def _overview(groups: Mapping[str, Sequence[str]], run: Iterable[Setting]) -> st
         if "." not in entry.name and entry.name not in groups:
             lines += _item(entry.text, _first(entry.about))
     return "\n".join([*lines, "", *textwrap.wrap(MORE, WIDTH)])
-
-
-def _choices(group: str) -> list[str]:
-    without_file = choices.offered(group) if group in GROUPS else ()
-    return sorted({*choices.files(group), *without_file})
 
 
 def _group(group: str, names: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.trainers.memory import GPU, OVERHEAD, Sizes, shape_of
 from trace_bench.trainers.verl import preflight
@@ -27,12 +26,7 @@ def machines(
     settings: VerlSettings, run: RunContext, billions: float | None
 ) -> tuple[list[str], list[str]]:
     """(needs of hardware for a model of so many billion parameters, what is missing here)."""
-    s, missing = settings, []
-    for check in preflight.CHECKS:
-        try:
-            check(s)
-        except UserError as error:
-            missing.append(str(error))
+    s, missing = settings, preflight.refused(preflight.CHECKS, settings)
     where = f"trainer=verl on {s.ranks} {'GPU(s)' if s.device == 'cuda' else 'processes'}{s.by}"
     if billions is None:
         return [f"{where}: the weights in float32, shared by all"], missing

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from trace_bench.core.errors import UserError
@@ -22,6 +22,7 @@ from trace_bench.trainers.verl.process import check_settings
 from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import JobSpec
 
+T = TypeVar("T")
 VERL = "0.9.1"
 TRANSFORMERS = ("5.5.3", "5.11.0")  # the first that it works with, the first that it does not
 TOKEN = "HF_TOKEN"  # the hub's, which other machines must have themselves
@@ -36,8 +37,8 @@ def preflight(spec: JobSpec, *, whole: bool = True) -> None:
     `whole`: also let verl check its settings, which takes as long as importing it."""
     for check in CHECKS:
         check(spec.trainer)
-    _divergence(spec)
-    _roles(spec)
+    for check_job in OF_JOB:
+        check_job(spec)
     from trace_bench.trainers.adapters import fresh
 
     fresh(spec.agent.model, spec.trainer.target_modules, spec.trainer.rank, 0)
@@ -166,6 +167,20 @@ def _roles(spec: JobSpec) -> None:
                     f"the {role} at {url}, which is the machine itself. Set llm.{role}.base_url or "
                     "llm.shared.base_url to an address that reaches the server from all."
                 )
+
+
+OF_JOB = (_divergence, _roles)
+
+
+def refused(checks: Sequence[Callable[[T], None]], of: T) -> list[str]:
+    """What each of the checks says that refuses it."""
+    out = []
+    for check in checks:
+        try:
+            check(of)
+        except UserError as error:
+            out.append(str(error))
+    return out
 
 
 def asked(spec: JobSpec) -> dict[str, Mapping[str, Any]]:
