@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 
@@ -71,3 +72,16 @@ def test_the_exit_code_follows_the_program_whatever_its_streams_take(streams: st
         assert done.stdout in ("", "an answer\n") and "Traceback" not in done.stderr
         full = "could not be written: No space left" in done.stderr
         assert full == (streams == ">/dev/full")
+
+
+@pytest.mark.parametrize(("words", "code"), [("0", 0), ("1", 1), ("1 now", 0), ("0 wrong", 2)])
+def test_a_reader_that_has_gone_is_no_fault(words: str, code: int) -> None:
+    """What is printed at once ends the program there; what is kept to the end changes no code."""
+    there, gone = os.pipe()
+    os.close(there)
+    shell = [sys.executable, "-c", PROGRAM, *words.split()]
+    done = subprocess.run(shell, stdout=gone, stderr=subprocess.PIPE, text=True)
+    os.close(gone)
+    assert done.returncode == code, done.stderr
+    lines = ["a remark"] * (words != "1 now") + ["error: wrong"] * (code == 2)
+    assert done.stderr.splitlines() == lines
