@@ -100,6 +100,12 @@ def test_runs_whose_time_is_unknown_take_none_from_the_others() -> None:
     rows = [cost(cells(which), "").rows for which in (timed, some, unknown)]
     assert rows[0] == rows[1] and all(row[-2:] == ("4.0", "5.0") for row in rows[0])
     assert all(row[-2:] == ("", "") for row in rows[2])
+    free = {"training": 600, "analysis": 200}  # which the paper's accounting does not charge
+    paper = [
+        replace(r, rollouts=free, settings={**r.settings, "accounting": "paper"}) for r in made
+    ]
+    rows.append(cost(cells(paper), "").rows)
+    assert {row[-4] for some in rows for row in some} == {"40"}, "unspent"
 
 
 def test_few_tasks_and_no_runs_at_all() -> None:
