@@ -30,8 +30,9 @@ HUGE = 10**400
 
 @contextmanager
 def raw(headers: str, content: bytes) -> Iterator[str]:
-    """A server that answers every request with these bytes."""
-    head = f"HTTP/1.1 200 OK\r\n{headers}Content-Length: {len(content)}\r\n\r\n".encode()
+    """A server that answers every request with these bytes, the longest of which never end."""
+    length = len(content) + (len(content) > 2**24)
+    head = f"HTTP/1.1 200 OK\r\n{headers}Content-Length: {length}\r\n\r\n".encode()
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -58,7 +59,6 @@ def asked(url: str) -> Any:
 
 
 BODIES = {
-    # name: (headers, content, why)
     "what is packed": ("Content-Encoding: gzip\r\n", gzip.compress(b'{"a": 1}'), "compressed"),
     "a strange encoding": ("Content-Encoding: ../br\r\n", b"x", "compressed"),
     "an answer without end": ("", b" " * (2**24 + 1), "longer than"),
