@@ -44,8 +44,14 @@ def test_every_command_is_understood(tmp_path: Path) -> None:
     All in one process."""
     lay_out(tmp_path)
     lines = []
-    for words in (shlex.split(c) for page in PAGES for c in commands(page)):
-        assert words[0] == "python"
+    readme = "".join(b.text for b in blocks(ROOT / "README.md")[2:] if b.language == "bash")
+    further = [line for line in readme.splitlines() if not line.startswith("cd ")]
+    everything = [
+        *(c for page in PAGES for c in commands(page)),
+        *further,
+    ]  # .ci/run has the first two
+    for words in (shlex.split(c, comments=True) for c in everything):
+        assert words[0].removeprefix("../").removeprefix(".venv/bin/") == "python"
         if words[1:3] == ["-m", "trace_bench"]:
             lines.append(["run", *words[3:]])
         elif words[1:3] == ["-m", "trace_bench.check"]:

@@ -257,7 +257,7 @@ def _machines(f: Forecast) -> list[str]:
         needed, missing = f.trainer.machines(size)
         lines += needed
         if not served and (Path(f.model) / "config.json").is_file():
-            f.attempt(lambda: f.trainer and f.trainer.preflight(True))
+            f.attempt(partial(f.trainer.preflight, True))
         if served and f.model and f.trainer.weights_here and not Path(f.model).is_dir():
             missing.insert(
                 0, f"the weights of {f.model} in a folder here (model.path), for training"
