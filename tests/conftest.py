@@ -93,6 +93,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             file.write(f"{report.duration:6.1f} s  {report.nodeid} ({report.when})\n")
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables without the figures, which take a second."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
 @pytest.fixture(scope="session")
 def small_model() -> Iterator[Path]:
     """A random Qwen3 (`models.save_model`) with its tokenizer."""

@@ -153,10 +153,10 @@ def test_bad_folders_are_named_and_left_out(tree: Path, tmp_path: Path, capfd: S
     assert [r.method for r in read_records(out)] == ["base", "grpo"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_others_go_on(tree: Path, tmp_path: Path, capfd: Said) -> None:
     """As they would without the bad ones, whose number is in the captions: every command has its
     runs from the same reader."""
-    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
     for name, place in (("with", tree), ("without", tree / "good")):
         asked = ["tables", str(place), "--rule", "zero", "--out", str(tmp_path / name)]
         assert results(asked) == 0
@@ -165,9 +165,9 @@ def test_the_others_go_on(tree: Path, tmp_path: Path, capfd: Said) -> None:
 
 
 def texts(place: Path) -> dict[str, str]:
-    files = [place] if place.is_file() else [p for p in place.rglob("*") if p.suffix != ".png"]
+    files = [place] if place.is_file() else place.rglob("*")
     written = {p.name.replace(place.name, ""): p.read_text() for p in files if p.is_file()}
-    return {name: without_count(text) for name, text in written.items() if ".svg" not in name}
+    return {name: without_count(text) for name, text in written.items()}
 
 
 def without_count(text: str) -> str:

@@ -69,7 +69,7 @@ def test_inspects_tables_have_a_row_for_each_log_and_sample(logs: Path) -> None:
 
 
 def test_trials_are_epochs(tmp_path: Path) -> None:
-    few = ("policy=reference", "evaluation.limit=3", "evaluation.trials=2")
+    few = ("policy=reference", "evaluation.limit=3", "evaluation.trials=2", "evaluation.split=dev")
     assert start(["method=base", *few, f"run_dir={tmp_path / 'run'}"]) == 0
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "logs")]) == 0
     (log,) = [json.loads(p.read_text()) for p in (tmp_path / "logs").glob("*evaluation-base*")]

@@ -68,7 +68,8 @@ def test_the_manifest_accounts_for_every_episode() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run whose first held-out episode was lost, and won in a second attempt."""
     place = tmp_path_factory.mktemp("runs") / "run"
-    settings = ["method=base", "policy=reference", "evaluation.limit=4", "evaluation.trials=2"]
+    settings = ["method=base", "policy=reference", "evaluation.limit=4"]
+    settings += ["evaluation.trials=2", "evaluation.split=dev"]
     assert run([*settings, f"run_dir={place}"]) == 0
     lines = read_lines(place / "evaluation.jsonl")
     first = next(i for i, o in enumerate(lines) if o["agent"] == "final")
@@ -82,6 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_tables_are_made_again_under_another_rule(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

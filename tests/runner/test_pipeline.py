@@ -158,8 +158,9 @@ def test_the_default_folder_is_named_by_the_settings(
 def test_the_protocol_decides_what_is_trained_on() -> None:
     suite = EmbeddedSuite()
     assert {task.split for task in training_tasks(compose([]), suite)} == {"train"}
-    few = training_tasks(compose(["env.train_split=train_large", "env.train_tasks=16"]), suite)
-    assert [task.id for task in few] == [task.id for task in suite.tasks("train_large")[:16]]
+    other = ["env.train_split=dev", "env.dev_split=train", "env.train_tasks=16"]
+    few = training_tasks(compose(other), suite)
+    assert [task.id for task in few] == [task.id for task in suite.tasks("dev")[:16]]
     with pytest.raises(UserError, match=r"env.train_tasks=65 is more .* 1 to 64"):
         training_tasks(compose(["env.train_tasks=65"]), suite)
     paper = training_tasks(compose(["protocol=paper", "evaluation.limit=9"]), suite)
