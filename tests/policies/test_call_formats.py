@@ -187,6 +187,9 @@ TYPED = {
     "list": {"items": {"type": "integer"}},
     "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
     "loop": {"$ref": "#/properties/loop"},
+    "first": {"$ref": "#/properties/one/oneOf/0"},
+    "behind": {"$ref": "#/allOf/0/properties/free"},
+    "beyond": {"$ref": "#/properties/one/oneOf/2"},
     "least": {"minimum": 0},
 }
 SIZES = {"Text": {"type": "string"}, "Size": {"type": "integer"}}
@@ -213,6 +216,9 @@ SIZES = {"Text": {"type": "string"}, "Size": {"type": "integer"}}
         ("maybe", "None", None),
         ("maybe", "3", "3"),
         ("loop", "3", "3"),
+        ("first", "3", 3),
+        ("behind", "3", 3),
+        ("beyond", "3", "3"),
         ("least", "3", 3),
         ("free", "3", 3),
         ("other", "3", "3"),

@@ -86,10 +86,10 @@ def _list(value: Any) -> list[Any]:
 
 
 def _target(reference: Any, root: Any) -> Any:
-    """What a reference within the schema leads to (`#/$defs/Name`); None if to nothing here."""
+    """What a reference leads to (`#/$defs/A`, `#/oneOf/0`); None if to nothing here."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     for step in filter(None, unquote(reference[1:]).split("/")):
-        key = step.replace("~1", "/").replace("~0", "~")
-        root = root.get(key) if isinstance(root, Mapping) else None
+        root = root if isinstance(root, Mapping) else {f"{n}": v for n, v in enumerate(_list(root))}
+        root = root.get(step.replace("~1", "/").replace("~0", "~"))
     return root
