@@ -45,7 +45,12 @@ def solved(suite: Any, policy: Any, split: str = "base") -> int:
 
 
 @pytest.mark.parametrize(
-    ("domain", "tasks", "idle"), [("airline", 50, 19), ("retail", 114, 7), ("telecom", 114, 0)]
+    ("domain", "tasks", "idle"),
+    [
+        ("airline", 50, 19),
+        pytest.param("retail", 114, 7, marks=pytest.mark.slow),
+        pytest.param("telecom", 114, 0, marks=pytest.mark.slow),
+    ],
 )
 def test_floor_and_ceiling_are_the_known_ones(
     suites: dict[str, Tau2Suite], domain: str, tasks: int, idle: int

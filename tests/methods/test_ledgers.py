@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 BUDGET, LESS = 317, 157  # primes: no iteration and no group divides them
-QUICKEST = ("rft", "trace")  # a method of each kind; all of them are slow together
+QUICKEST = ("rft",)
 KILLED = {"trace, gate": 280, "rft": 100}
 """Where a run is killed if not at 170: within the training of the gate, and of a smaller budget."""
 TRAINER = TrainerSettings(group_size=8, groups=4, rank=4, alpha=8.0, epochs=1)

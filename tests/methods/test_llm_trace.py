@@ -24,7 +24,8 @@ WIDE = [  # bands that every environment is in: the tiny agent is not what is te
 SMALL = [
     *("budget=192", "method.minimum_training=24", "method.synthetic_tasks=24"),
     *("method.calibration_groups=2", "method.calibration_share=0.4"),
-    *("checkpoints=[]", "evaluation.limit=8", "evaluation.yardsticks=false"),
+    *("checkpoints=[]", "evaluation.limit=8", "evaluation.split=dev"),
+    "evaluation.yardsticks=false",
     *("policy.max_turns=8", "policy.max_tokens=48"),
     *(
         "sandbox=process",
@@ -206,7 +207,12 @@ def test_roles_that_do_not_fit_are_refused_before_anything_is_played(
 def gepa(server: Server, folder: Path, *more: str) -> Any:
     small = ["method=gepa", "budget=72", "method.minibatch=4", "method.validation=8"]
     role = ["llm.reflector.by=endpoint", f"llm.shared.base_url={server.url}"]
-    role += ["llm.shared.model=reflector", "evaluation.limit=2", "checkpoints=[]"]
+    role += [
+        "llm.shared.model=reflector",
+        "evaluation.limit=2",
+        "evaluation.split=dev",
+        "checkpoints=[]",
+    ]
     return compose([*small, *role, f"run_dir={folder}", *more])
 
 

@@ -37,6 +37,8 @@ from trace_bench.policies.scripted import IdlePolicy
 
 SHAPES = {shape.name: shape for shape in shapes()}
 BASE = AgentSpec(model="scripted")
+_EPISODES: dict[tuple[str, frozenset[str]], Trajectory] = {}
+"""Of the embedded world, for all labs: by task and what the agent lacks."""
 
 
 def trajectory_of(task: Task, record: Playback) -> Trajectory:
@@ -111,7 +113,7 @@ class MemoryLab:
         self.files: dict[str, Any] = {}
         self.logged: list[str] = []
         self.checkpoints: list[AgentSpec] = []
-        self._episodes: dict[tuple[str, frozenset[str]], Trajectory] = {}
+        self._episodes = _EPISODES if suite is None else {}
 
     def charges(self, purpose: Purpose) -> bool:
         return purpose in self.charged
