@@ -34,9 +34,12 @@ def test_the_tutorial_leads_from_an_empty_folder_to_a_report(tmp_path: Path) -> 
     assert (tmp_path / "desk.py").read_text() == (EXAMPLES / "desk.py").read_text()
     assert {p.parent.name for p in tmp_path.glob("runs/*/summary.json")} == {
         "base",
+        "grpo",
         "random",
         "reference",
+        "trace",
     }
+    assert (tmp_path / "tables" / "comparison_320.tex").is_file()
     packed = re.findall(r'id="data-[^"]+">([^<]*)<', (tmp_path / "report.html").read_text())
     report = b"".join(gzip.decompress(base64.b64decode(part)) for part in packed).decode()
     assert {*re.findall(r'"policy":"(\w+)"', report)} == {"local", "random", "reference"}

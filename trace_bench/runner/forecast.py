@@ -45,7 +45,6 @@ from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.memory import GPU
 
 T = TypeVar("T")
-PATIENCE = 3.0  # seconds for an answer of the hub
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -285,7 +284,7 @@ def _agent_here(f: Forecast) -> list[str]:
 
     if not isinstance(try_to_load_from_cache(place, "config.json"), str):
         try:
-            get_hf_file_metadata(hf_hub_url(place, "config.json"), timeout=PATIENCE)
+            get_hf_file_metadata(hf_hub_url(place, "config.json"), timeout=3.0)
         except Exception as error:  # of the hub, of its client, of the network
             raise UserError(
                 f"a model named {place}: it is no folder here, not in the hub's cache, and the hub "

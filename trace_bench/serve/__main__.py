@@ -9,9 +9,9 @@ the model, and this one picks the adapter of each conversation.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -188,17 +188,18 @@ def forward(
 
 
 def _check_address(host: str, port: int, key: str | None) -> None:
-    """Raises UserError for an address that others can reach without a key."""
-    try:
-        near = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        near = False
-    if not near and key is None:
+    """Raises UserError for an address that others can reach without a key, or that is in use."""
+    if key is None and not re.fullmatch(r"localhost|127(\.\d{1,3}){3}|::1", host):
         raise UserError(
             f"--host {host} can be reached from elsewhere, and anyone could use the agent. Set "
             "--key-env to an environment variable with a key, or --host to 127.0.0.1."
         )
     whole_number("--port", port, 0, 65535)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise UserError(f"--port {port}: {error.strerror}. Change --port (0: any).") from error
 
 
 def _log(text: str) -> None:
