@@ -166,8 +166,9 @@ def test_an_analyst_without_an_answer_ends_the_run_in_words(
     def fault(role: str, body: dict[str, Any]) -> Answer | None:
         return chat(text) if ("You label" in body["messages"][0]["content"]) is labels else None
 
+    brief = ("policy.max_turns=2", "policy.max_tokens=16")
     with serve(Writer({}, fault)) as server, pytest.raises(UserError, match=words):
-        run(settings(server, tmp_path / "r"))
+        run(settings(server, tmp_path / "r", *brief))
 
 
 @pytest.mark.slow
