@@ -37,7 +37,7 @@ def test_runs_of_one_method_are_compared(
     (cut / "config.yaml").write_text("seed: 0\n")
     assert main(["compare", one, two, str(cut), "env=toolsandbox"]) == 0
     said = capsys.readouterr()
-    assert "method: base | grpo" in said.out and "| A less B | " in said.out
+    assert "method: base | grpo" in said.out and "| A minus B | " in said.out
     assert "base of A" in said.out and f"skipped: {cut}: not finished" in said.err
     for wrong, why in (
         ([one], "found 1.*: base budget=160 .1 seed, toolsandbox/embedded, run"),
@@ -58,10 +58,10 @@ def test_the_comparison_is_paired_and_names_the_settings() -> None:
     ]
     a, b = runs[0], replace(runs[1], seed=1, fingerprint="b")
     said = text(*sides(a, b))
-    assert "| A less B | +0.500 [" in said and "trainer.learning_rate: 0.1 | 0.2" in said
+    assert "| A minus B | +0.500 [" in said and "trainer.learning_rate: 0.1 | 0.2" in said
     assert "only B has: trainer.rank" in said and "only A" not in said
     assert "can show" in said and "One seed each" in said
-    assert said.index("A less B") < said.index("differ in (A | B)")
+    assert said.index("A minus B") < said.index("differ in (A | B)")
     elsewhere = replace(b, settings={**SETTINGS, "evaluation.split": "dev"}, tasks="u")
     with pytest.raises(UserError, match=r"other held-out tasks \(evaluation.split is test and dev"):
         sides(a, elsewhere)

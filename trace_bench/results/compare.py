@@ -106,12 +106,12 @@ def _table(a: Cell, b: Cell) -> Table:
     for name, one, two in (("", a, b), ("base of ", a.base, b.base)):
         less = difference(one, two)
         value, p = less.columns(less.p)
-        rows.append((f"{name}A less {name}B", value, "", p))
+        rows.append((f"{name}A minus {name}B", value, "", p))
     caption = (
         f"{len(a.runs[0].success)} held-out tasks. Differences are paired by task, with 95 % "
         "intervals; p over tasks and seeds, of each comparison alone."
     )
-    return Table("compare", caption, ("", "success", "less its own base", "p"), tuple(rows))
+    return Table("compare", caption, ("", "success", "over its own base", "p"), tuple(rows))
 
 
 def _differences(a: Cell, b: Cell) -> list[str]:

@@ -146,7 +146,7 @@ def _found_from(size: float) -> str:
 
 
 def pairs(grid: Cells, budget: int, caption: str) -> Table:
-    """Every method against every other at one budget: row less column. No rows for one alone."""
+    """Every method against every other at one budget: row minus column. No rows for one alone."""
     at = {method: cell for (method, b), cell in grid.items() if b == budget}
     names = list(at) if len(at) > 1 else []
     columns = {
@@ -155,7 +155,7 @@ def pairs(grid: Cells, budget: int, caption: str) -> Table:
     }
     text_of, count = starred(columns)
     text = (
-        f"Success at {budget} rollouts: row less column, paired by task. A star: p below 0.05, "
+        f"Success at {budget} rollouts: row minus column, paired by task. A star: p below 0.05, "
         f"Holm-corrected over all {count} pairs. {caption}"
     )
     rows = tuple(
