@@ -183,6 +183,12 @@ def test_a_text_from_python_stays_that_text(text: str) -> None:
     assert (data["run_dir"], data["checkpoints"]) == (text, [{"a": text}])
 
 
+@pytest.mark.parametrize("key", ["2026", "true", "null", "1e3", "é", "a'b", 7, None])
+def test_a_key_that_would_become_something_else_is_refused(key: Any) -> None:
+    with pytest.raises(UserError, match="is not allowed; allowed: ASCII text"):
+        word({key: 1})
+
+
 @pytest.mark.parametrize("group", list(KINDS))
 def test_a_factory_needs_no_choice_beside_it(group: str) -> None:
     """It is another part than the default, whose settings it does not have."""

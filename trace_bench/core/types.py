@@ -323,8 +323,13 @@ def written(value: Any) -> dict[str, Any]:
     return {f.name: v for f, v in fields if v is not None or "sparse" not in f.metadata}
 
 
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
 def to_json(value: Any) -> Any:
     """Any of the values above as JSON-safe data (enums by value, tuples as lists)."""
+    if type(value) in _PLAIN:  # most values by far
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: to_json(v) for name, v in written(value).items()}
     if isinstance(value, Enum):

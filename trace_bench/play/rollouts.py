@@ -266,15 +266,12 @@ class _Playing:
         else:
             begin(choose())
 
-    def _unrouted(self, episode: _Live, error: BaseException) -> None:
-        if isinstance(error, UserError):
-            raise error  # a setup error: no episode can be routed
-        asked = self.router is not None and self.router.waits  # a server, which has no traceback
-        self._fail(episode, Boundary.POLICY, described(error) if asked else error)
-
     def _begin(self, episode: _Live, opening: Step, chosen: Choice | BaseException) -> None:
+        if isinstance(chosen, UserError):
+            raise chosen  # a setup error: no episode can be routed
         if isinstance(chosen, BaseException):
-            self._unrouted(episode, chosen)
+            asked = self.router is not None and self.router.waits  # a server has no traceback
+            self._fail(episode, Boundary.POLICY, described(chosen) if asked else chosen)
             return
         episode.adapter = self.sums.name_of(chosen)
         try:

@@ -16,6 +16,7 @@ from trace_bench.core.beginning import read_beginning
 from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
 from trace_bench.core.types import Task
+from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies.devices import check_device
 from trace_bench.results.statistics import can_show
@@ -42,7 +43,7 @@ from trace_bench.runner.plan import (
 from trace_bench.settings.identity import model_path, served_name, weights_hash
 from trace_bench.settings.recipes import billions_of
 from trace_bench.settings.schema import SandboxSettings, Settings
-from trace_bench.trainers.memory import GPU
+from trace_bench.trainers.memory import GPU, shape_of
 
 T = TypeVar("T")
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -252,6 +253,7 @@ def _machines(f: Forecast) -> list[str]:
     if not served and not scripted:
         lines += (f.model and f.attempt(lambda: _agent_here(f))) or []
         f.attempt(lambda: check_device(f.settings.policy.device))
+    lines += _roles_elsewhere(f)
     if f.plan.trains and not scripted and f.trainer is not None:
         needed, missing = f.trainer.machines(size)
         lines += needed
@@ -263,6 +265,23 @@ def _machines(f: Forecast) -> list[str]:
             )
         f.missing += [m for m in missing if m not in f.missing]
     return lines or ["no GPU is needed"]
+
+
+def _roles_elsewhere(f: Forecast) -> list[str]:
+    """Servers of roles besides the agent's, one for each model at an address of its own."""
+    agents = set(f.parts["policy"].options.get("base_url") or ())
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for name, role in models_in_roles(f.settings).items():
+        if name not in (*f.plan.questions, *IN_EPISODES):
+            continue
+        for url in set(role.base_url or ()) - agents:
+            wanted.setdefault((str(role.model), url), []).append(name)
+    out = []
+    for (model, url), names in sorted(wanted.items()):
+        shape = shape_of(model)
+        gpus = "GPUs as its size wants" if shape is None else _gpus(2 * shape.parameters / 1e9)
+        out.append(f"beside these, serving {model} for {', '.join(sorted(names))} at {url}: {gpus}")
+    return out
 
 
 def _agent_here(f: Forecast) -> list[str]:

@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    PlayElsewhere,
-    Prompt,
-    Source,
-    State,
-    Suite,
-    Tracker,
-    Trainer,
-)
+from trace_bench.core.protocols import PlayElsewhere, Prompt, Source, State, Suite, Tracker, Trainer
 from trace_bench.core.run_files import OWN
 from trace_bench.core.store import stable_seed, write_json, write_text
 from trace_bench.core.summary import EpisodeCounts, TrainingCounts

@@ -221,6 +221,7 @@ _FORM = (
 )
 
 
+_KEY = re.compile(r"[ -&(-~]+")
 _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command line
 
 
@@ -232,9 +233,16 @@ def word(value: Any) -> str:
 
 def _quoted(value: Any) -> str:
     """The same, with every text in quotes, within which a quote and a reference are escaped, and so
-    are the backslashes before these or before the end. Keys have no quotes in Hydra's notation."""
+    are the backslashes before these or before the end. Keys have no quotes in Hydra's notation: a
+    UserError for one that it would take for something else than this text."""
     if isinstance(value, Mapping):
-        keys = [re.sub(r"[\\()\[\]{}:=,\s]", r"\\\g<0>", str(key)) for key in value]
+        for key in value:
+            if not isinstance(key, str) or _NO_TEXT.fullmatch(key) or not _KEY.fullmatch(key):
+                raise UserError(
+                    f"the key {key!r} is not allowed; allowed: ASCII text without ' "
+                    "that is no number, true, false or null. Change the key in the value given."
+                )
+        keys = [re.sub(r"[\\()\[\]{}:=,\s]", r"\\\g<0>", key) for key in value]
         pairs = zip(keys, map(_quoted, value.values()), strict=True)
         return "{" + ",".join(f"{key}:{inner}" for key, inner in pairs) + "}"
     if isinstance(value, list | tuple):
