@@ -146,7 +146,7 @@ def test_a_wrong_value_is_one_line(setting: str, words: list[str]) -> None:
         ("method=gpro", ["unknown method 'gpro'", "base", "`method`", "Did you mean grpo?"]),
         (
             "env=sandbox",
-            ["unknown env 'sandbox'", "toolsandbox", "`env=custom env.factory=module:attribute`"],
+            ["unknown env 'sandbox'", "toolsandbox", "`env.factory=module:attribute`"],
         ),
         (
             "env=toolsandbox env.factory=trace_bench.envs.bfcl.suite:BfclSuite",
