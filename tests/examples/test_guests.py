@@ -108,7 +108,7 @@ def test_all_kinds_as_entry_points(site: Path, tmp_path: Path) -> None:
     words += "model.options.size=tiny budget=48"
     command = [sys.executable, "-m", "trace_bench", *words.split()]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0 and "warm_up on desk" in done.stdout, done.stderr
+    assert done.returncode == 0 and "warm_up, RandomSearch on desk" in done.stdout, done.stderr
     summary = summary_in(tmp_path)
     assert summary["folder"].relative_to(tmp_path).parts[:3] == ("runs", "desk", "warm_up")
     assert set(summary["origins"]) == {"env", "method", "trainer", "tracker", "model"}
