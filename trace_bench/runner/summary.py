@@ -124,8 +124,8 @@ def summarize(
 def _algorithm(bench: Bench, lab: RunLab) -> str:
     """Which algorithm trained, or which class for a trainer without one; "" without training."""
     part = bench.parts["trainer"]
-    algorithm = part.options.get("algorithm") or {"name": getattr(part.origin, "attribute", "")}
-    return str(algorithm["name"]) if lab.ledger.by_purpose().get("training") else ""
+    trained = part.options.get("algorithm") or {"name": part.origin and part.origin.attribute}
+    return str(trained["name"] or "") if lab.ledger.by_purpose().get("training") else ""
 
 
 def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:

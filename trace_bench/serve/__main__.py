@@ -198,8 +198,8 @@ def _check_address(host: str, port: int, key: str | None) -> None:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        raise UserError(f"--port {port}: {error.strerror}. Change --port (0: any).") from error
+    except OSError as why:
+        raise UserError(f"--port {port}: {why.strerror}. Change --port, or --host {host}.") from why
 
 
 def _log(text: str) -> None:
