@@ -68,14 +68,14 @@ def forked_in(folder: Path, module: str, *arguments: str) -> tuple[int, str]:
     return forked(module, *arguments, prepare=there)
 
 
-def killed_until_done(work: Callable[[], object], first: float, more: float) -> int:
-    """Runs `work` in a child that is killed after `first` seconds, then in one that has `more`, and
-    so on until one ends by itself; how many were killed."""
-    for kills in range(40):
+def killed_until_done(work: Callable[[], object], first: float) -> int:
+    """Runs `work` in a child that is killed after `first` seconds, then in one that has a sixth
+    more, and so on until one ends by itself, on a slow machine too; how many were killed."""
+    for kills in range(60):
         child = os.fork()
         if child == 0:  # the default action of the alarm ends the process, as kill -9 does
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, first + more * kills)
+            signal.setitimer(signal.ITIMER_REAL, first * (7 / 6) ** kills)
             work()
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
