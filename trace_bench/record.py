@@ -26,15 +26,7 @@ from trace_bench.checklists.talk import UserTurn, text_of, turns_of
 from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite, conversation, make_env, perform, performed
-from trace_bench.core.store import (
-    Lines,
-    canonical,
-    read_lines,
-    read_object,
-    stable_seed,
-    whole,
-    write_json,
-)
+from trace_bench.core.store import Lines, canonical, read_object, stable_seed, whole, write_json
 from trace_bench.core.types import Message, Milestone, Task
 from trace_bench.envs.recorded.data import META, Record
 from trace_bench.play.suites import chosen_of, splits_of, tasks_of
@@ -87,7 +79,7 @@ def of_suite(settings: Settings, out: Path, split: str | None, least: int) -> di
                     f"{out} holds recordings of another command: "
                     f"{canonical(there.get('made_by'))}. Change `out`, or remove the folder."
                 )
-            lines = {path.stem: len(read_lines(path)) for path in out.glob("*.jsonl")}
+            lines = {path.stem: len([*Lines(path, dict)]) for path in out.glob("*.jsonl")}
             if (counted := there.get("dialogues")) != {**dict.fromkeys(SHARES, 0), **lines}:
                 raise UserError(
                     f"{out} has {lines} dialogues, and {META} says {counted}. Remove the folder."

@@ -156,7 +156,7 @@ def sweep(path: Path, runs: Sequence[SweepRun], jobs: int, retry: bool) -> int:
     """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed or
     has no score, also before, else 0."""
     record = Lines(path, LogLine)
-    codes = {line.folder: line.code for line in record.existing}  # the last try counts
+    codes = {line.folder: line.code for line in record}  # the last try counts
     finished = [m for m in runs if m.summary is not None]
     skipped = [m for m in runs if m.summary is None and codes.get(str(m.folder)) and not retry]
     left = [m for m in runs if m not in finished and m not in skipped]

@@ -36,7 +36,7 @@ from trace_bench.results.records import read_records
 from trace_bench.runner.api import Result
 from trace_bench.runner.evaluate import Evaluator, KnownOutcomes, Terms, outcome_of
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import Ledger, entry
+from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
 from trace_bench.runner.progress import Progress
 from trace_bench.trackers.jsonl import Metrics, Silent
 from trace_bench.trainers.verl.spec import Arrivals, StepFiles
@@ -63,7 +63,7 @@ LINES = st.lists(
 
 
 def lab(folder: Path) -> None:
-    """The files of a lab: ledger, trajectories and metrics."""
+    """The files of a lab: ledger, metrics and trajectories, of which one is read."""
     player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
     RunLab(
         folder,
@@ -74,6 +74,7 @@ def lab(folder: Path) -> None:
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
         progress=Progress(9),
     ).close()
+    EpisodeFile(folder / "trajectories.jsonl").of("train/0")
 
 
 def evaluator(folder: Path) -> None:
@@ -189,7 +190,7 @@ def test_a_bad_value_is_named(
 ) -> None:
     """With its file, line and key, what was given and what is allowed, in one line."""
     read, name = where
-    with Lines(tmp_path / name, dict) as lines:
+    with contextlib.closing(Lines(tmp_path / name, dict)) as lines:
         lines.append(LINE[name])
     read(tmp_path)
     text = (tmp_path / name).read_text()

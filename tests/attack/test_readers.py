@@ -117,4 +117,4 @@ def test_the_lines_of_a_file(lines: list[bytes]) -> None:
         with contextlib.suppress(UserError):
             assert all(isinstance(line, dict) for line in read_lines(path))
         with contextlib.suppress(UserError):
-            assert all(isinstance(line, dict) for line in Lines(path, dict).existing)
+            assert all(isinstance(line, dict) for line in Lines(path, dict))

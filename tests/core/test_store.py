@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from types import MappingProxyType
 
 import pytest
@@ -83,7 +84,7 @@ def test_json_files_are_replaced_whole(tmp_path):
     ],
 )
 def test_lines_are_the_json_of_the_plain_data(tmp_path, value):
-    with store.Lines(tmp_path / "x.jsonl", dict) as lines:
+    with closing(store.Lines(tmp_path / "x.jsonl", dict)) as lines:
         lines.append(value)
     text = (tmp_path / "x.jsonl").read_text()
     assert json.loads(text) == json.loads(json.dumps(to_json(value)))
@@ -109,8 +110,8 @@ def test_a_torn_last_line_is_removed(tmp_path, torn):
     path = tmp_path / "ledger.jsonl"
     path.write_bytes('{"n": 1, "text": "Zoë"}\n{"n": 2}\n'.encode() + torn)
     assert [line["n"] for line in store.read_lines(path)] == [1, 2]
-    with store.Lines(path, dict) as lines:
-        assert [line["n"] for line in lines.existing] == [1, 2]
+    with closing(store.Lines(path, dict)) as lines:
+        assert [line["n"] for line in lines] == [1, 2]
         lines.append({"n": 3})
         assert path.read_bytes().count(b"\n") == 3  # flushed before close
     assert [line["n"] for line in store.read_lines(path)] == [1, 2, 3]
@@ -121,9 +122,9 @@ def test_a_corrupt_line_is_named(tmp_path, bad):
     path = tmp_path / "ledger.jsonl"
     content = b'{"n": 1}\n' + bad + b'\n{"n": 3}\n'
     path.write_bytes(content)
-    for read in (store.Lines, store.read_lines):
+    for lines in (store.Lines(path, dict), store.each_line(path, dict)):
         with pytest.raises(UserError, match=r"ledger\.jsonl, line 2 is corrupt.*Remove the file"):
-            read(path, dict)
+            list(lines)
     assert path.read_bytes() == content
 
 

@@ -1,5 +1,6 @@
 import json
 import re
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -212,7 +213,7 @@ def test_halves_of_characters_reach_neither_the_agent_nor_a_file(tmp_path):
 
     (t,) = play(ReferencePolicy(ToySuite()), Halves(), AGENT, [toy_task(1)], [0])
     assert t.failure is None and "so \ufffd" in [m["content"] for m in t.messages]
-    with Lines(tmp_path / "t.jsonl", Trajectory) as lines:
+    with closing(Lines(tmp_path / "t.jsonl", Trajectory)) as lines:
         lines.append(t)
     assert read_lines(tmp_path / "t.jsonl", Trajectory) == [t]
 

@@ -16,7 +16,7 @@ from trace_bench.core.types import (
     Turn,
     charged,
 )
-from trace_bench.runner.ledger import Ledger, entry
+from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
 
 SCORED = Trajectory(
     task="toy/tests/train/0001",
@@ -111,3 +111,32 @@ def test_the_ledger_charges_what_the_accounting_names(tmp_path):
             ledger.record(entry(purpose.value, index, purpose, SCORED))
         assert ledger.spent == spent == charged(ledger.by_purpose(), accounting)
         ledger.close()
+
+
+def test_an_episode_is_read_when_it_is_asked_for(tmp_path):
+    """Damage in another one is said when that is read; what is taken back is gone from both."""
+    path = tmp_path / "trajectories.jsonl"
+    first = EpisodeFile(path)
+    for index, played in enumerate([SCORED, FAILED, SCORED]):
+        first.add("a", index, played)
+    first.add("b", 0, FAILED)
+    first.close()
+    path.write_bytes(path.read_bytes().replace(b'"done"', b'"gone"', 1) + b'{"call":"b","ind')
+    again = EpisodeFile(path)
+    assert again.of("b") == {0: FAILED} and again.passed("a") and not again.passed("b")
+    assert again.read(("a", 2)) == SCORED and ("a", 3) not in again
+    with pytest.raises(UserError, match=r"line 1 is corrupt .*`trajectory.stop`"):
+        again.of("a")
+    again.take_back("a", [0])
+    again.add("a", 3, SCORED)
+    assert again.of("a") == {1: FAILED, 2: SCORED, 3: SCORED}
+    assert EpisodeFile(path).of("a") == again.of("a")
+
+
+def test_lines_taken_back_are_written_again(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", 4)
+    fill(ledger, "a", range(3))
+    ledger.take_back("a", [1, 7])
+    ledger.take_back("b", [1])
+    assert ledger.spent == 2 and fill(ledger, "a", range(3)) == [False, True, False]
+    assert [e.index for e in read_lines(ledger.path, Entry)] == [0, 2, 1]

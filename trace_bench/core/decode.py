@@ -30,6 +30,7 @@ from typing import (
     get_type_hints,
 )
 
+from trace_bench.core import types
 from trace_bench.core.types import Message, Score, Step, StopReason, Stored, Trajectory, to_json
 
 T = TypeVar("T")
@@ -173,14 +174,15 @@ def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
     """The value of a JSON text. Raises Unreadable."""
     import msgspec
 
-    measure(text, limits)
+    if kind not in types.HEADS:  # of which next to nothing is built
+        measure(text, limits)
     try:
         value: T = _decoder(kind).decode(text)  # type: ignore[arg-type]
     except msgspec.ValidationError as error:
         _refuse(error, kind, read(text, limits))
     except (ValueError, RecursionError):
         # Half a character, which JSON may hold, or no JSON: the other reader takes it or says why.
-        return convert(read(text, limits), kind)
+        return _converted(read(text, limits), kind)
     return _whole(value)
 
 

@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
+from io import BufferedReader
 from itertools import count
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar, overload
@@ -80,14 +81,14 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Replaces a file atomically: readers see the old or the new content, never a part."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
         try:
             with temporary.open("wb") as file:
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -258,7 +259,7 @@ def read_if_there(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def plain_file(path: Path, fix: str = "") -> Iterator[IO[bytes]]:
+def plain_file(path: Path, fix: str = "") -> Iterator[BufferedReader]:
     """A file to read, of which any path goes through here that a person or another file names.
     Raises UserError for what is no plain file and might never end (a pipe, a device, also behind a
     symbolic link) and for what may not be read; FileNotFoundError. `fix`: what to do about it."""
@@ -293,50 +294,51 @@ def bounded_lines(path: Path, longest: int, fix: str = "") -> Iterator[tuple[int
 
 
 class Lines(Generic[T]):
-    """An append-only JSONL file, each of whose lines is a value of the `kind`. Opening it removes a
-    last line that was cut off by a kill; a line before it that is no such value raises UserError,
-    since this program never writes one."""
+    """An append-only JSONL file; iterating over it reads its values, of the `kind`. Opening it
+    removes a last line that was cut off by a kill; a line before it that is no such value raises
+    UserError when it is read, since this program never writes one."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:
         self.path = path
         self._kind = kind
         self._file: IO[bytes] | None = None
-        self.existing: list[T] = list(self._recover())
-
-    def _recover(self) -> Iterator[T]:
-        if not self.path.exists():
+        if not path.exists():
             return
-        if not self.path.is_file():
-            raise UserError(f"{self.path} is no plain file. {repair(self.path)}")
-        with disk_errors(self.path):
-            opened = self.path.open("rb+")
-        with opened as file:
-            good = 0
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    break
-                yield parse_line(line, self.path, number, self._kind)
-                good += len(line)
-            if file.seek(0, os.SEEK_END) > good:
-                file.truncate(good)
+        if not path.is_file():
+            raise UserError(f"{path} is no plain file. {repair(path)}")
+        with disk_errors(path), path.open("rb+") as file:
+            size = start = file.seek(0, os.SEEK_END)
+            end = 0  # of the last complete line
+            while start and not end:
+                file.seek(start := max(0, start - 2**16))
+                after = file.read(2**16).rfind(b"\n") + 1
+                end = start + after if after else 0
+            if size > end:
+                file.truncate(end)
 
-    def append(self, value: Any, *, sync: bool = False) -> None:
-        """Writes one line, whole or not at all. `sync`: so that it survives a machine's crash."""
+    def __iter__(self) -> Iterator[T]:
+        return each_line(self.path, self._kind)
+
+    def append(self, value: Any, *, sync: bool = False) -> int:
+        """Writes one line, whole or not at all; returns the offset at which it begins. `sync`: so
+        that it survives a machine's crash."""
         line = _encoded(value, self.path, separators=(",", ":"))
         with disk_errors(self.path):
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("ab", buffering=0)
-            _write_all(self._file, line + b"\n")
+            start = _write_all(self._file, line + b"\n")
             if sync:
                 os.fsync(self._file.fileno())
+        return start
 
-    def drop(self, unwanted: Callable[[T], bool]) -> None:
-        """Removes the unwanted lines: readers see the old or the new file."""
+    def drop(self, unwanted: Callable[[T], bool]) -> int:
+        """Removes the unwanted lines, and says how many: readers see the old or the new file."""
         self.close()
-        lines = enumerate(read_bytes(self.path).split(b"\n")[:-1], start=1)
-        kept = [x for n, x in lines if not unwanted(parse_line(x, self.path, n, self._kind))]
-        write_bytes(self.path, b"".join(line + b"\n" for line in kept))
+        gone = {number for number, line in enumerate(self, start=1) if unwanted(line)}
+        if gone:
+            write_bytes(self.path, (x for n, _, x in whole_lines(self.path) if n not in gone))
+        return len(gone)
 
     def close(self) -> None:
         """Closes the file; a later `append` opens it again."""
@@ -344,16 +346,13 @@ class Lines(Generic[T]):
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> Lines[T]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def file_hash(path: Path) -> str | None:
     """sha256 of a file; None if it does not exist."""
-    return hashlib.sha256(read_bytes(path)).hexdigest() if path.exists() else None
+    if not path.exists():
+        return None
+    with plain_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_line(line: bytes, path: Path, number: int, kind: type[T]) -> T:
@@ -361,7 +360,7 @@ def parse_line(line: bytes, path: Path, number: int, kind: type[T]) -> T:
     try:
         return decode(line, kind)
     except Unreadable as error:
-        raise damaged(path, number, f"{error}: {line[:60]!r}") from error
+        raise damaged(path, number, f"{error}: {line[:60].rstrip()!r}") from error
 
 
 @overload
@@ -376,13 +375,27 @@ def read_lines(path: Path, kind: Any = dict) -> list[Any]:
 
 def each_line(path: Path, kind: type[T]) -> Iterator[T]:
     """The same one by one, so that those before a damaged line can be used."""
-    whole = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
-    for number, line in enumerate(whole, start=1):
+    for number, _, line in whole_lines(path):
         yield parse_line(line, path, number, kind)
 
 
-def _write_all(file: IO[bytes], data: bytes) -> None:
-    """Writes all data or none: an unbuffered write may stop half-way on a nearly full disk."""
+def whole_lines(path: Path, after: int = 0, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
+    """The complete lines of a file, if it is there, `after` a number of them, which end at the
+    offset `start`: the number (from 1), the offset, the line. A longer one than `FILE` is cut."""
+    if not path.exists():
+        return
+    with plain_file(path) as file:
+        file.seek(start)
+        for number in count(after + 1):
+            line = file.readline(FILE.size + 2)
+            if not line.endswith(b"\n") and len(line) <= FILE.size:
+                return
+            yield number, start, line
+            start += len(line)
+
+
+def _write_all(file: IO[bytes], data: bytes) -> int:
+    """Writes all data or none, as a write may stop half-way on a nearly full disk; their offset."""
     start = file.seek(0, os.SEEK_END)
     view = memoryview(data)
     try:
@@ -391,6 +404,7 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
     except OSError:
         os.ftruncate(file.fileno(), start)
         raise
+    return start
 
 
 def damaged(path: Path, number: int, why: str) -> UserError:

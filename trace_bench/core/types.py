@@ -248,23 +248,36 @@ class AgentSpec:
     router: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A line of trajectories.jsonl and evaluation_trajectories.jsonl: an episode, and which one of
-    which call of `Lab.rollouts` (or of the evaluation) it is."""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What of a stored line says which episode it is of; the rest is neither built nor checked."""
 
     call: str
     index: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Charge(Head):
+    """What of a line of ledger.jsonl the budget needs."""
+
+    purpose: Purpose
+
+
+HEADS = (Head, Charge)
+
+
+@dataclass(frozen=True)
+class Stored(Head):
+    """A line of trajectories.jsonl and evaluation_trajectories.jsonl: an episode, and which one of
+    which call of `Lab.rollouts` (or of the evaluation) it is."""
+
     trajectory: Trajectory
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Charge):
     """A line of ledger.jsonl. `similarity`, `success`: None when the infrastructure failed."""
 
-    call: str
-    index: Count
-    purpose: Purpose
     task: str
     seed: Seed
     agent: str  # AgentSpec.version

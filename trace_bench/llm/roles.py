@@ -135,9 +135,8 @@ class Roles:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str, str], Asked] = {}  # (role, call, question's digest)
         self._usage: dict[str, Usage] = {}
-        for line in self._lines.existing:
+        for line in self._lines:
             self._remember(line)
-        self._lines.existing.clear()
 
     def role(self, name: str) -> Role | None:
         """The model in a role; None if a program plays it."""

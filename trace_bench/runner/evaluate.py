@@ -98,12 +98,11 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._lines = Lines(self.path, Outcome)
         self._outcomes: dict[str, dict[tuple[str, int], Outcome]] = {}
-        for outcome in self._lines.existing:
+        for outcome in self._lines:
             self._remember(outcome)
         # Lost by an earlier start: this one makes one more attempt at each.
         self._lost = {(o.agent, o.task, o.trial) for o in self.everything() if o.lost}
-        self._lines.existing.clear()
-        self._kept = EpisodeFile(self.path.with_stem(f"{self.path.stem}_trajectories"), held=False)
+        self._kept = EpisodeFile(self.path.with_stem(f"{self.path.stem}_trajectories"))
 
     def evaluate(
         self,
@@ -188,11 +187,9 @@ class Evaluator:
 
     def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot]]) -> None:
         version = job.agent.version
-        spots = [spot for _, spot in shared.values()] if job.keep else []
-        trajectories = self._kept.read(spots)
-        for i, (outcome, place) in shared.items():
-            if place in trajectories:
-                self._kept.add(job.call(), i, replace(trajectories[place], agent=version))
+        for i, (outcome, spot) in shared.items():
+            if job.keep:
+                self._kept.add(job.call(), i, replace(self._kept.read(spot), agent=version))
             if job.plan.keys[i] not in self._outcomes[job.label]:
                 self._write(replace(outcome, agent=job.label, version=version, attempt=0))
 

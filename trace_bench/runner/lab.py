@@ -235,10 +235,10 @@ class RunLab:
         """The call's episodes, in order; those that are not on disk are run and written. What was
         lost of a call that an earlier start has passed stays lost, whatever `max_lost` is by now:
         the agent and the calls after it came from what is there."""
-        passed = self._episodes.passed(call.name)
+        passed, stored = self._episodes.passed(call.name), self._episodes.of(call.name)
         if not passed:
-            self._take_back(call)
-        for i, trajectory in self._episodes.take(call.name).items():
+            self._take_back(call, stored)
+        for i, trajectory in stored.items():
             self._check_same(call, i, trajectory)
             # Its ledger line is missing if the run was killed between the two writes.
             self._record(call, i, trajectory)
@@ -255,13 +255,12 @@ class RunLab:
         reward = None if score is None else score.similarity
         self.progress.episode(reward, charged=self.charges(call.purpose))
 
-    def _take_back(self, call: NamedCall) -> None:
-        """Forgets the stored lost episodes of a call that lost too many. The trajectories come
-        last: as long as they are there, a start that was cut off is repeated by the next one."""
+    def _take_back(self, call: NamedCall, stored: dict[int, Trajectory]) -> None:
+        """Forgets the stored lost episodes of a call that lost too many. The file of trajectories
+        comes last: while they are there, a start that was cut off is repeated by the next one."""
         if not call.goes_back:
             return
-        stored, count = self._episodes.of(call.name), len(call.batch)
-        lost = call.lost(stored)
+        lost, count = call.lost(stored), len(call.batch)
         if len(lost) <= self.max_lost * count:
             return
         if call.by is not None and call.by.has(PlayElsewhere.take_back):
@@ -269,6 +268,8 @@ class RunLab:
             call.by.take_back([i for i in range(count) if i not in kept])
         self.ledger.take_back(call.name, lost)
         self._episodes.take_back(call.name, lost)
+        for index in lost:
+            del stored[index]
         self.log(f"{call.name}: {len(lost)} lost episodes are run again")
 
     def _check_lost(self, call: NamedCall) -> None:

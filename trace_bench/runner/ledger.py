@@ -11,18 +11,21 @@ are lost teaches nothing: it stops the run, and the next start takes them back."
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.store import Lines, damaged, read_lines
+from trace_bench.core.store import Lines, damaged, parse_line, plain_file, whole_lines
 from trace_bench.core.types import (
     CHARGED,
     Boundary,
+    Charge,
     Entry,
     Failure,
+    Head,
     Purpose,
     Stored,
     Task,
@@ -61,15 +64,13 @@ class Ledger:
     charged: frozenset[Purpose] = CHARGED["strict"]
 
     def __post_init__(self) -> None:
-        self._lines = Lines(self.path, Entry)
-        self._calls: dict[str, dict[int, Entry]] = {}
+        self._lines = Lines(self.path, Charge)
+        self._calls: dict[str, dict[int, Purpose]] = {}
         self._counts: Counter[Purpose] = Counter()
-        for number, entry in enumerate(self._lines.existing, start=1):
-            if entry.index in self._calls.get(entry.call, {}):
-                twice = f"episode {entry.index} of {entry.call!r} is in an earlier line too"
+        for number, line in enumerate(self._lines, start=1):
+            if not self._remember(line):
+                twice = f"episode {line.index} of {line.call!r} is in an earlier line too"
                 raise damaged(self.path, number, twice)
-            self._remember(entry)
-        self._lines.existing.clear()
 
     @property
     def spent(self) -> int:
@@ -108,66 +109,69 @@ class Ledger:
         gone = frozenset(indices)
         there = self._calls.get(call, {})
         for index in gone & there.keys():
-            self._counts[there.pop(index).purpose] -= 1
-        if self.path.exists():
-            self._lines.drop(lambda line: line.call == call and line.index in gone)
+            self._counts[there.pop(index)] -= 1
+        self._lines.drop(lambda line: line.call == call and line.index in gone)
 
     def close(self) -> None:
         self._lines.close()
 
-    def _remember(self, entry: Entry) -> None:
-        self._calls.setdefault(entry.call, {})[entry.index] = entry
-        self._counts[entry.purpose] += 1
+    def _remember(self, line: Charge) -> bool:
+        """Counts an episode; False if it has been."""
+        if line.index in (there := self._calls.setdefault(line.call, {})):
+            return False
+        there[line.index] = line.purpose
+        self._counts[line.purpose] += 1
+        return True
 
 
 class EpisodeFile:
-    """The episodes of a file, by call and index. Those of earlier starts are held until their call
-    is asked for (`take`), unless `held` is False."""
+    """The episodes of a file, by call and index. In memory is where each begins; an episode is read
+    when it is asked for, and damage in it is said then."""
 
-    def __init__(self, path: Path, *, held: bool = True) -> None:
-        self._lines = Lines(path, Stored)
-        self._there: set[Spot] = set()
-        self._held: dict[str, dict[int, Trajectory]] = {}
-        for line in self._lines.existing:
-            self._there.add((line.call, line.index))
-            if held:
-                self._held.setdefault(line.call, {})[line.index] = line.trajectory
-        self._lines.existing.clear()
+    def __init__(self, path: Path) -> None:
+        self._lines = Lines(path, Head)
+        self._find()
+        self._latest = next(reversed(self._numbers), "")  # call of an earlier start
 
-    def __contains__(self, spot: object) -> bool:
-        return spot in self._there
+    def _find(self) -> None:
+        self._starts = array("Q")  # offset of each line
+        self._numbers: dict[str, dict[int, int]] = {}  # of an episode's line, from 0
+        for number, start, line in whole_lines(self._lines.path):
+            head = parse_line(line, self._lines.path, number, Head)
+            self._remember((head.call, head.index), start)
+
+    def _remember(self, spot: Spot, start: int) -> None:
+        self._numbers.setdefault(spot[0], {})[spot[1]] = len(self._starts)
+        self._starts.append(start)
+
+    def __contains__(self, spot: Spot) -> bool:
+        return spot[1] in self._numbers.get(spot[0], {})
 
     def passed(self, call: str) -> bool:
         """Whether another call's episodes were written after this one's, in an earlier start."""
-        return call in self._held and call != next(reversed(self._held))
+        return call in self._numbers and call != self._latest
 
     def of(self, call: str) -> dict[int, Trajectory]:
-        """A call's episodes of earlier starts, in the order in which they ended."""
-        return dict(self._held.get(call, {}))
+        """A call's episodes, in the order in which they ended."""
+        return {index: self.read((call, index)) for index in self._numbers.get(call, ())}
 
-    def take(self, call: str) -> dict[int, Trajectory]:
-        """As `of`; they are no longer held."""
-        return self._held.pop(call, {})
-
-    def read(self, spots: Iterable[Spot]) -> dict[Spot, Trajectory]:
-        wanted = set(spots)
-        if not wanted:
-            return {}
-        stored = ((x.call, x.index, x.trajectory) for x in read_lines(self._lines.path, Stored))
-        return {(call, index): t for call, index, t in stored if (call, index) in wanted}
+    def read(self, spot: Spot) -> Trajectory:
+        """The episode there. Raises UserError for a damaged line, KeyError for none."""
+        path, number = self._lines.path, self._numbers[spot[0]][spot[1]]
+        with plain_file(path) as file:
+            file.seek(self._starts[number])
+            return parse_line(file.readline(), path, number + 1, Stored).trajectory
 
     def add(self, call: str, index: int, trajectory: Trajectory) -> None:
         """Writes an episode that has ended, unless it is there."""
-        if (call, index) not in self._there:
-            self._lines.append(Stored(call, index, trajectory))
-            self._there.add((call, index))
+        if (call, index) not in self:
+            start = self._lines.append(Stored(call, index, trajectory))
+            self._remember((call, index), start)
 
     def take_back(self, call: str, indices: Collection[int]) -> None:
         gone = frozenset(indices)
         self._lines.drop(lambda line: line.call == call and line.index in gone)
-        for index in gone:
-            self._there.discard((call, index))
-            self._held.get(call, {}).pop(index, None)
+        self._find()
 
     def close(self) -> None:
         self._lines.close()

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -259,10 +260,10 @@ def code_of(folder: Path) -> tuple[str, ...]:
     """Hashes of the package that has computed the run of a folder, in which this one's is kept."""
     home = Path(__file__).resolve().parents[1]
     files = {str(p.relative_to(home)): file_hash(p) for p in sorted(home.rglob("*.py"))}
-    with Lines(folder / CODE, str) as hashes:
-        if (here := fingerprint(files)) not in hashes.existing:
+    with closing(Lines(folder / CODE, str)) as hashes:
+        if (here := fingerprint(files)) not in hashes:
             hashes.append(here)
-    return tuple(dict.fromkeys([*hashes.existing, here]))
+    return tuple(dict.fromkeys([*hashes, here]))
 
 
 SPLITS = ("train_split", "dev_split", "eval_split", "train_tasks")  # settings of env, of training

@@ -46,8 +46,7 @@ class Metrics(Tracker):
 
     def __init__(self, path: Path, tracker: Tracker, log: Callable[[str], None]) -> None:
         self._lines = Lines(path, dict)
-        self._there = Counter(_key(line) for line in self._lines.existing)
-        self._lines.existing.clear()
+        self._there = Counter(_key(line) for line in self._lines)
         self._tracker: Tracker | None = tracker
         self._log = log
         self.failure: str | None = None

@@ -24,7 +24,7 @@ import numpy as np
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from trace_bench.core.decode import decode
-from trace_bench.core.store import Lines, read_lines
+from trace_bench.core.store import Lines, each_line
 from trace_bench.core.types import Stored, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
@@ -206,7 +206,7 @@ def known_episodes(folder: Path, spec: JobSpec, first: int) -> dict[str, dict[in
     twice, the first one counts, as in `Arrivals`."""
     stored: dict[str, dict[int, Trajectory]] = {}
     for path in sorted(folder.glob("*.jsonl")):
-        for line in read_lines(path, Stored):
+        for line in each_line(path, Stored):
             if spec.when(line.call) >= (first, 0):
                 stored.setdefault(line.call, {}).setdefault(line.index, line.trajectory)
     return stored

@@ -17,7 +17,7 @@ from typing import TypeVar
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import OnEpisode, PlayElsewhere
 from trace_bench.core.store import Lines
-from trace_bench.core.types import Stored
+from trace_bench.core.types import Head, Stored
 from trace_bench.trainers.verl.compose import environment
 from trace_bench.trainers.verl.spec import Arrivals, JobSpec, OfStep, StepFiles
 
@@ -225,19 +225,12 @@ def rewind(folder: Path, spec: JobSpec, call: str, missing: Collection[int]) -> 
     _drop(folder.glob("metrics-*.jsonl"), OfStep, lambda line: line.step > iteration)
     episodes = sorted(folder.glob("episodes/*.jsonl"))
     _drop(episodes, Stored, lost)
-    return _drop(episodes, Stored, lambda line: spec.when(line.call) > (iteration, again))
+    return _drop(episodes, Head, lambda line: spec.when(line.call) > (iteration, again))
 
 
 def _drop(paths: Iterable[Path], kind: type[T], unwanted: Callable[[T], bool]) -> int:
     """Removes the unwanted lines of these files; returns how many."""
-    count = 0
-    for path in paths:
-        with Lines(path, kind) as lines:
-            dropped = sum(map(unwanted, lines.existing))
-            if dropped:
-                lines.drop(unwanted)
-            count += dropped
-    return count
+    return sum(Lines(path, kind).drop(unwanted) for path in paths)
 
 
 def check_settings(spec: JobSpec, folder: Path) -> None:

@@ -28,6 +28,7 @@ from trace_bench.core.store import (
     read_json,
     read_lines,
     stable_seed,
+    whole_lines,
     write_json,
     write_text,
 )
@@ -172,7 +173,7 @@ class Arrivals:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
+        self._read: dict[Path, tuple[int, int]] = {}  # lines and bytes of each file
         self._there: dict[str, dict[int, Trajectory | None]] = {}  # None: it was taken
 
     def forget(self) -> None:
@@ -195,19 +196,11 @@ class Arrivals:
 
     def _look(self) -> None:
         for path in sorted(self.folder.glob("*.jsonl")):
-            start, number = self._read.get(path, (0, 0))
-            if path.stat().st_size == start:
-                continue
-            with path.open("rb") as file:
-                file.seek(start)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break  # an incomplete line: still being written
-                    start, number = start + len(line), number + 1
-                    stored = parse_line(line, path, number, Stored)
-                    of_call = self._there.setdefault(stored.call, {})
-                    of_call.setdefault(stored.index, stored.trajectory)
-            self._read[path] = start, number
+            for number, start, line in whole_lines(path, *self._read.get(path, (0, 0))):
+                stored = parse_line(line, path, number, Stored)
+                of_call = self._there.setdefault(stored.call, {})
+                of_call.setdefault(stored.index, stored.trajectory)
+                self._read[path] = number, start + len(line)
 
 
 @dataclass(frozen=True)
