@@ -149,8 +149,7 @@ class _SlotLayer(CacheLayerMixin):
         self._owner, self._slots, self._context = owner, slots, context
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys = self._allocate(key_states, 0)
-        self.values = self._allocate(value_states, 0)
+        self.keys, self.values = self._allocate(key_states, 0), self._allocate(value_states, 0)
         self.is_initialized = True
 
     def _allocate(self, like: Tensor, length: int) -> Tensor:
@@ -193,5 +192,7 @@ class _SlotLayer(CacheLayerMixin):
     def get_seq_length(self) -> int:
         return self._owner.now.keys
 
-    def get_max_cache_shape(self) -> int:
+    def get_max_length(self) -> int:
         return self._context
+
+    get_max_cache_shape = get_max_length  # its name up to transformers 5.12
