@@ -12,12 +12,13 @@ another score, whether the adapters are the same bytes, and held-out success in 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import read_summary
+from trace_bench.core.types import Stored, Trajectory
 
 HEAD = (
     "run", "rollouts", "with another token", "largest difference of a log-probability",
@@ -25,18 +26,18 @@ HEAD = (
 )  # fmt: skip
 
 
-def played(run: Path) -> list[Mapping[str, Any]]:
+def played(run: Path) -> list[Trajectory]:
     """The rollouts of the budget, in the order of their calls."""
-    lines = read_lines(run / "trajectories.jsonl")
-    return [line["trajectory"] for line in sorted(lines, key=lambda n: (n["call"], n["index"]))]
+    lines = read_lines(run / "trajectories.jsonl", Stored)
+    return [line.trajectory for line in sorted(lines, key=lambda n: (n.call, n.index))]
 
 
-def sampled(trajectory: Mapping[str, Any], what: str) -> list[Any]:
+def sampled(trajectory: Trajectory, what: str) -> list[Any]:
     """`token_ids` or `logprobs` of all turns."""
-    return [value for turn in trajectory["turns"] for value in turn.get(what, ())]
+    return [value for turn in trajectory.turns for value in getattr(turn, what)]
 
 
-def gaps(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[float]:
+def gaps(one: Trajectory, two: Trajectory) -> Iterator[float]:
     """Of log-probabilities, up to the first token that is another."""
     for what in zip(
         sampled(one, "token_ids"), sampled(two, "token_ids"),

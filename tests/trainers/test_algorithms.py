@@ -15,11 +15,10 @@ import torch
 from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab
 from torch import Tensor
 
-from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import Message, Score, Step, StopReason, Task, Trajectory
+from trace_bench.core.types import Message, Score, Step, StopReason, Stored, Task
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.registry import Offered, names
@@ -304,8 +303,8 @@ def test_a_step_has_the_gradient_of_the_formula(name: str, small_model, tmp_path
     weights by the papers, computed here from the stored episodes."""
     how = replace(with_algorithm(name), epochs=1, minibatches=1)
     (metrics,) = trained(tmp_path, small_model, 12, how, suite=Game())
-    lines = sorted(read_lines(tmp_path / "trajectories.jsonl"), key=lambda line: line["index"])
-    played = [convert(line["trajectory"], Trajectory) for line in lines]
+    lines = read_lines(tmp_path / "trajectories.jsonl", Stored)
+    played = [line.trajectory for line in sorted(lines, key=lambda line: line.index)]
     asked = job(small_model, 12)
     advantages = credit(played, earned(played, asked, how), asked, how)
     lengths = torch.tensor([sum(len(turn.token_ids) for turn in t.turns) for t in played])

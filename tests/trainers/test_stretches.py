@@ -19,7 +19,7 @@ from trace_bench.core.decode import convert
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import Policy, RunContext
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import StopReason, Trajectory, Turn, to_json
+from trace_bench.core.types import StopReason, Stored, Trajectory, Turn, to_json
 from trace_bench.policies.openai import OpenAISettings, served
 from trace_bench.policies.talk import Thoughts
 from trace_bench.trainers import update as update_module
@@ -58,10 +58,10 @@ def train(folder: Path, model: Path, policy: Policy, seen: Any) -> Trained:
     lab = make_lab(folder, model, 32, ONE_STEP, AskingSuite(), policy=policy, **limits)  # type: ignore[arg-type]
     lab.trainer.train(job(model, 32, tasks=AskingSuite().tasks("train")), lab)
     lab.close()
-    lines = sorted(read_lines(folder / "trajectories.jsonl"), key=lambda r: r["index"])
+    lines = read_lines(folder / "trajectories.jsonl", Stored)
     (metrics,) = (r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training")
     seen.setattr(update_module, "build", build)
-    return Trained([convert(x["trajectory"], Trajectory) for x in lines], metrics, learned)
+    return Trained([x.trajectory for x in sorted(lines, key=lambda x: x.index)], metrics, learned)
 
 
 def sampled_in(trajectory: Trajectory) -> list[BLOCK]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.checked import build
-from trace_bench.core.decode import convert
 from trace_bench.core.protocols import RunContext, TrainingJob
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AgentSpec, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Stored, Task, Trajectory
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
@@ -104,9 +103,8 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def played(folder: Path, call: str) -> list[Trajectory]:
     """The episodes of a call, in their order."""
-    lines = [x for x in read_lines(folder / "trajectories.jsonl") if x["call"] == call]
-    ordered = sorted(lines, key=lambda line: line["index"])
-    return [convert(line["trajectory"], Trajectory) for line in ordered]
+    lines = [x for x in read_lines(folder / "trajectories.jsonl", Stored) if x.call == call]
+    return [line.trajectory for line in sorted(lines, key=lambda line: line.index)]
 
 
 def local_steps(

@@ -12,20 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core import store
 from trace_bench.core.decode import Limits, Unreadable, convert, fault_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, REPAIRS, SUMMARY
-from trace_bench.core.store import (
-    disk_errors,
-    fingerprint,
-    plain_file,
-    read_bytes,
-    read_json,
-    read_object,
-    replacing,
-    write_bytes,
-    write_json,
-)
 from trace_bench.core.summary import EarlierRun, read_settings, read_summary
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AdapterRef, AgentSpec, charged
@@ -50,7 +40,8 @@ class Beginning:
         """Hash of all that the agent does: its prompt, its router and its adapters' content."""
         agent = self.agent
         adapters = [[a.name, a.capability] for a in agent.adapters]  # a name holds the content
-        return fingerprint({"prompt": agent.prompt, "router": agent.router, "adapters": adapters})
+        parts = {"prompt": agent.prompt, "router": agent.router, "adapters": adapters}
+        return store.fingerprint(parts)
 
     def identity(self, accounting: str) -> dict[str, Any]:
         """What of it belongs to the identity of the run that begins here."""
@@ -71,7 +62,7 @@ def read_beginning(place: str) -> Beginning:
     path = _path(place)
     try:
         if path.name == BEGINNING:
-            data = read_object(path)
+            data = store.read_object(path)
             agent = placed(convert(data["agent"], AgentSpec), path.parent)
             runs = convert(data["runs"], tuple[EarlierRun, ...])
             return Beginning(_named(agent), runs, data["weights"])
@@ -91,7 +82,7 @@ def base_agent(model: str, beginning: Beginning | None, folder: Path) -> AgentSp
         return AgentSpec(model=model)
     adapters = tuple(_copy(adapter, folder / "adapters") for adapter in beginning.agent.adapters)
     agent = replace(beginning.agent, adapters=adapters)
-    write_json(folder / BEGINNING, replace(beginning, agent=agent))
+    store.write_json(folder / BEGINNING, replace(beginning, agent=agent))
     return replace(agent, model=model, version=f"start-{beginning.sha256}")
 
 
@@ -115,7 +106,7 @@ def hash_of(files: Sequence[Path]) -> str:
 def _hash_of(files: tuple[tuple[Path, int, int], ...]) -> str:
     digest = hashlib.sha256()
     for file, _, _ in files:
-        with plain_file(file) as stream:
+        with store.plain_file(file) as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()[:16]
@@ -201,7 +192,7 @@ def read_agent(path: Path) -> AgentSpec:
     """The agent in a file. An adapter that lies in the folder of the file is the one meant, so that
     a copied run uses its own; else the one where the file says. Raises UserError."""
     try:
-        agent = convert(read_json(path), AgentSpec)
+        agent = convert(store.read_json(path), AgentSpec)
         if fault := fault_of(agent.prompt, PROMPT):
             raise Unreadable(f"`prompt`: {fault}")
         return placed(agent, path.parent)
@@ -226,9 +217,9 @@ def _copy(adapter: AdapterRef, folder: Path) -> AdapterRef:
     expected = stem.rpartition("-")[2]
     if target.is_dir() and adapter_hash(copy).startswith(expected):
         return copy
-    with disk_errors(target), replacing(target) as building:
+    with store.disk_errors(target), store.replacing(target) as building:
         for name in WEIGHTS:
-            write_bytes(building / name, read_bytes(Path(adapter.path) / name))
+            store.write_bytes(building / name, store.read_bytes(Path(adapter.path) / name))
         if not adapter_hash(replace(adapter, path=str(building))).startswith(expected):
             raise UserError(
                 f"the adapter {adapter.path} was changed while it was copied. Run the command "

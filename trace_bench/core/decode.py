@@ -14,23 +14,15 @@ import json
 import math
 import re
 import types as pytypes
+import zlib
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NoReturn,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trace_bench.core import types
+from trace_bench.core.packed import unpacked
 from trace_bench.core.types import Message, Score, Step, StopReason, Stored, Trajectory, to_json
 
 T = TypeVar("T")
@@ -179,7 +171,7 @@ def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
     try:
         value: T = _decoder(kind).decode(text)  # type: ignore[arg-type]
     except msgspec.ValidationError as error:
-        _refuse(error, kind, read(text, limits))
+        raise _refusal(error, kind, read(text, limits)) from error
     except (ValueError, RecursionError):
         # Half a character, which JSON may hold, or no JSON: the other reader takes it or says why.
         return _converted(read(text, limits), kind)
@@ -201,7 +193,7 @@ def _converted(data: Any, kind: type[T]) -> T:
     try:
         value = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        _refuse(error, kind, data)
+        raise _refusal(error, kind, data) from error
     return _whole(value)
 
 
@@ -280,15 +272,21 @@ def shaped(data: Any, kind: Any, name: str) -> None:
     try:
         msgspec.convert(data, tuple[kind, ...])
     except msgspec.ValidationError as error:
-        _refuse(error, tuple[kind, ...], data, name)
+        raise _refusal(error, tuple[kind, ...], data, name) from error
 
 
 def _whole(value: T) -> T:
-    """The value, with what its annotations cannot say checked too."""
-    if isinstance(value, Stored | Trajectory):
-        played = value.trajectory if isinstance(value, Stored) else value
-        shaped(played.messages, _Message, "messages")
-        shaped(played.tools, _Called, "tools")
+    """The value, with what its annotations cannot say checked too, and tokens where they belong."""
+    if isinstance(value, Stored):
+        try:
+            if value.tokens is not None:
+                value = unpacked(value, value.tokens)  # type: ignore[assignment]
+        except (ValueError, zlib.error) as error:
+            raise Unreadable(f"`tokens` cannot be read: {error}") from error
+        _whole(value.trajectory)
+    elif isinstance(value, Trajectory):
+        shaped(value.messages, _Message, "messages")
+        shaped(value.tools, _Called, "tools")
     elif isinstance(value, Step):
         shaped(value.messages, _Said, "messages")
         if value.tools:
@@ -311,23 +309,23 @@ _WORDS |= {type(None): "null", tuple: "a list", list: "a list", dict: "an object
 _WORDS |= {Mapping: "an object", Path: "a path"}
 
 
-def _refuse(error: Exception, kind: Any, data: Any, name: str = "") -> NoReturn:
-    """Raises Unreadable with what msgspec says, the value given and what is allowed there."""
+def _refusal(error: Exception, kind: Any, data: Any, name: str = "") -> Unreadable:
+    """What msgspec says, the value given and what is allowed there."""
     said, place = _PLACE.fullmatch(str(error)).groups("")  # type: ignore[union-attr]
     key = f"{name}{place}".lstrip(".")
     if missing := re.fullmatch("Object missing required field `(.*)`", said):
-        raise Unreadable(f"`{f'{key}.{missing[1]}'.lstrip('.')}` is missing") from error
+        return Unreadable(f"`{f'{key}.{missing[1]}'.lstrip('.')}` is missing")
     for part in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place):  # [...]: of a mapping
         try:
             data, kind = data[part[0] or int(part[1])], _inner(kind, part[0])
         except (LookupError, TypeError, ValueError):
-            raise Unreadable(f"`{key or 'it'}`: {said}") from error
+            return Unreadable(f"`{key or 'it'}`: {said}")
     if kind is Any or "length" in said:  # the words of the type would not say it
         allowed = said.removeprefix("Expected ").replace("`", "")
-        raise Unsuitable(key, data, allowed) from error
+        return Unsuitable(key, data, allowed)
     names = tuple(name for one in alternatives(kind) for name in _names(one))
     allowed = " or ".join(dict.fromkeys(map(_words, alternatives(kind))))
-    raise Unsuitable(key, data, allowed, names) from error
+    return Unsuitable(key, data, allowed, names)
 
 
 def _inner(kind: Any, name: str) -> Any:

@@ -319,18 +319,16 @@ class Lines(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return each_line(self.path, self._kind)
 
-    def append(self, value: Any, *, sync: bool = False) -> int:
-        """Writes one line, whole or not at all; returns the offset at which it begins. `sync`: so
-        that it survives a machine's crash."""
+    def append(self, value: Any, *, sync: bool = False) -> None:
+        """Writes one line, whole or not at all. `sync`: so that it survives a machine's crash."""
         line = _encoded(value, self.path, separators=(",", ":"))
         with disk_errors(self.path):
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("ab", buffering=0)
-            start = _write_all(self._file, line + b"\n")
+            _write_all(self._file, line + b"\n")
             if sync:
                 os.fsync(self._file.fileno())
-        return start
 
     def drop(self, unwanted: Callable[[T], bool]) -> int:
         """Removes the unwanted lines, and says how many: readers see the old or the new file."""
@@ -394,8 +392,8 @@ def whole_lines(path: Path, after: int = 0, start: int = 0) -> Iterator[tuple[in
             start += len(line)
 
 
-def _write_all(file: IO[bytes], data: bytes) -> int:
-    """Writes all data or none, as a write may stop half-way on a nearly full disk; their offset."""
+def _write_all(file: IO[bytes], data: bytes) -> None:
+    """Writes all data or none: an unbuffered write may stop half-way on a nearly full disk."""
     start = file.seek(0, os.SEEK_END)
     view = memoryview(data)
     try:
@@ -404,7 +402,6 @@ def _write_all(file: IO[bytes], data: bytes) -> int:
     except OSError:
         os.ftruncate(file.fileno(), start)
         raise
-    return start
 
 
 def damaged(path: Path, number: int, why: str) -> UserError:

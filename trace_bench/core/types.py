@@ -269,9 +269,11 @@ HEADS = (Head, Charge)
 @dataclass(frozen=True)
 class Stored(Head):
     """A line of trajectories.jsonl and evaluation_trajectories.jsonl: an episode, and which one of
-    which call of `Lab.rollouts` (or of the evaluation) it is."""
+    which call of `Lab.rollouts` (or of the evaluation) it is. `tokens`: of all turns, which have
+    none in the file (`core.packed`)."""
 
     trajectory: Trajectory
+    tokens: str | None = field(default=None, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)

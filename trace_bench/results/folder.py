@@ -12,16 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core import store
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, HASHED, SUMMARY, TASKS
-from trace_bench.core.store import (
-    brief,
-    file_hash,
-    fingerprint,
-    read_bytes,
-    read_if_there,
-    read_lines,
-)
 from trace_bench.core.summary import Borrowed, Summary, read_settings, read_summary
 from trace_bench.core.types import Boundary, Outcome, Purpose, charged, flat, grouped, to_json
 from trace_bench.results.records import run_of
@@ -50,10 +43,10 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Run:
     for name in CHECKED:
         check_hash(folder, name, summary)
     path = folder / "ledger.jsonl"
-    ledger = read_bytes(path) if path.exists() else b""  # a method that runs nothing has none
+    ledger = store.read_bytes(path) if path.exists() else b""  # a method that runs nothing has none
     _check_ledger(folder, ledger, summary)
     settings, source = _sources(dict(flat(config, FREE)), summary.borrowed)
-    lines = grouped(read_lines(folder / "evaluation.jsonl", Outcome), lambda o: o.agent)
+    lines = grouped(store.read_lines(folder / "evaluation.jsonl", Outcome), lambda o: o.agent)
     if config["protocol"] == "held_out":
         _check_tasks(folder, ledger, {o.task for some in lines.values() for o in some})
     final, base = (lines.get(agent, []) for agent in ("final", "base"))
@@ -103,7 +96,7 @@ def _options(method: Mapping[str, Any]) -> dict[str, Any]:
 
 def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
     """How many capabilities each task needs; () where that is not known of all."""
-    tags = read_if_there(folder / TASKS)
+    tags = store.read_if_there(folder / TASKS)
     lists = [tag for task in tasks if isinstance(tag := tags.get(task), list)]
     return tuple(map(len, lists)) if len(lists) == len(tasks) else ()
 
@@ -150,16 +143,16 @@ def _config(folder: Path, summary: Summary) -> Mapping[str, Any]:
     """The settings, which must be those that the run's fingerprint was made of."""
     config = read_settings(folder / "config.yaml")
     identity = {key: value for key, value in config.items() if key not in ELSEWHERE}
-    if fingerprint(identity) != summary.fingerprint:
+    if store.fingerprint(identity) != summary.fingerprint:
         raise UserError(f"{folder}: config.yaml is not the one that the run was made with")
     return config
 
 
 def check_hash(folder: Path, name: str, summary: Summary) -> None:
     """Raises UserError for an edited file."""
-    if name not in HASHED or file_hash(folder / name) != summary.hashes.get(name):
+    if name not in HASHED or store.file_hash(folder / name) != summary.hashes.get(name):
         raise UserError(
-            f"{folder}: {brief(Path(name))} is not the file that the summary was made from"
+            f"{folder}: {store.brief(Path(name))} is not the file that the summary was made from"
         )
 
 
@@ -211,7 +204,7 @@ def _mean(outcomes: Sequence[Outcome], what: str) -> float | None:
 
 def _votes(folder: Path) -> dict[str, list[int]]:
     """Per capability: labelling runs that found it lacking by the thresholds, and all of them."""
-    candidates = read_if_there(folder / "capabilities.json").get("candidates", ())
+    candidates = store.read_if_there(folder / "capabilities.json").get("candidates", ())
     return {c["name"]: [c["votes"], len(c["runs"])] for c in candidates}
 
 
@@ -221,7 +214,7 @@ def same_agents(folder: Path) -> dict[str, str]:
     their conversations are kept once."""
     first: dict[str, str] = {}
     same: dict[str, str] = {}
-    for line in read_lines(folder / "evaluation.jsonl", Outcome):
+    for line in store.read_lines(folder / "evaluation.jsonl", Outcome):
         earlier = first.setdefault(line.version, line.agent)
         if earlier != line.agent:
             same[line.agent] = earlier

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.packed import packed
 from trace_bench.core.store import Lines, damaged, parse_line, plain_file, whole_lines
 from trace_bench.core.types import (
     CHARGED,
@@ -125,8 +126,7 @@ class Ledger:
 
 
 class EpisodeFile:
-    """The episodes of a file, by call and index. In memory is where each begins; an episode is read
-    when it is asked for, and damage in it is said then."""
+    """The episodes of a file. It holds where each lies, and reads and checks one on request."""
 
     def __init__(self, path: Path) -> None:
         self._lines = Lines(path, Head)
@@ -165,7 +165,9 @@ class EpisodeFile:
     def add(self, call: str, index: int, trajectory: Trajectory) -> None:
         """Writes an episode that has ended, unless it is there."""
         if (call, index) not in self:
-            start = self._lines.append(Stored(call, index, trajectory))
+            path = self._lines.path
+            start = path.stat().st_size if path.exists() else 0
+            self._lines.append(packed(Stored(call, index, trajectory)))
             self._remember((call, index), start)
 
     def take_back(self, call: str, indices: Collection[int]) -> None:

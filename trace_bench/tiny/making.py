@@ -20,21 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from trace_bench.core import store
 from trace_bench.core.checked import identifying
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import DEMONSTRATED
-from trace_bench.core.store import (
-    LOCK,
-    disk_errors,
-    fingerprint,
-    locked,
-    read_json,
-    read_object,
-    stable_seed,
-    write_bytes,
-    write_json,
-    write_text,
-)
 from trace_bench.core.types import AgentSpec, Task, Trajectory, to_json
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites, about_of, name_of, tasks_of
@@ -127,8 +116,8 @@ class ModelBench:
     ) -> list[Trajectory]:
         """One episode of each task; `label` names the stream of seeds."""
         agent = AgentSpec(model=self.model, prompt=guidance)
-        seeds = tuple(stable_seed("measure", label, task.id, n) for n, task in enumerate(tasks))
-        batch = EpisodeBatch(agent, tuple(tasks), seeds, temperature)
+        seeds = [store.stable_seed("measure", label, t.id, n) for n, t in enumerate(tasks)]
+        batch = EpisodeBatch(agent, tuple(tasks), tuple(seeds), temperature)
         world = self.world
         player = Player(self.policy, Suites(world.suite), world.max_turns, world.max_tokens)
         return player.play(batch)
@@ -183,7 +172,7 @@ def make_in(
     limits = {k: v for k, v in vars(world).items() if k != "suite"}
     of = {**of, **source.identity}
     wanted = to_json({"world": of, "settings": identifying(settings), **limits})
-    out = settings.path or _cached(f"{world.suite.name}-{fingerprint(wanted)}")
+    out = settings.path or _cached(f"{world.suite.name}-{store.fingerprint(wanted)}")
     out = out.expanduser().absolute()
     if look and not out.exists():
         raise UserError(
@@ -195,21 +184,21 @@ def make_in(
     with _alone(work):
         if out.exists():
             there = out / "training.json"
-            if there.is_file() and read_object(there).get("asked") == wanted:
+            if there.is_file() and store.read_object(there).get("asked") == wanted:
                 return out
             raise UserError(
                 f"{out} is there already and was not made by this command with these settings. "
                 "Change `out` (`model.path`), or remove the folder."
             )
         lessons = source(world, settings)
-        if not (work / "asked.json").is_file() or read_json(work / "asked.json") != wanted:
+        if not (work / "asked.json").is_file() or store.read_json(work / "asked.json") != wanted:
             for file in (STATE, "corpus.npz"):
                 (work / file).unlink(missing_ok=True)
-            write_json(work / "asked.json", wanted)
+            store.write_json(work / "asked.json", wanted)
         log(f"making a tiny agent for {name_of(world.suite)} in {out}, {settings.minutes:g} "
             "minutes at most")  # fmt: skip
         _make(work, lessons, wanted, log)
-        with disk_errors(out):
+        with store.disk_errors(out):
             work.rename(out)
     return out
 
@@ -224,11 +213,11 @@ def _make(work: Path, source: Source, asked: Mapping[str, Any], log: Log) -> Non
     training = {"recipe": to_json(recipe), "report": report, "asked": asked, "shown": facts}
     figures, text = source.described(work, training)
     if source.demonstrated is not None:
-        write_json(work / DEMONSTRATED, source.demonstrated)
-    write_json(work / "training.json", training)
-    write_json(work / "measured.json", figures)
-    write_text(work / "README.md", text)
-    for file in (STATE, "corpus.npz", "asked.json", "shown.json", LOCK):
+        store.write_json(work / DEMONSTRATED, source.demonstrated)
+    store.write_json(work / "training.json", training)
+    store.write_json(work / "measured.json", figures)
+    store.write_text(work / "README.md", text)
+    for file in (STATE, "corpus.npz", "asked.json", "shown.json", store.LOCK):
         (work / file).unlink(missing_ok=True)
 
 
@@ -237,7 +226,7 @@ def _corpus(work: Path, source: Source, log: Log) -> tuple[Corpus, dict[str, Any
     kept = work / "corpus.npz"
     if kept.is_file():
         with np.load(kept) as stored:
-            return Corpus(**stored), read_object(work / "shown.json")
+            return Corpus(**stored), store.read_object(work / "shown.json")
     begun = time.monotonic()
     lessons = source.lessons(log)
     tokenizer = lessons.tokenizer
@@ -245,10 +234,10 @@ def _corpus(work: Path, source: Source, log: Log) -> tuple[Corpus, dict[str, Any
     tokenizer.model_max_length = source.recipe(corpus).context
     tokenizer.save_pretrained(str(work))
     facts = {**lessons.facts, "seconds": round(time.monotonic() - begun, 1)}
-    write_json(work / "shown.json", facts)
+    store.write_json(work / "shown.json", facts)
     packed = io.BytesIO()
     np.savez(packed, **vars(corpus))
-    write_bytes(kept, packed.getvalue())
+    store.write_bytes(kept, packed.getvalue())
     log(f"{facts['demonstrations']} demonstrations, {len(corpus.ids):,} tokens, "
         f"{len(tokenizer)} words, {facts['seconds']:.0f} s")  # fmt: skip
     return corpus, facts
@@ -257,11 +246,11 @@ def _corpus(work: Path, source: Source, log: Log) -> tuple[Corpus, dict[str, Any
 @contextmanager
 def _alone(work: Path) -> Iterator[None]:
     """Waits until no other process makes this agent."""
-    with locked(work):
+    with store.locked(work):
         try:
             yield
         finally:
-            if work.is_dir() and {p.name for p in work.iterdir()} <= {LOCK}:
+            if work.is_dir() and {p.name for p in work.iterdir()} <= {store.LOCK}:
                 shutil.rmtree(work)
 
 

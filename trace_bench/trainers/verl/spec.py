@@ -19,19 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from trace_bench.core import store
 from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, Source, TrainingJob
-from trace_bench.core.store import (
-    parse_line,
-    read_json,
-    read_lines,
-    stable_seed,
-    whole_lines,
-    write_json,
-    write_text,
-)
 from trace_bench.core.types import Count, Stored, Task, Trajectory, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.course import Course
@@ -105,10 +97,10 @@ class JobSpec(Versions):
 
     def episode_seed(self, call: str, index: int) -> int:
         """The seed of the episode's random stream, the same as in `Lab.rollouts`."""
-        return stable_seed(self.seed, call, index)
+        return store.stable_seed(self.seed, call, index)
 
     def write(self, folder: Path) -> None:
-        write_json(folder / "job.json", self)
+        store.write_json(folder / "job.json", self)
 
 
 def spec_of(
@@ -162,7 +154,7 @@ def context(run: RunContext) -> int:
 
 def read_spec(folder: Path) -> JobSpec:
     """The job that `folder` describes."""
-    data = read_json(folder / "job.json")
+    data = store.read_json(folder / "job.json")
     spec = convert(data, JobSpec)
     return replace(spec, trainer=build(VerlSettings, data["trainer"], "trainer"))
 
@@ -196,8 +188,8 @@ class Arrivals:
 
     def _look(self) -> None:
         for path in sorted(self.folder.glob("*.jsonl")):
-            for number, start, line in whole_lines(path, *self._read.get(path, (0, 0))):
-                stored = parse_line(line, path, number, Stored)
+            for number, start, line in store.whole_lines(path, *self._read.get(path, (0, 0))):
+                stored = store.parse_line(line, path, number, Stored)
                 of_call = self._there.setdefault(stored.call, {})
                 of_call.setdefault(stored.index, stored.trajectory)
                 self._read[path] = number, start + len(line)
@@ -225,7 +217,7 @@ class StepFiles:
     def of(self, step: int) -> dict[str, Any] | None:
         """A step's metrics; None until they are written."""
         for path in sorted(self.folder.glob("metrics-*.jsonl"), reverse=True):
-            for line in read_lines(path, OfStep):
+            for line in store.read_lines(path, OfStep):
                 if line.step == step and "actor/pg_loss" in line.data:
                     return line.data
         return None
@@ -252,7 +244,7 @@ class StepFiles:
 
     def _name_last(self, steps: Sequence[int]) -> None:
         if steps:
-            write_text(self._latest, str(max(steps)))
+            store.write_text(self._latest, str(max(steps)))
         else:
             self._latest.unlink()
 
