@@ -7,13 +7,25 @@ runs() {
     swept search_joint search_grpo search_sum
     collect search.jsonl evaluation.split=dev
     swept direct random joint trace levels
+    untargeted
     collect records.jsonl evaluation.split=test
+}
+
+# Made tasks of every capability, then the target: the second run begins with the first one's agent.
+untargeted() {
+    for seed in {10..17}; do
+        same=(env.needs=3 seed="$seed" "checkpoints=[]" evaluation.yardsticks=false)
+        python -m trace_bench "${same[@]}" method=untargeted budget=1920 run_dir="first/$seed"
+        python -m trace_bench "${same[@]}" agent="first/$seed" method=grpo method.reward=success budget=640 run_dir="runs/untargeted/$seed"
+    done
 }
 
 tables() {
     python ../search/search.py search.jsonl env.needs=3 --out search_3
     python ../search/search.py search.jsonl env.needs=2 --out search_2
-    table tables_3 records.jsonl env.needs=3
+    for needs in 3 2 1; do
+        table "tables_$needs" records.jsonl "env.needs=$needs"
+    done
 }
 
 all "$@"
