@@ -32,20 +32,18 @@ def played(run: Path) -> list[Trajectory]:
     return [line.trajectory for line in sorted(lines, key=lambda n: (n.call, n.index))]
 
 
-def sampled(trajectory: Trajectory, what: str) -> list[Any]:
-    """`token_ids` or `logprobs` of all turns."""
-    return [value for turn in trajectory.turns for value in getattr(turn, what)]
+def sampled(trajectory: Trajectory) -> Iterator[tuple[int, float]]:
+    """The tokens of all turns, each with its log-probability."""
+    for turn in trajectory.turns:
+        yield from zip(turn.token_ids, turn.logprobs, strict=True)
 
 
 def gaps(one: Trajectory, two: Trajectory) -> Iterator[float]:
     """Of log-probabilities, up to the first token that is another."""
-    for what in zip(
-        sampled(one, "token_ids"), sampled(two, "token_ids"),
-        sampled(one, "logprobs"), sampled(two, "logprobs"), strict=False,
-    ):  # fmt: skip
-        if what[0] != what[1]:
+    for (token, logprob), (other, elsewhere) in zip(sampled(one), sampled(two), strict=False):
+        if token != other:
             return
-        yield abs(what[2] - what[3])
+        yield abs(logprob - elsewhere)
 
 
 def scores(run: Path) -> dict[tuple[str, ...], Any]:
@@ -63,7 +61,7 @@ def compared(one: Path, two: Path) -> list[str]:
     about, other = read_summary(one), read_summary(two)
     assert about is not None and other is not None
     pairs = list(zip(played(one), played(two), strict=False))
-    others = [sampled(a, "token_ids") != sampled(b, "token_ids") for a, b in pairs]
+    others = [[t.token_ids for t in a.turns] != [t.token_ids for t in b.turns] for a, b in pairs]
     first = others.index(True) if any(others) else len(pairs)
     gap = max((g for a, b in pairs[: first + 1] for g in gaps(a, b)), default=0.0)
     found, theirs = scores(one), scores(two)
