@@ -8,9 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     model = save_model(tmp_path_factory.mktemp("model"))
     agent = AgentSpec(str(model))
     settings = ServeSettings(requests=4, patience=1.5, tokens=900)
-    with serving(local(model, agent, batch=4), agent, settings) as served:
+    with serving(local(model, agent, batch=4), settings) as served:
         yield served
 
 
@@ -90,20 +90,6 @@ def test_a_page_in_a_browser_does_not_reach_the_agent(
     assert httpx.post(url, content=body, headers=sent, timeout=30).status_code == status
 
 
-def test_others_do_not_wait_for_a_heavy_request(served: Served) -> None:
-    messages = [{"role": "user", "content": "hello there " * 75_000}]
-    body = json.dumps({"model": "agent", "messages": messages}, separators=(",", ":"))
-    url, how = f"{served.url}/v1/chat/completions", {"Content-Type": "application/json"}
-    with ThreadPoolExecutor(1) as threads:
-        heavy = threads.submit(httpx.post, url, content=body, headers=how, timeout=30)
-        slowest = 0.0
-        while not heavy.done():
-            start = time.monotonic()
-            assert ask(served).status_code == 200
-            slowest = max(slowest, time.monotonic() - start)
-    assert heavy.result().status_code == 400 and 0 < slowest < 2.0
-
-
 # -- servers behind `serve --backend` --------------------------------------------------------------
 
 
@@ -133,14 +119,13 @@ def in_front_of(*sent: bytes, pause: float = 0.0, deadline: float = 3.0) -> Iter
                 threading.Thread(target=answer, args=[connection], daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
-        agent = AgentSpec("m")
         with serve(lambda path, body: models("m")) as ready:
             endpoint = Endpoint((ready.url,), KEY, retries=0, deadline=deadline)
-            forward = Forward(endpoint, "m", agent, 16)
-        forward._url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+            forward = Forward(endpoint, "m", AgentSpec("m"), 16, Path())
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         forward._client.close()
-        forward._client = Client(replace(endpoint, urls=(forward._url,)))
-        with serving(forward, agent, ServeSettings(requests=1)) as served:
+        forward._client = Client(replace(endpoint, urls=(url,)))
+        with serving(forward, ServeSettings(requests=1)) as served:
             yield served
         listening.shutdown(socket.SHUT_RDWR)
 
@@ -195,7 +180,7 @@ def test_a_server_that_drips_holds_no_place(stream: bool) -> None:
         answer = ask(served, stream=stream)
         assert time.monotonic() - start < 8
         assert "no answer within 1 s" in answer.text or "does not answer" in answer.text
-        assert httpx.get(f"{served.url}/health").json()["open"] == 0
+        assert ask(served).status_code != 429
 
 
 def test_an_answer_that_is_cut_is_an_error() -> None:

@@ -7,18 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 from synthetic import SETTINGS, record
 from test_line_readers import PLAYED
 
 from trace_bench.core.beginning import WEIGHTS, base_agent, read_beginning
 from trace_bench.core.store import canonical, write_json
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec, Stored
-from trace_bench.policies.routing.merge import Mixture, merge
+from trace_bench.core.types import Stored
 from trace_bench.results import inspect
-from trace_bench.serve.__main__ import sums_of
 
 HOSTILE = {
     "upwards": "../../../outside",
@@ -78,37 +74,6 @@ def test_no_adapter_is_copied_out_of_the_run(
     assert max(len(part) for p in made for part in p.relative_to(run).parts) <= 120
     again = read_beginning(str(run / "beginning.json"))  # the run is resumed with the same names
     assert [a.name for a in again.agent.adapters] == [a.name for a in agent.adapters]
-
-
-SUM = Mixture((("a", 0.6), ("b", 0.4)))
-
-
-def adapter(folder: Path, name: str) -> AdapterRef:
-    place, layer = folder / "adapters" / name / "0001", "base_model.model.l.q_proj.lora_{}.weight"
-    place.mkdir(parents=True)
-    save_file({layer.format(x): torch.ones(2, 2) for x in "AB"}, place / WEIGHTS[1])
-    lora = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
-    write_json(place / WEIGHTS[0], lora)
-    return AdapterRef(name, str(place))
-
-
-@pytest.mark.parametrize("away", ["another folder", "upwards", "a link", None])
-def test_a_strangers_agent_writes_no_sums_elsewhere(away: str | None, tmp_path: Path) -> None:
-    run, other = tmp_path / "run", tmp_path / "other"
-    refs = [adapter(other if away else run, name) for name in "ab"]
-    if away == "upwards":
-        refs = [replace(r, path=f"{run}/../{Path(r.path).relative_to(tmp_path)}") for r in refs]
-    if away == "a link":
-        run.mkdir()
-        (run / "adapters").symlink_to(other / "adapters")
-        refs = [replace(r, path=r.path.replace("/other/", "/run/")) for r in refs]
-    agent = AgentSpec("m", adapters=tuple(refs))
-    run.mkdir(exist_ok=True)
-    before = set(tmp_path.rglob("*"))
-    with sums_of(agent, run) as place:
-        made = Path(merge(SUM, agent.adapters, place).path)
-        assert (made / WEIGHTS[0]).is_file() and (place is None) == (away is None)
-    assert (set(tmp_path.rglob("*")) == before) == bool(away) and made.exists() == (not away)
 
 
 def test_no_two_names_are_one_file() -> None:

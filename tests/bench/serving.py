@@ -36,7 +36,7 @@ def requests(count: int, tokens: int) -> list[dict[str, Any]]:
         env = suite.make()
         step = env.reset(tasks[i % len(tasks)])
         body = {"messages": list(step.messages), "tools": list(step.tools), "seed": i}
-        out.append({**body, "model": "base", "temperature": 1.0, "max_tokens": tokens})
+        out.append({**body, "model": "agent", "temperature": 1.0, "max_tokens": tokens})
     return out
 
 
@@ -107,7 +107,7 @@ def main() -> None:
     settings = ServeSettings(requests=max(256, given.requests))
     backend = local(MODEL_FOLDER, agent, BATCH, given.tokens)
     if given.long:
-        for acting in (policy, backend._engine.policy):
+        for acting in (policy, backend.engine.policy):
             acting._engine.stop = acting.chat.stop = -1
     best: dict[str, list[float]] = {"alone": [0.0, 0.0], "over HTTP": [0.0, 0.0]}
 
@@ -115,7 +115,7 @@ def main() -> None:
         rates = (tokens / seconds, tokens / work)
         best[name] = [max(pair) for pair in zip(best[name], rates, strict=True)]
 
-    with serving(backend, agent, settings) as served:
+    with serving(backend, settings) as served:
         url = f"{served.url}/v1/chat/completions"
         command = [sys.executable, __file__, "--client", url]
         for _ in range(3):

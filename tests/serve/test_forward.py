@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ def both(
     script = Behind()
     with serve(script) as behind:
         endpoint = Endpoint((behind.url,), KEY, retries=1, pause=0.01, deadline=deadline)
-        with serving(Forward(endpoint, "m", agent, 16), agent) as served:
+        with serving(Forward(endpoint, "m", agent, 16, tmp_path)) as served:
             yield served, behind, script, there
     assert script.names == ["m"], "adapters stay behind"
 
@@ -69,13 +68,11 @@ def test_each_conversation_goes_to_its_adapter(tmp_path: Path) -> None:
                 {"role": "user", "content": "thanks"}]  # fmt: skip
         assert ask(served, messages=talk).status_code == 200
         ask(served, "what temperature")
-        ask(served, model="base")
-        ask(served, model="b@0001")
         asked = behind.bodies()[first:]
         a, b = there["a@0001"], there["b@0001"]
-        assert [body["model"] for body in asked] == [a, b, "m", "m", b]
+        assert [body["model"] for body in asked] == [a, b, "m"]
         guided = {"role": "system", "content": "Guidance: Be brief."}
-        assert [body["messages"][0] == guided for body in asked] == [True, True, True, False, True]
+        assert all(body["messages"][0] == guided for body in asked)
         assert [asked[0][k] for k in ("seed", "max_tokens", "stop")] == [3, 16, ["x"]]
         assert asked[0]["tools"][0]["function"]["name"] == "f" and "tools" not in asked[2]
         assert any("adapter a@0001, 10 + 2 tokens" in line for line in served.lines)
@@ -95,19 +92,6 @@ def test_the_opening_ends_with_the_users_first_message(opening: str) -> None:
     for after in ("", " assistant", " assistant user", " assistant tool assistant user"):
         messages = tuple({"role": role, "content": "Hm."} for role in (opening + after).split())
         assert choose(Shown(), ChatRequest(model="agent", messages=messages), "") == opening
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_restarted_server_is_given_its_adapters_again(tmp_path: Path, stream: bool) -> None:
-    with both(tmp_path) as (served, _, script, there):
-        script.names[:] = ["m"]
-        with ThreadPoolExecutor(4) as threads:
-            answers = list(threads.map(lambda _: ask(served, stream=stream), range(4)))
-        assert [answer.status_code for answer in answers] == [200] * 4
-        assert script.names == ["m", there["a@0001"]]
-        assert ask(served, model="b@0001").status_code == 200
-        script.fault = Answer({"error": {"message": "gone"}}, 404)
-        assert "gone" in ask(served).json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -202,9 +186,8 @@ def test_what_goes_wrong_there_is_reported_here(tmp_path: Path) -> None:
         assert "too long" in ask(served, stream=True).json()["error"]["message"]
         script.fault = chat("\ud800")
         assert ask(served).json()["choices"][0]["message"]["content"] == "\ufffd"
-        assert httpx.get(f"{served.url}/health").json()["open"] == 0
 
 
-def test_a_server_without_the_model_is_refused_at_the_start() -> None:
+def test_a_server_without_the_model_is_refused_at_the_start(tmp_path: Path) -> None:
     with serve(Behind()) as behind, pytest.raises(UserError, match=r"unknown model at .*'other'"):
-        Forward(Endpoint((behind.url,), retries=0), "other", AgentSpec("other"), 16)
+        Forward(Endpoint((behind.url,), retries=0), "other", AgentSpec("other"), 16, tmp_path)

@@ -46,7 +46,7 @@ def test_the_served_agent_has_the_same_outcomes(folder: Path, tmp_path: Path) ->
               "checkpoints=[]"]  # fmt: skip
     carry_out(compose([*common, f"agent={folder}", f"run_dir={tmp_path / 'here'}"]))
     agent = read_beginning(str(folder)).agent
-    with serving(local(MODEL_FOLDER, agent, batch=16, most=96), agent) as served:
+    with serving(local(MODEL_FOLDER, agent, batch=16, most=96)) as served:
         there = ["policy=openai", f"policy.base_url={served.url}/v1", "policy.batch=16"]
         named = ["model=served", "model.name=agent"]
         carry_out(compose([*common, *there, *named, f"run_dir={tmp_path / 'there'}"]))

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -14,11 +14,10 @@ from typing import Any
 
 import httpx
 import pytest
-from models import TEMPLATE, save_adapter, save_model
+from models import save_adapter, save_model
 from servers.agent import Served, local, routed_agent, serving
 
 from trace_bench.core.types import AgentSpec
-from trace_bench.policies import chat as chats
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import main
@@ -52,7 +51,7 @@ def agent_in(place: Path) -> AgentSpec:
 @pytest.fixture(scope="module")
 def served(place: Path, agent: AgentSpec) -> Iterator[Served]:
     settings = ServeSettings(tokens=64, body=20_000, requests=70)
-    with serving(local(place / "model", agent, batch=4), agent, settings) as served:
+    with serving(local(place / "model", agent, batch=4), settings) as served:
         yield served
 
 
@@ -78,18 +77,6 @@ def test_errors_name_the_options_of_this_command(
     assert said in told and "policy." not in told
 
 
-def test_a_port_that_is_in_use_is_refused_before_the_model_loads(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main([str(place), "--port", str(port), "--model", "/nowhere"]) == 2
-    said = capsys.readouterr().err
-    assert (
-        said.startswith(f"error: --port {port}: Address already in use") and "Change --port" in said
-    )
-
-
 def said(response: httpx.Response) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     message: dict[str, Any] = response.json()["choices"][0]["message"]
@@ -108,35 +95,24 @@ def alone(place: Path, agent: AgentSpec, adapter: str | None, messages: list[Any
     return str(reply.turn.reply["content"]).strip()
 
 
-def test_every_name_answers_as_itself(place: Path, agent: AgentSpec, served: Served) -> None:
-    listed = httpx.get(f"{served.url}/v1/models").json()["data"]
-    names = [m["id"] for m in listed]
-    assert names == ["agent", "base", "a@0001", "b@0001"]
-    guided = [{"role": "system", "content": "Guidance: Be brief."}, *HELLO]
-    expected = {
-        "agent": alone(place, agent, "a@0001", guided),
-        "base": alone(place, agent, None, HELLO),
-        "a@0001": alone(place, agent, "a@0001", guided),
-        "b@0001": alone(place, agent, "b@0001", guided),
-    }
-    assert len(set(expected.values())) == 3
-    assert {name: said(ask(served, model=name))["content"] for name in names} == expected
-    other = [{"role": "user", "content": "remind me"}]
-    system = guided[0]
-    assert said(ask(served, other))["content"] == alone(place, agent, "b@0001", [system, *other])
+def test_the_agent_answers_with_its_prompt_and_the_adapter_of_the_conversation(
+    place: Path, agent: AgentSpec, served: Served
+) -> None:
+    assert [m["id"] for m in httpx.get(f"{served.url}/v1/models").json()["data"]] == ["agent"]
+    answers = []
+    for text, adapter in (("send a message", "a@0001"), ("remind me", "b@0001"), ("hm", None)):
+        talk = [{"role": "user", "content": text}]
+        answers.append(said(ask(served, talk))["content"])
+        guided = [{"role": "system", "content": "Guidance: Be brief."}, *talk]
+        assert answers[-1] == alone(place, agent, adapter, guided)
+    assert len(set(answers)) == 3
 
 
-def test_a_conversation_goes_on_from_the_tokens_that_were_sampled(served: Served) -> None:
+def test_a_conversation_comes_whole_with_each_request(served: Served) -> None:
     first = ask(served, max_tokens=6)
-    talk = [*HELLO, said(first), {"role": "user", "content": "and then?"}]
-    second = ask(served, talk)
+    second = ask(served, [*HELLO, said(first), {"role": "user", "content": "and then?"}])
     used = [r.json()["usage"] for r in (first, second)]
     assert used[1]["prompt_tokens"] > used[0]["total_tokens"]
-    kept = httpx.get(f"{served.url}/health").json()["kept"]
-    assert said(ask(served, talk))["role"] == "assistant", "the same again starts anew"
-    assert httpx.get(f"{served.url}/health").json()["kept"] <= max(kept + 1, 4)
-    otherwise = [HELLO[0], {"role": "assistant", "content": "Never said."}, talk[-1]]
-    assert said(ask(served, otherwise))["role"] == "assistant"
 
 
 def test_a_stream_says_what_the_whole_answer_says(served: Served) -> None:
@@ -174,18 +150,15 @@ def test_many_requests_in_flight_and_none_is_lost(served: Served) -> None:
     answers = asyncio.run(all_at_once())
     assert [a.status_code for a in answers] == [200] * 60
     assert all(1 <= a.json()["usage"]["completion_tokens"] <= 4 for a in answers)
-    health = httpx.get(f"{served.url}/health").json()
-    assert (health["open"], health["waiting"], health["running"]) == (0, 0, 0)
-    assert health["kept"] <= 4
+    assert not served.backend.engine._open  # type: ignore[attr-defined]
 
 
-def settled(served: Served, done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The health once it is as wanted, or after 20 seconds."""
+def settled(served: Served, running: int) -> None:
+    """Waits until so many turns are open."""
     end = time.monotonic() + 20
-    while not done(health := httpx.get(f"{served.url}/health").json()):
-        assert time.monotonic() < end, health
+    while len(served.backend.engine._open) != running:  # type: ignore[attr-defined]
+        assert time.monotonic() < end
         time.sleep(0.02)
-    return dict(health)
 
 
 @pytest.fixture
@@ -193,16 +166,16 @@ def endless(place: Path) -> Iterator[Served]:
     """A server with one place, whose model never ends its turn by itself."""
     agent = AgentSpec(str(place / "model"))
     backend = local(place / "model", agent, batch=1)
-    policy = backend._engine.policy
+    policy = backend.engine.policy
     policy.chat.stop = policy._engine.stop = -1
-    with serving(backend, agent, ServeSettings(requests=1, tokens=900)) as served:
+    with serving(backend, ServeSettings(requests=1, tokens=900)) as served:
         yield served
 
 
 @contextmanager
 def asked_by_one_that_goes(served: Served, **fields: Any) -> Iterator[None]:
     """Within the block a client waits for its answer."""
-    text = json.dumps({"model": "base", "messages": HELLO, "max_tokens": 900} | fields).encode()
+    text = json.dumps({"model": "agent", "messages": HELLO, "max_tokens": 900} | fields).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as client:
@@ -210,34 +183,14 @@ def asked_by_one_that_goes(served: Served, **fields: Any) -> Iterator[None]:
         yield
 
 
-def test_what_is_read_for_a_client_that_has_gone_holds_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = save_model(tmp_path / "model")
-    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    template = f"{TEMPLATE}{{% if messages | length > 20 %}}{loop}{{% endif %}}"
-    (model / "chat_template.jinja").write_text(template)
-    monkeypatch.setattr(chats, "_SECONDS", 2.0)
-    agent = AgentSpec(str(model))
-    settings = ServeSettings(requests=1, tokens=900)
-    with serving(local(model, agent, batch=1), agent, settings) as served:
-        refused = ask(served, HELLO * 30)
-        assert refused.status_code == 400 and "was not written after 2 s" in refused.text
-        with asked_by_one_that_goes(served, messages=HELLO * 30):
-            settled(served, lambda h: h["open"] == 1)
-        assert ask(served).status_code == 429, "the client has gone, its conversation is still read"
-        settled(served, lambda h: h["open"] == 0)
-        assert ask(served).status_code == 200
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_frees_its_place(stream: bool, endless: Served) -> None:
     with asked_by_one_that_goes(endless, stream=stream):
-        settled(endless, lambda h: h["running"] == h["open"] == 1)
+        settled(endless, 1)
         refused = ask(endless)
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
-    settled(endless, lambda h: (h["running"], h["open"], h["kept"]) == (0, 0, 0))
-    answer = ask(endless, model="base", max_tokens=3)
+    settled(endless, 0)
+    answer = ask(endless, max_tokens=3)
     assert answer.json()["usage"]["completion_tokens"] == 3
     assert any(line.startswith("chat 499") for line in endless.lines)
 
@@ -245,7 +198,7 @@ def test_a_client_that_goes_frees_its_place(stream: bool, endless: Served) -> No
 @pytest.mark.parametrize(
     ("change", "status", "words"),
     [
-        ({"model": "other"}, 404, "there are: agent, base, a@0001, b@0001"),
+        ({"model": "other"}, 404, "there is: agent"),
         ({"messages": []}, 400, "`messages` is []"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "one must be the user's"),
         ({"messages": [{"role": "robot", "content": "x"}]}, 400, "`messages[0].role` is 'robot'"),
@@ -293,16 +246,15 @@ def test_what_is_no_request_is_refused(served: Served) -> None:
 
 def test_with_a_key_only_its_owner_is_answered(place: Path, agent: AgentSpec) -> None:
     backend = local(place / "model", agent, batch=2)
-    with serving(backend, agent, key="s3cret") as served:
+    with serving(backend, key="s3cret") as served:
         assert ask(served).status_code == 401
         assert httpx.get(f"{served.url}/v1/models").status_code == 401
-        assert httpx.get(f"{served.url}/health").status_code == 200
         headers = {"Authorization": "Bearer s3cret"}
-        body = {"model": "base", "messages": HELLO, "max_tokens": 2}
+        body = {"model": "agent", "messages": HELLO, "max_tokens": 2}
         url = f"{served.url}/v1/chat/completions"
         assert httpx.post(url, json=body, headers=headers).status_code == 200
     assert not any("s3cret" in line or "send" in line for line in served.lines)
-    assert "model 'base', 1 messages, adapter none" in served.lines[-1]
+    assert "model 'agent', 1 messages, adapter a@0001" in served.lines[-1]
 
 
 def test_a_text_that_ends_the_answer_is_not_in_it(served: Served) -> None:

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from servers.agent import serving
 from test_forward import Behind
 from thinking import OPENED, SWITCH, save_thinker
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import AGENT, CONFIG
 from trace_bench.core.store import write_json, write_text
 from trace_bench.core.types import AgentSpec
@@ -33,31 +31,18 @@ def run_in(folder: Path, **policy: Any) -> Path:
     return folder
 
 
-def prompts(run: Path, say: str) -> tuple[int, int]:
-    """The tokens that a conversation's first and second prompt have there."""
-    agent = AgentSpec(str(run.parent / "model"))
-    answerer = local(_parser().parse_args([str(run)]), agent, ServeSettings(), None)
-    body: dict[str, Any] = {"model": "agent", "max_tokens": 24, "temperature": 1, "seed": 1}
-    with serving(answerer, agent) as served:
-        counts, messages = [], ONE
-        for _ in range(2):
-            answer = httpx.post(
-                f"{served.url}/v1/chat/completions", json={**body, "messages": messages}, timeout=60
-            ).json()
-            counts.append(answer["usage"]["prompt_tokens"])
-            said = {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}
-            messages = [*messages, said, {"role": "user", "content": say}]
-    return counts[0], counts[1]
-
-
 def test_this_process_thinks_as_the_run_did(tmp_path: Path) -> None:
     save_thinker(tmp_path / "model", TEMPLATE)
-    own, keep = prompts(run_in(tmp_path / "a"), "Two."), prompts(
-        run_in(tmp_path / "b", thoughts="keep"), "Two."
-    )  # fmt: skip
-    off = prompts(run_in(tmp_path / "c", thinking=False), "Two.")
-    assert own[0] == keep[0] < off[0], "the mark of no thought is longer than the beginning of one"
-    assert own[1] < keep[1], "what was thought stays in the prompt"
+    counts = []
+    for name, settings in (("a", {}), ("b", {"thinking": False})):
+        run = run_in(tmp_path / name, **settings)
+        options = _parser().parse_args([str(run)])
+        agent = AgentSpec(str(tmp_path / "model"))
+        with serving(local(options, agent, ServeSettings(), tmp_path)) as served:
+            body = {"model": "agent", "messages": ONE, "max_tokens": 2}
+            answer = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
+            counts.append(answer.json()["usage"]["prompt_tokens"])
+    assert counts[0] < counts[1], "the mark of no thought is longer than the beginning of one"
 
 
 def test_the_server_behind_is_told_whether_to_think(tmp_path: Path) -> None:
@@ -66,14 +51,12 @@ def test_the_server_behind_is_told_whether_to_think(tmp_path: Path) -> None:
         for settings, wanted in (({}, None), ({"thinking": False}, {"enable_thinking": False})):
             run = run_in(tmp_path / "run", **settings)
             options = _parser().parse_args([str(run), "--backend", behind.url])
-            answerer = forward(options, AgentSpec("m"), ServeSettings(), None)
-            with serving(answerer, AgentSpec("m")) as served:
+            answerer = forward(options, AgentSpec("m"), ServeSettings(), tmp_path)
+            with serving(answerer) as served:
                 body = {"model": "agent", "messages": ONE}
                 httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=30)
             assert behind.bodies()[-1].get("chat_template_kwargs") == wanted
 
 
-def test_what_is_no_run_has_the_defaults_and_a_bad_value_is_named(tmp_path: Path) -> None:
-    assert vars(thinking_of(str(tmp_path))) == {"thinking": None, "thoughts": "own"}
-    with pytest.raises(UserError, match=r"sometimes.*policy\.thoughts"):
-        thinking_of(str(run_in(tmp_path / "run", thoughts="sometimes")))
+def test_what_is_no_run_has_the_default(tmp_path: Path) -> None:
+    assert thinking_of(str(tmp_path)) is None

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import mkdtemp
 
 from word_router import WORDS
 
 from trace_bench.core.store import write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.serve.__main__ import models_of
 from trace_bench.serve.app import Announced, Answerer, App, config
-from trace_bench.serve.local import Local, LocalEngine
+from trace_bench.serve.local import Local
 from trace_bench.serve.request import ServeSettings
 
 
@@ -29,15 +29,12 @@ class Served:
 
 @contextmanager
 def serving(
-    backend: Answerer,
-    agent: AgentSpec,
-    settings: ServeSettings | None = None,
-    key: str | None = None,
+    backend: Answerer, settings: ServeSettings | None = None, key: str | None = None
 ) -> Iterator[Served]:
     """Serves until the end of the block, on a free port of this machine."""
     settings = settings or ServeSettings()
     served = Served("", backend)
-    app = App(backend, models_of(agent, settings.name), settings, key, served.lines.append)
+    app = App(backend, settings, key, served.lines.append)
     urls: list[str] = []
     how = config(app, replace(settings, grace=5), host="127.0.0.1", port=0)
     server = Announced(how, urls.append)
@@ -56,7 +53,7 @@ def serving(
 
 
 def local(model: Path | str, agent: AgentSpec, batch: int = 16, most: int = 32) -> Local:
-    return Local(LocalEngine(LocalPolicy(model, batch=batch, threads=1), agent, most))
+    return Local(LocalPolicy(model, batch=batch, threads=1), agent, most, Path(mkdtemp()))
 
 
 def routed_agent(folder: Path, model: Path | str, adapters: dict[str, Path]) -> AgentSpec:

@@ -11,30 +11,24 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from trace_bench.core.beginning import read_beginning
-from trace_bench.core.checked import build
 from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import CONFIG
 from trace_bench.core.summary import read_settings
 from trace_bench.core.types import AgentSpec
-from trace_bench.policies.routing.merge import beside
-from trace_bench.serve.request import Model, ServeSettings
+from trace_bench.serve.request import ServeSettings
 
 if TYPE_CHECKING:
     from trace_bench.serve.app import Answerer
 
-BASE = "base"
 OPTIONS = {
     "model": "--model",
     "model.name": "--backend-model",
@@ -48,14 +42,6 @@ OPTIONS = {
 }
 """What a run's settings are called here, in the errors of parts that both have."""
 _SETTING = re.compile(r"(?:the setting )?`([a-z_.]+)`|(policy\.\w+)=")
-
-
-@dataclass(frozen=True)
-class Thinking:
-    """How the agent thought in its run: settings of `policy`."""
-
-    thinking: bool | None = None
-    thoughts: Literal["own", "keep"] = "own"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,50 +100,28 @@ def _serve(options: argparse.Namespace) -> int:
     whole_number("--threads", options.threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
     agent = read_beginning(options.run).agent
-    models = models_of(agent, settings.name)
     begin = forward if options.backend else local
-    with sums_of(agent, Path(options.run)) as sums:
-        app = App(begin(options, agent, settings, sums), models, settings, key, _log)
+    with TemporaryDirectory(prefix="trace_bench_") as sums:
+        app = App(begin(options, agent, settings, Path(sums)), settings, key, _log)
         how = config(app, settings, host=options.host, port=options.port)
-        Announced(how, lambda at: _log(f"serving {', '.join(models)} at {at}/v1")).run()
+        Announced(how, lambda at: _log(f"serving {settings.name} at {at}/v1")).run()
     return 0
 
 
-def thinking_of(run: str) -> Thinking:
-    """By the settings of the run; the defaults for what is no run."""
+def thinking_of(run: str) -> bool | None:
+    """Whether the agent thought in its run, by its settings; None for what is no run."""
     place = Path(run)
     config = (place.parent if place.is_file() else place) / CONFIG
     policy = read_settings(config).get("policy") if config.is_file() else None
-    policy = policy if isinstance(policy, dict) else {}
-    names = {f.name for f in fields(Thinking)}
-    return build(Thinking, {k: v for k, v in policy.items() if k in names}, "policy")
-
-
-@contextmanager
-def sums_of(agent: AgentSpec, run: Path) -> Iterator[Path | None]:
-    """Where sums of the agent's adapters are written: beside them (None) if that is in the run's
-    folder, else, as in a stranger's agent, in a folder that is removed afterwards."""
-    folder = (run.parent if run.is_file() else run).resolve()
-    if all(beside(a).resolve().is_relative_to(folder) for a in agent.adapters):
-        yield None
-    else:
-        with TemporaryDirectory(prefix="trace_bench_") as place:
-            yield Path(place)
-
-
-def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
-    """What clients may ask for: the agent (UserError for a taken name), the base, each adapter."""
-    others = {BASE: Model(prompted=False)} | {a.name: Model(adapter=a.name) for a in agent.adapters}
-    if not name or name in others:
-        raise UserError(f"--name {name!r} is empty or taken: {', '.join(others)}. Change --name.")
-    return {name: Model(routed=True), **others}
+    thinking = policy.get("thinking") if isinstance(policy, dict) else None
+    return thinking if isinstance(thinking, bool) else None
 
 
 def local(
-    options: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
+    options: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path
 ) -> Answerer:
     from trace_bench.policies.local import LocalPolicy
-    from trace_bench.serve.local import Local, LocalEngine
+    from trace_bench.serve.local import Local
 
     policy = LocalPolicy(
         options.model or agent.model,
@@ -165,13 +129,13 @@ def local(
         context=options.context,
         threads=options.threads,
         device=options.device,
-        **vars(thinking_of(options.run)),
+        thinking=thinking_of(options.run),
     )
-    return Local(LocalEngine(policy, agent, settings.tokens, sums))
+    return Local(policy, agent, settings.tokens, sums)
 
 
 def forward(
-    options: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
+    options: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path
 ) -> Answerer:
     from trace_bench.llm.client import Endpoint, check_urls, read_key
     from trace_bench.serve.forward import Forward
@@ -184,22 +148,17 @@ def forward(
         concurrency=settings.requests,
     )
     name = options.backend_model or Path(agent.model).name
-    return Forward(endpoint, name, agent, settings.tokens, sums, thinking_of(options.run).thinking)
+    return Forward(endpoint, name, agent, settings.tokens, sums, thinking_of(options.run))
 
 
 def _check_address(host: str, port: int, key: str | None) -> None:
-    """Raises UserError for an address that others can reach without a key, or that is in use."""
+    """Raises UserError for an address that others can reach without a key."""
     if key is None and not re.fullmatch(r"localhost|127(\.\d{1,3}){3}|::1", host):
         raise UserError(
             f"--host {host} can be reached from elsewhere, and anyone could use the agent. Set "
             "--key-env to an environment variable with a key, or --host to 127.0.0.1."
         )
     whole_number("--port", port, 0, 65535)
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, port), family=family).close()
-    except OSError as why:
-        raise UserError(f"--port {port}: {why.strerror}. Change --port, or --host {host}.") from why
 
 
 def _log(text: str) -> None:

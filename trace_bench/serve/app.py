@@ -27,9 +27,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from trace_bench.core.decode import Limits
-from trace_bench.serve.request import ChatRequest, Completion, Model, Refused, ServeSettings, parse
+from trace_bench.serve.request import ChatRequest, Completion, Refused, ServeSettings, parse
 
-Log = Callable[[str], None]
 GONE = 499  # in the log: the client has gone before its answer
 DONE = b"data: [DONE]\n\n"
 HERE = ("localhost", "127.0.0.1", "::1")
@@ -68,12 +67,11 @@ def event(value: Any) -> bytes:
 
 
 class Answerer(Protocol):
-    def answer(self, ask: ChatRequest, model: Model) -> AsyncGenerator[str | Completion, None]:
+    def answer(self, ask: ChatRequest) -> AsyncGenerator[str | Completion, None]:
         """The pieces of the text as they come, if the answer is streamed, and last the whole
         answer. Closing it frees what the request holds. Raises Refused."""
         ...
 
-    def health(self) -> dict[str, Any]: ...  # with `status`: "ok" if it can answer
     async def close(self) -> None: ...
 
 
@@ -83,17 +81,14 @@ class App:
     def __init__(
         self,
         backend: Answerer,
-        models: Mapping[str, Model],
         settings: ServeSettings,
         key: str | None,
-        log: Log,
+        log: Callable[[str], None],
     ) -> None:
-        self._backend, self._models, self._settings = backend, models, settings
-        self._key, self._log = key, log
+        self._backend, self._settings, self._key, self._log = backend, settings, key, log
         self._open = 0  # requests for answers
         self._since = int(time.time())
         routes = [
-            Route("/health", self._health),
             Route("/v1/models", self._listed),
             Route("/v1/chat/completions", self, methods=["POST"]),
         ]
@@ -105,15 +100,10 @@ class App:
         yield
         await self._backend.close()
 
-    async def _health(self, request: Request) -> Response:
-        health = {**self._backend.health(), "open": self._open}
-        return JSONResponse(health, 200 if health["status"] == "ok" else 503)
-
     async def _listed(self, request: Request) -> Response:
         self._check_key(request)
-        head = {"object": "model", "created": self._since, "owned_by": "trace_bench"}
-        named = [{"id": name, **head} for name in self._models]
-        return JSONResponse({"object": "list", "data": named})
+        agent = {"id": self._settings.name, "object": "model", "created": self._since}
+        return JSONResponse({"object": "list", "data": [{**agent, "owned_by": "trace_bench"}]})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, and logs it however it ends."""
@@ -122,11 +112,14 @@ class App:
             self._check_key(call.request)
             body = await self._body(call.request)
             call.ask = ask = parse(body, Limits(self._settings.body), self._settings.tokens)
+            if ask.model != (name := self._settings.name):
+                text = f"the model {ask.model[:80]!r} does not exist; there is: {name}"
+                raise Refused(404, text, param="model", code="model_not_found")
             if self._open >= (most := self._settings.requests):
                 raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
             self._open += 1
             try:
-                await call.answer(self._backend.answer(ask, self._model(ask.model)))
+                await call.answer(self._backend.answer(ask))
             finally:
                 self._open -= 1
         except Refused as error:
@@ -136,12 +129,6 @@ class App:
             call.status = GONE
         finally:
             self._log(call.line())
-
-    def _model(self, name: str) -> Model:
-        if name not in self._models:
-            text = f"the model {name[:80]!r} does not exist; there are: {', '.join(self._models)}"
-            raise Refused(404, text, param="model", code="model_not_found")
-        return self._models[name]
 
     def _check_key(self, request: Request) -> None:
         """Raises Refused for a wrong key; where none is set, for a request to another host."""

@@ -1,8 +1,7 @@
 """Answers by a server behind this one, such as vLLM with the agent's adapters: the router picks the
 adapter from a conversation's first messages, the agent's prompt is added, and the request goes on
-under the adapter's name there. The choice follows from the messages alone, so that nothing is
-remembered here. Thoughts are taken out of an answer, so that it is there whole before a client sees
-any of it, in one piece where it is streamed."""
+under the adapter's name there. Thoughts are taken out of an answer, so that it is there whole
+before a client sees any of it, in one piece where it is streamed."""
 
 from __future__ import annotations
 
@@ -19,12 +18,10 @@ from trace_bench.core.types import AgentSpec, Message
 from trace_bench.llm.client import Client, Endpoint, LLMError, Usage
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy, template_options
-from trace_bench.policies.routing.merge import MergedSums, Mixture
+from trace_bench.policies.routing.merge import MergedSums
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.talk import first_choice
-from trace_bench.serve.request import ChatRequest, Completion, Model, Refused, choose
-
-Events = AsyncGenerator[str | Completion, None]
+from trace_bench.serve.request import ChatRequest, Completion, Refused, choose
 
 
 class Forward:
@@ -39,11 +36,11 @@ class Forward:
         model: str,
         agent: AgentSpec,
         most: int,
-        sums: Path | None = None,
+        sums: Path,
         thinking: bool | None = None,
     ) -> None:
         self._extra = template_options(thinking)
-        self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
+        self._agent, self._most = agent, most
         self._policy = OpenAIPolicy(
             endpoint, model, capacity=endpoint.concurrency, extra=self._extra
         )
@@ -57,56 +54,29 @@ class Forward:
         self._one = asyncio.Lock()  # of what loads adapters
         self._client = Client(replace(endpoint, retries=0))  # the deadline is the whole answer's
 
-    async def answer(self, ask: ChatRequest, model: Model) -> Events:
-        adapter = await self._adapter(ask, model)
-        body = self._body(ask, model, adapter)
-        for attempt in (1, 2):
-            try:
-                reply = await asyncio.wrap_future(self._client.start(CHAT, body))
-                answer = _completion(reply, adapter)
-                break
-            except LLMError as error:
-                if attempt == 2 or error.status != 404 or adapter is None:
-                    passed = error.status in (400, 413, 422)
-                    text = f"the server behind this one: {error}"
-                    raise Refused(error.status or 502 if passed else 502, text) from error
-            except (AttributeError, LookupError, TypeError, ValueError) as error:
-                why = f"the server behind this one sent no usable answer: {error!r}"
-                raise Refused(502, why) from error
-            await self._restore(adapter)  # the server was restarted
+    async def answer(self, ask: ChatRequest) -> AsyncGenerator[str | Completion, None]:
+        try:
+            choice: Any = await asyncio.to_thread(choose, self._router, ask, self._agent.prompt)
+            async with self._one:
+                adapter = await asyncio.to_thread(self._sums.name_of, choice)
+            reply = await asyncio.wrap_future(self._client.start(CHAT, self._body(ask, adapter)))
+            answer = _completion(reply, adapter)
+        except LLMError as error:
+            status = error.status if error.status in (400, 413, 422) else 502
+            raise Refused(status, f"the server behind this one: {error}") from error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            why = f"the server behind this one sent no usable answer: {error!r}"
+            raise Refused(502, why) from error
         if ask.stream and answer.message["content"]:
             yield answer.message["content"]
         yield answer
-
-    def health(self) -> dict[str, Any]:
-        return {"status": "ok", "backend": self._url}
 
     async def close(self) -> None:
         await asyncio.to_thread(self._client.close)
         await asyncio.to_thread(self._policy.close)
 
-    async def _adapter(self, ask: ChatRequest, model: Model) -> str | None:
-        if not model.routed:
-            return model.adapter
-        try:
-            choice: Any = await asyncio.to_thread(choose, self._router, ask, self._agent.prompt)
-        except LLMError as error:
-            raise Refused(502, f"the server behind this one gave no choice: {error}") from error
-        if not isinstance(choice, Mixture):
-            return choice  # type: ignore[no-any-return]
-        async with self._one:
-            return await asyncio.to_thread(self._sums.name_of, choice)
-
-    async def _restore(self, adapter: str | None) -> None:
-        try:
-            async with self._one:
-                await asyncio.to_thread(self._policy.servers.restore, 0, str(adapter))
-        except (LLMError, UserError) as error:
-            why = f"the server behind this one does not load {adapter} again: {error}"
-            raise Refused(502, why) from error
-
-    def _body(self, ask: ChatRequest, model: Model, adapter: str | None) -> dict[str, Any]:
-        guided = with_guidance(ask.messages, self._agent.prompt if model.prompted else "")
+    def _body(self, ask: ChatRequest, adapter: str | None) -> dict[str, Any]:
+        guided = with_guidance(ask.messages, self._agent.prompt)
         body = {
             "model": self._policy.servers.name_of(adapter),
             "messages": self._policy.servers.readable(guided),

@@ -1,13 +1,8 @@
 """A request for a chat completion, checked at one boundary with limits, and what answers it. Fields
-that would change the answer and that are not honoured here are refused by name.
-
-Conversations arrive whole with each request. A request goes on with an earlier answer if all up to
-that answer is as before; then the prompt only grows, by the tokens that were sampled."""
+that would change the answer and that are not honoured here are refused by name."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +13,12 @@ from msgspec import Meta
 from trace_bench.core.chat import call_json
 from trace_bench.core.decode import Limits, Unreadable, convert, fault_of, read, shaped
 from trace_bench.core.protocols import Router
-from trace_bench.core.store import canonical
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import Message, Tool
 from trace_bench.play.steps import with_guidance
 
 TOOLS = Limits(2**18, depth=64, items=20_000)
 """Of a request's tools."""
-_ARGUMENTS = Limits(2**20)
 Text = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
@@ -43,16 +36,6 @@ class ServeSettings:
     body: int = 2**20
     patience: float = 30.0
     grace: float = 30.0
-
-
-@dataclass(frozen=True)
-class Model:
-    """What a client may ask for by name. `routed`: the agent's router chooses the adapter; else it
-    is `adapter` (None: the base model). `prompted`: the agent's prompt is added."""
-
-    routed: bool = False
-    adapter: str | None = None
-    prompted: bool = True
 
 
 @dataclass(frozen=True)
@@ -209,9 +192,6 @@ def _plain(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     return tuple(out)
 
 
-# -- which conversation a request goes on with -----------------------------------------------------
-
-
 def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
     """The router's choice, under the agent's prompt, from the conversation's opening, which ends
     with the user's first message (an assistant may have greeted before)."""
@@ -219,46 +199,3 @@ def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
     first = roles.index("user") if "user" in roles else 0
     opening = roles.index("assistant", first) if "assistant" in roles[first:] else len(roles)
     return router.route(with_guidance(ask.messages[:opening], prompt), ask.tools)
-
-
-def new_messages(ask: ChatRequest) -> tuple[Message, ...]:
-    return ask.messages[_answered(ask) :]
-
-
-def key_before(ask: ChatRequest) -> str | None:
-    """The key of the conversation that the request goes on with; None if it is its first."""
-    end = _answered(ask)
-    return _key(ask, ask.messages[:end]) if end else None
-
-
-def key_after(ask: ChatRequest, answer: Message) -> str:
-    """The key of the conversation that ends with an answer to the request."""
-    return _key(ask, [*ask.messages, answer])
-
-
-def _answered(ask: ChatRequest) -> int:
-    """How many messages there are up to the agent's last turn, this included."""
-    places = [i for i, m in enumerate(ask.messages) if m["role"] == "assistant"]
-    return places[-1] + 1 if places else 0
-
-
-def _key(ask: ChatRequest, messages: Sequence[Message]) -> str:
-    said = [ask.model, list(ask.tools), [_counts(m) for m in messages]]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
-def _counts(message: Message) -> list[Any]:
-    """What of a message counts. Clients number calls anew, and write arguments in their own way."""
-    content = message["content"]
-    if message["role"] != "assistant":
-        return [message["role"], content]
-    calls = [c["function"] for c in message.get("tool_calls", ())]
-    named = [[f["name"], _arguments(f["arguments"])] for f in calls]
-    return ["assistant", content.strip(), named]
-
-
-def _arguments(text: str) -> str:
-    try:
-        return canonical(read(text, _ARGUMENTS))
-    except Unreadable:
-        return text
