@@ -34,7 +34,7 @@ from trace_bench.core.store import write_text
 from trace_bench.core.types import Message, Tool
 from trace_bench.envs.recorded.data import Record, read_split, splits_in
 from trace_bench.llm.client import LLMError
-from trace_bench.llm.roles import Roles, cost_per_item
+from trace_bench.llm.roles import Roles
 from trace_bench.llm.structured import Unusable, read_json
 from trace_bench.runner.build import log_line, make_roles
 from trace_bench.settings.compose import compose, take
@@ -146,8 +146,7 @@ def main(words: Sequence[str]) -> int:
             lines = [json.dumps(r, ensure_ascii=False) + "\n" for r in there]
             write_text(out / f"{split}.jsonl", "".join(lines))
         usage = roles.usage()
-        shares = cost_per_item(usage, counts["items"])
-    print(json.dumps({**counts, "usage": usage, "per item": shares}, indent=2, ensure_ascii=False))
+    print(json.dumps({**counts, "usage": usage}, indent=2, ensure_ascii=False))
     return 0
 
 

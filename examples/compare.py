@@ -9,8 +9,8 @@ from desk import Suite
 import trace_bench as tb
 
 desk = Suite(size=24)
-grpo = tb.run(method="grpo", suite=desk, budget=96, seed=1)
-prompts = tb.run(method=BestOfPrompts(least=4), suite=desk, budget=96, seed=1)
+grpo = tb.run(method="grpo", env=desk, budget=96, seed=1)
+prompts = tb.run(method=BestOfPrompts(least=4), env=desk, budget=96, seed=1)
 print(grpo.table, prompts.table, sep="\n\n")
 
 # %% One run: scores, the trained agent, what it cost.
@@ -31,4 +31,5 @@ for message in episodes[-1].messages:
 # %% A run from its folder, and two runs on the same held-out tasks, paired by task.
 again = tb.load(grpo.folder)
 print(again)
-print(tb.compare(again, prompts))
+change = tb.compare(again, prompts)
+print(f"GRPO less prompts: {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]")

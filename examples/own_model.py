@@ -84,7 +84,7 @@ if __name__ == "__main__":
         folder = make(Path("own_model", kind), kind)
         result = tb.run(
             "policy.max_tokens=8", "trainer.learning_rate=0.02", "trainer.groups=2",
-            method="grpo", budget=256, checkpoints=[], suite=Letters(),
+            method="grpo", budget=256, checkpoints=[], env=Letters(),
             model="hf", model__path=str(folder),
         )  # fmt: skip
         print(f"{kind}\n{result.table}\n")

@@ -53,10 +53,10 @@ from trace_bench.core.types import (
 )
 
 if TYPE_CHECKING:
-    from trace_bench.runner.api import Comparison, Result, compare, load, run
+    from trace_bench.runner.api import Result, compare, load, run
     from trace_bench.trainers.algorithms import Algorithm
 else:  # a type checker knows all names, and should know which are none
-    _LATER = dict.fromkeys(("Comparison", "Result", "compare", "load", "run"), "runner.api")
+    _LATER = dict.fromkeys(("Result", "compare", "load", "run"), "runner.api")
     _LATER["Algorithm"] = "trainers.algorithms"  # all these need what is slow to import
 
     def __getattr__(name: str) -> Any:

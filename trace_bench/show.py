@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,14 @@ def _text(options: argparse.Namespace) -> str:
     episodes = [line for name in FILES for line in read_lines(folder / name, Stored)]
     if not episodes:
         raise UserError(f"{folder} holds no trajectories ({', '.join(FILES)}).")
-    for option, passes, there in _filters(options, episodes):
-        episodes = [e for e in episodes if passes(e)]
-        if not episodes:
-            raise UserError(f"no episode passes {option}; there are: {_few(there) or 'none'}.")
+    calls = _calls(episodes)
+    if options.agent is not None:
+        episodes = _of_agent(folder, episodes, options.agent)
+    if options.failed:
+        scores = ((e, e.trajectory.score) for e in episodes)
+        episodes = [e for e, score in scores if score is not None and not score.success]
+    if not episodes:
+        raise UserError(f"no such episode; episodes were run for: {_few(calls)}.")
     if options.task is None:
         return listing(episodes)
     episodes = of_task(episodes, options.task)
@@ -95,21 +99,15 @@ def of_task(episodes: Sequence[Stored], name: str) -> list[Stored]:
     return [e for e in episodes if e.trajectory.task == named[0]]
 
 
-def _filters(
-    options: argparse.Namespace, episodes: Sequence[Stored]
-) -> Iterator[tuple[str, Callable[[Stored], bool], Sequence[str]]]:
-    """Of each filter: the option, what passes it, and what there is to choose from."""
-    if (agent := options.agent) is not None:
-        calls: tuple[str, ...] = (agent, f"evaluation/{agent}")
-        if not any(e.call.startswith(calls) for e in episodes):
-            calls += (f"evaluation/{same_agents(options.run).get(agent)}",)
-        yield f"--agent {agent}", lambda e: e.call.startswith(calls), _calls(episodes)
-    if options.failed:
-        yield (
-            "--failed",
-            lambda e: e.trajectory.score is not None and not e.trajectory.score.success,
-            ["only successes and lost episodes"],
-        )
+def _of_agent(folder: Path, episodes: Sequence[Stored], agent: str) -> list[Stored]:
+    """Those of the held-out agent, or of the one that it equals, and of calls that begin so."""
+    for calls in (
+        (agent, f"evaluation/{agent}"),
+        (f"evaluation/{same_agents(folder).get(agent)}",),
+    ):
+        if there := [e for e in episodes if e.call.startswith(calls)]:
+            return there
+    return []
 
 
 def _labels(folder: Path) -> dict[tuple[str, int], Mapping[str, Any]]:

@@ -155,12 +155,6 @@ from trace_bench.core.types import Score, Step, StopReason, Task
 def one(kind):
     return next(o for o in gc.get_objects() if type(o).__name__ == kind)
 
-def nested(depth):
-    value = 0
-    for _ in range(depth):
-        value = [value]
-    return value
-
 def ask(number, **changes):
     question = {"ask": number, "episode": one("Serving")._now.episode, "role": "user"}
     one("Channel").send(question | {"messages": []} | changes)
@@ -195,8 +189,6 @@ def suite():
 """
 
 BODIES = {
-    "a similarity without end": ("score = Score(10**400, True)", "too large|Exceeds"),
-    "a message nested 950 deep": ("said = nested(950)", "nested|no JSON"),
     "a score beside an error": ("stop = StopReason.ERROR", "stops with an error has no score"),
     "a question for a list": ("ask(1, episode=[1])\ntime.sleep(9)", "for the episode"),
     "a question with a list as number": ("ask([1])\ntime.sleep(9)", "with the number"),

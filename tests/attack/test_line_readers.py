@@ -34,10 +34,11 @@ from trace_bench.results.folder import same_agents
 from trace_bench.results.places import find
 from trace_bench.results.records import read_records
 from trace_bench.runner.api import Result
-from trace_bench.runner.evaluate import Evaluator, KnownOutcomes, Terms, outcome_of
+from trace_bench.runner.evaluate import Evaluator, outcome_of
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
 from trace_bench.runner.progress import Progress
+from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
 from trace_bench.trainers.verl.spec import Arrivals, StepFiles
 
@@ -79,7 +80,7 @@ def lab(folder: Path) -> None:
 
 def evaluator(folder: Path) -> None:
     player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
-    Evaluator(folder / "evaluation.jsonl", player, Terms(), Progress(9), KnownOutcomes())
+    Evaluator(folder / "evaluation.jsonl", player, compose([]), Progress(9))
 
 
 def roles(folder: Path) -> None:

@@ -12,11 +12,9 @@ from playing import play
 from safetensors.torch import load_file, save_file
 from toy import ToySuite
 
-from trace_bench.__main__ import main
 from trace_bench.core.store import write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Boundary
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.tiny import MODEL_FOLDER
 
 
 def large(adapter: Path) -> None:
@@ -51,15 +49,3 @@ def test_logits_that_are_not_finite_lose_the_episode_at_the_policy(
     assert "not finite" in wild.failure.error and "'wild'" in wild.failure.error
     assert wild.score is None and not wild.turns
     assert all(t.failure is None and t.turns for t in others), "they shared its batches"
-
-
-def test_a_run_of_such_an_agent_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = save_adapter(MODEL_FOLDER, tmp_path / "wild", 1)
-    large(place)
-    agent = AgentSpec(str(MODEL_FOLDER), adapters=(AdapterRef("wild@0001", str(place)),))
-    write_json(tmp_path / "agent.json", agent)
-    given = [f"agent={tmp_path}", "method=base", "evaluation.limit=4", "evaluation.split=dev"]
-    assert main([*given, f"run_dir={tmp_path / 'run'}"]) != 0
-    said = capsys.readouterr().err
-    assert "max_lost" in said and "Traceback" not in said
-    assert not (tmp_path / "run" / "summary.json").exists()

@@ -93,7 +93,7 @@ def test_a_run_of_parts_of_ones_own(tmp_path: Path) -> None:
 
     result = trace_bench.run(
         "env.train_split=train", "evaluation.split=test",
-        method=Fitting(), budget=3, checkpoints=[], suite=Split(), policy=Still(),
+        method=Fitting(), budget=3, checkpoints=[], env=Split(), policy=Still(),
         run_dir=str(tmp_path / "run"),
     )  # fmt: skip
     assert result.summary.rollouts["analysis"] == 3 and result.score.success == 0.0

@@ -365,19 +365,3 @@ def test_the_stored_reasons_are_found_again() -> None:
     entries = [e for e in load(CATEGORIES).entries if e["scenario"] in {*listed, 62, 75, 147}]
     stored = {k: v for k, v in known_bad().items() if int(k.rpartition("_")[2]) in listed}
     assert len(stored) == 13 and find(entries) == stored
-
-
-def test_a_run_says_both_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "run"
-    wanted = ["method=base", "policy=reference", "env=bfcl", "env.category=base"]
-    assert main([*wanted, f"run_dir={folder}", "evaluation.limit=6"]) == 0  # base_2, 3, 6, 7, 10
-    assert "without the 1 task" not in capsys.readouterr().out
-    assert "without_known_bad" not in json.loads((folder / "summary.json").read_text())
-    wanted = [w.replace("base", "long_context") if "category" in w else w for w in wanted]
-    assert main([*wanted, f"run_dir={folder}2", "evaluation.limit=6"]) == 0
-    assert "without the 1 task whose scoring is known to be wrong: base 1.000" in (
-        capsys.readouterr().out
-    )
-    found = json.loads((tmp_path / "run2" / "summary.json").read_text())["without_known_bad"]
-    assert found["tasks"] == ["bfcl/long_context/test/long_context_11"]
-    assert (found["score"]["n"], found["base_score"]["n"]) == (5, 5)

@@ -98,5 +98,5 @@ def test_faults_of_the_user_are_counted_apart_and_retried(tmp_path: Path) -> Non
     faults = [e for e in lines if str(e["error"]).startswith("user: ")]
     assert faults and all(e["score"] is None and e["attempt"] == 0 for e in faults)
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
-    assert summary["llm"]["usage"]["user"]["requests"] > 12
+    assert summary["usage"]["user"]["requests"] > 12
     assert summary["suite_data"]["user_prompt"] == "2" and summary["suite_data"]["user"] == "llm"

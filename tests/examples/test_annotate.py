@@ -79,4 +79,4 @@ def test_a_model_writes_checklists_and_is_asked_once(
     counted = json.loads(said.out.split("\n}\n")[0] + "\n}")
     items = sum(len(turn) for r in found for variant in r["checklists"] for turn in variant)
     assert counted["annotated"] == 3 and counted["items"] == items > 0
-    assert counted["per item"]["annotator"]["requests"] == round(asked / items, 4)
+    assert counted["usage"]["annotator"]["requests"] == asked

@@ -71,7 +71,7 @@ def test_the_desk_is_learned_and_what_was_lacking_is_found(here: Path) -> None:
     quick = ["checkpoints=[]", "evaluation.yardsticks=false", "evaluation.routing=false"]
     printed = module(here, "trace_bench", "-m", "method=grpo,trace", *settings, *quick)
     assert "capabilities: recovers_from_errors" in printed
-    assert "grpo on desk/own, " in printed and "env: desk:Suite, source " in printed
+    assert "grpo on desk/own, " in printed
     found = summaries(here)
     for method in ("trace", "grpo"):
         base, score = found[method]["base_score"], found[method]["score"]
@@ -113,6 +113,6 @@ def test_a_model_of_ones_own_learns(here: Path) -> None:
 @pytest.mark.slow
 def test_the_notebook_runs_loads_and_compares(here: Path) -> None:
     printed = python(here, "compare.py")
-    assert "grpo, 96 rollouts, seed 1 against best_of_prompts:BestOfPrompts" in printed
+    assert "GRPO less prompts: +" in printed
     assert "Result(grpo, success 1.000" in printed
     assert len(summaries(here)) == 2

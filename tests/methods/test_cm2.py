@@ -60,7 +60,7 @@ def judge(path: str, body: dict[str, Any]) -> Answer:
     return chat(json.dumps({"verdicts": said}))
 
 
-def test_a_run_says_what_a_judge_cost_for_each_item(
+def test_a_run_says_what_a_judge_cost(
     recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["method=base", "policy=reference", "env=recorded", f"env.folder={recordings}"]
@@ -71,17 +71,5 @@ def test_a_run_says_what_a_judge_cost_for_each_item(
         assert main([*given, *place]) == 0
         asked = len(server.requests)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    llm = summary["llm"]
-    items = llm["items"]["evaluation"]
-    played = [
-        json.loads(line)["items"]
-        for name in ("evaluation", "curve")
-        for line in (tmp_path / f"run/{name}.jsonl").read_text().splitlines()
-        if json.loads(line)["agent"] != "final"  # copied from the base agent's
-    ]
-    assert items == sum(played) > 0 == llm["items"]["method"]
-    assert llm["usage"]["judge"]["requests"] == asked > 0
-    cost = llm["per_item"]["judge"]
-    assert cost["requests"] == round(asked / items, 4) and cost["completion_tokens"] > 0
-    cost_line = f"for each of {items} checklist items {cost['requests']:.2f} requests, "
-    assert cost_line in capsys.readouterr().out
+    assert summary["usage"]["judge"]["requests"] == asked > 0
+    assert f"judge: {asked} requests, " in capsys.readouterr().out

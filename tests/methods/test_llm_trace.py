@@ -111,7 +111,7 @@ def test_the_whole_road_with_faults_on_the_way(
     purposes = {e["purpose"] for e in ledger}
     assert {"analysis", "calibration", "training"} == purposes and len(ledger) <= 192
     summary = json.loads((folder / "summary.json").read_text())
-    usage = summary["llm"]["usage"]
+    usage = summary["usage"]
     assert usage["analyst"]["requests"] > 10 and usage["generator"]["prompt_tokens"] > 0
     out = capsys.readouterr().out
     assert f"generator: {usage['generator']['requests']} requests" in out

@@ -138,9 +138,9 @@ def test_a_run_asks_once_and_charges_nothing_for_it(
     assert asked[0]["messages"] in [body["messages"] for body in asked[1:]]
     assert read_lines(folder / "ledger.jsonl") == []
     summary = read_json(folder / "summary.json")
-    assert summary["llm"]["usage"]["policy"]["requests"] == 1 + len(asked), "and one for the models"
+    assert summary["usage"]["policy"]["requests"] == 1 + len(asked), "and one for the models"
     (folder / "summary.json").unlink()
     assert main(settings(server, folder)) == 0
     again = read_json(folder / "summary.json")
     assert again["score"] == summary["score"]
-    assert again["llm"]["usage"]["policy"]["requests"] == 0
+    assert again["usage"]["policy"]["requests"] == 0

@@ -106,7 +106,7 @@ def test_the_routed_agent_scores_the_same_behind_vllm(
     assert agreement(here, server) >= EQUAL
     assert len({e["adapter"] for e in server.values()}) >= 2, "all tasks of one adapter"
     assert served(url) == ["tiny"], "adapters stay behind"
-    cost = summary["llm"]["usage"]["policy"]
+    cost = summary["usage"]["policy"]
     assert cost["failures"] == 0 and cost["completion_tokens"] > 0
     assert f"policy: {cost['requests']} requests" in said
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,6 @@ import shared
 import trace_bench
 from trace_bench import (
     AgentSpec,
-    Comparison,
     Lab,
     MethodPlan,
     Phase,
@@ -97,7 +95,6 @@ def test_another_algorithm_is_named_wherever_a_run_is(
     assert f"\n{title} on toolsandbox/embedded" in closing and f"\n{title}  " in closing
     result = trace_bench.load("run")
     assert [row.name for row in result.summary.table][:2] == ["base", title]
-    assert str(trace_bench.compare(result, result)).startswith(f"{title}, 8 rollouts, seed 0")
     assert [row.method for row in find([here / "run"])[0]] == [f"{title}, budget 8"]
     assert results(["compare", str(grpo_run), "run"]) == 0
     said = capsys.readouterr().out
@@ -113,7 +110,6 @@ def test_a_run_and_all_that_is_in_its_result(capfd: pytest.CaptureFixture[str]) 
     rollouts = result.summary.rollouts
     assert rollouts == {"prompt": 8, "evaluation": rollouts["evaluation"]}
     assert result.agent.prompt == "Ask when something is missing."
-    assert result._repr_html_() == f"<pre>{html.escape(result.table)}</pre>"
     assert result.table.startswith(f"{__name__}:Advice on toolsandbox/embedded")
     assert result.folder.is_relative_to("runs") and (result.folder / "ledger.jsonl").exists()
     played: list[Trajectory] = result.trajectories()
@@ -140,17 +136,6 @@ def test_load_a_repeated_run_and_the_command_line_give_the_same(
     printed = capfd.readouterr()
     assert "this run is finished; its stored result:" in printed.err
     assert first.table in printed.out and f"run: {first.folder}" in printed.out
-
-
-@pytest.mark.parametrize("name", ["ledger.jsonl", "./ledger.jsonl", "../elsewhere.json"])
-def test_a_method_cannot_write_over_the_runs_own_files(name: str) -> None:
-    class Careless(Advice):
-        def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-            lab.write(name, {})
-            return base
-
-    with pytest.raises(UserError, match=f"the method would write '{name}'; allowed"):
-        advised(method=Careless())
 
 
 def test_a_policy_without_room_for_an_episode_is_refused() -> None:
@@ -237,10 +222,8 @@ def test_lists_and_mappings_arrive_as_they_are() -> None:
 
 
 def test_errors_of_python_alone() -> None:
-    with pytest.raises(UserError, match="given both `suite` and `env`"):
-        trace_bench.run(suite=EmbeddedSuite(), env="toolsandbox")
     with pytest.raises(UserError, match="gives object, which is no Suite: its class must inherit"):
-        trace_bench.run(suite=object())
+        trace_bench.run(env=object())
     with pytest.raises(UserError, match="gives int, which is no Method: its class must inherit"):
         trace_bench.run(method=3)
     with pytest.raises(UserError, match=r"dry_run=true prints .*Leave `dry_run` out"):
@@ -260,12 +243,11 @@ def test_errors_of_python_alone() -> None:
 
 def test_two_methods_are_compared(base_run: Path, grpo_run: Path) -> None:
     base = trace_bench.load(base_run)
-    change: Comparison = trace_bench.compare(grpo_run, base)
+    change = trace_bench.compare(grpo_run, base)
     success = [r.score.success or 0.0 for r in (trace_bench.load(grpo_run), base)]
     assert change.value == pytest.approx(success[0] - success[1])
     assert change.low <= change.value <= change.high and 0.0 <= change.p_value <= 1.0
-    assert len(change.tasks) == 8 and set(change.tasks.values()) <= {-1.0, 0.0, 1.0}
-    assert str(change).startswith("grpo, 160 rollouts, seed 0 against base, 160 rollouts")
+    assert change.n == 8
     assert trace_bench.compare(base, base).value == 0.0
 
 
@@ -274,11 +256,11 @@ def test_runs_that_differ_in_more_than_method_budget_and_seed_are_refused() -> N
     one = advised()
     for other in (advised(seed=1), advised(method=Advice("Be brief."))):
         change = trace_bench.compare(one, other)
-        assert change.value == 0.0 and change.a.folder != change.b.folder
+        assert change.value == 0.0
     with pytest.raises(UserError, match=r"differ in more than .*evaluation\.limit is 4 .*or 6"):
         trace_bench.compare(one, advised(evaluation__limit=4))
     with pytest.raises(UserError, match=r"differ in more than method, budget and seed: env"):
-        trace_bench.compare(one, advised(suite=EmbeddedSuite("all_tools")))
+        trace_bench.compare(one, advised(env=EmbeddedSuite("all_tools")))
     path = other.folder / "evaluation.jsonl"
     path.write_text(path.read_text().replace("true", "false", 1))
     with pytest.raises(UserError, match=r"evaluation\.jsonl"):
@@ -327,7 +309,7 @@ def train(suite: Interrupted, folder: str) -> Result:
     return trace_bench.run(
         "trainer.groups=2",
         method="grpo",
-        suite=suite,
+        env=suite,
         budget=48,
         run_dir=folder,
         checkpoints=[],

@@ -16,9 +16,10 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner import evaluation as figures_of
 from trace_bench.runner import report
-from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes, Terms
+from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.evaluation import only, routing
 from trace_bench.runner.progress import Progress
+from trace_bench.settings.compose import compose
 
 
 def outcomes(agent: str, adapter: str | None, similarities: list[float | None]) -> list[Outcome]:
@@ -83,24 +84,21 @@ def test_lost_episodes_are_shown_and_never_scored() -> None:
     assert "(1 lost)" in report.table([row], "title")
 
 
-def make(
-    folder: Path, policy: Policy, suite: ToySuite, known: KnownOutcomes | None = None
-) -> Evaluator:
+def make(folder: Path, policy: Policy, suite: ToySuite) -> Evaluator:
     return Evaluator(
         folder / "evaluation.jsonl",
         Player(policy, Suites(suite), max_turns=8, max_tokens=8),
-        Terms(max_lost=1.0),
+        compose(["max_lost=1"]),
         Progress(0, stream=io.StringIO()),
-        KnownOutcomes() if known is None else known,
     )
 
 
 def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     suite = ToySuite()
-    plan = EvaluationPlan((toy_task(0), toy_task(1), toy_task(2, "step")), trials=2)
+    tasks = (toy_task(0), toy_task(1), toy_task(2, "step"))
     agent = AgentSpec("reference")
     evaluator = make(tmp_path, ReferencePolicy(suite), suite)
-    first = evaluator.evaluate("base", agent, plan, keep=True)
+    first = evaluator.evaluate("base", agent, tasks, trials=2, keep=True)
     evaluator.close()
     assert [(o.task[-1], o.trial) for o in first] == [
         (task, trial) for trial in (0, 1) for task in "012"
@@ -112,10 +110,10 @@ def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     made = len(suite.made)
     copied = again.copy("final", first)
     assert [o.score for o in copied] == [o.score for o in first]
-    assert again.count == 12 and len(suite.made) == made
+    assert len(again.everything()) == 12 and len(suite.made) == made
     assert len((tmp_path / "evaluation.jsonl").read_text().splitlines()) == 14  # 2 retried
     assert len((tmp_path / "evaluation_trajectories.jsonl").read_text().splitlines()) == 8
-    then = again.evaluate("base", agent, plan)
+    then = again.evaluate("base", agent, tasks, trials=2)
     assert [o.score for o in then] == [o.score for o in first]
     assert len(suite.made) == made + 2  # another start tries what is lost once more
     assert [o.attempt for o in again.copy("final", then)] == [0, 0, 2] * 2
@@ -131,11 +129,10 @@ def test_kept_episodes_have_their_own_places_after_a_kill(tmp_path: Path) -> Non
     again: every kept trajectory is that of its place in the plan."""
     suite = ToySuite()
     tasks = (toy_task(0), toy_task(1, "step"), toy_task(2), toy_task(3, "step"))
-    plan = EvaluationPlan(tasks)
     server = Server(suite)
     for kept in (2, 3, None):  # lines that survive a kill
         evaluator = make(tmp_path, server, suite)
-        evaluator.evaluate("base", AgentSpec("reference"), plan, keep=True)
+        evaluator.evaluate("base", AgentSpec("reference"), tasks, keep=True)
         evaluator.close()
         lines = read_lines(tmp_path / "evaluation_trajectories.jsonl")
         places = [(line["call"], line["index"]) for line in lines]
@@ -155,12 +152,12 @@ class Noting(ReferencePolicy):
 
 
 def test_every_agent_is_evaluated_on_the_same_draws(tmp_path: Path) -> None:
-    suite, plan = ToySuite(), EvaluationPlan(tuple(toy_task(n) for n in range(3)), trials=2)
+    suite, tasks = ToySuite(), [toy_task(n) for n in range(3)]
     place = make(tmp_path, RandomPolicy(), suite)
     seeds = []
     for label in ("base", "final"):
         policy = Noting(suite)
-        place.evaluate(label, AgentSpec("m", version=label), plan, policy=policy)
+        place.evaluate(label, AgentSpec("m", version=label), tasks, trials=2, policy=policy)
         seeds.append(sorted(set(policy.seeds)))
     assert seeds[0] == seeds[1] and len({seed for _, seed in seeds[0]}) == 6
 
@@ -181,10 +178,10 @@ class Flaky(ToySuite):
 def test_a_lost_episode_is_run_again_and_both_attempts_are_kept(tmp_path: Path) -> None:
     suite = Flaky()
     Flaky.started = 0
-    plan = EvaluationPlan((toy_task(0), toy_task(1), toy_task(2, "step")))
+    tasks = (toy_task(0), toy_task(1), toy_task(2, "step"))
     place = make(tmp_path, ReferencePolicy(suite), suite)
     agent = AgentSpec("reference")
-    first = place.evaluate("base", agent, plan, keep=True)
+    first = place.evaluate("base", agent, tasks, keep=True)
     place.close()
     lines = read_lines(tmp_path / "evaluation.jsonl")
     assert sorted((o["task"], o["attempt"], o["score"] is None) for o in lines) == [
@@ -192,10 +189,10 @@ def test_a_lost_episode_is_run_again_and_both_attempts_are_kept(tmp_path: Path) 
         ("toy/tests/train/0001", 0, False),
         ("toy/tests/train/0002", 0, True), ("toy/tests/train/0002", 1, True),
     ]  # fmt: skip
-    assert [o.attempt for o in first] == [1, 0, 1] and place.count == 3
+    assert [o.attempt for o in first] == [1, 0, 1] and len(place.everything()) == 3
     assert len(read_lines(tmp_path / "evaluation_trajectories.jsonl")) == 5
     again = make(tmp_path, ReferencePolicy(suite), suite)
-    then = again.evaluate("base", agent, plan)
+    then = again.evaluate("base", agent, tasks)
     assert [o.attempt for o in then] == [1, 0, 2] and then[:2] == first[:2]
-    assert again.evaluate("base", agent, plan) == then  # once by every start
+    assert again.evaluate("base", agent, tasks) == then  # once by every start
     assert len(read_lines(tmp_path / "evaluation.jsonl")) == 6

@@ -119,7 +119,7 @@ class Plays(tb.Method):
 def test_what_an_environment_writes_into_a_task_no_other_episode_sees(
     tmp_path: Path, suite: Diaries
 ) -> None:
-    result = tb.run(method=Plays(), suite=suite, run_dir=str(tmp_path / "run"), **PLAIN)
+    result = tb.run(method=Plays(), env=suite, run_dir=str(tmp_path / "run"), **PLAIN)
     assert result.summary.base_score.success == result.score.success == 0.0
 
 
@@ -141,5 +141,5 @@ def test_a_method_that_reaches_further_ends_the_run(tmp_path: Path, what: str, w
     more = {**PLAIN, "evaluation__limit": 1} if "content" in what else PLAIN
     more = {**PLAIN, "evaluation__yardsticks": True} if what == "yardstick" else more
     with pytest.raises(tb.UserError, match=words):
-        tb.run(method=Plays(what), suite=Diaries(), run_dir=str(tmp_path / "run"), **more)
+        tb.run(method=Plays(what), env=Diaries(), run_dir=str(tmp_path / "run"), **more)
     assert not (tmp_path / "run" / "summary.json").exists()

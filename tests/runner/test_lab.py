@@ -181,7 +181,7 @@ def test_progress_says_phase_budget_reward_and_time() -> None:
     for _ in range(20):
         now[0] += 1.0
         progress.episode(0.5, charged=True)
-    assert progress.line() == "method | rollouts 20/100 | reward 0.50 | 1 min 20 s left"
+    assert progress.line() == "method | rollouts 20/100 | reward 0.50 | 0:01:20 left"
     progress.step("train/asks_for_what_is_missing/iteration 12 of 20")
     assert progress.line().startswith("method: train/asks")
     assert len(stream.getvalue().splitlines()) == 5
@@ -189,7 +189,9 @@ def test_progress_says_phase_budget_reward_and_time() -> None:
     for _ in range(10):
         now[0] += 1.0
         progress.episode(None, charged=False)
-    assert progress.line() == ("evaluation of base | 10/40 episodes | rollouts 20/100 | 30 s left")
+    assert progress.line() == (
+        "evaluation of base | 10/40 episodes | rollouts 20/100 | 0:00:30 left"
+    )
 
 
 class MoodyPolicy(CountingPolicy):

@@ -130,20 +130,6 @@ def test_killed_between_ledger_and_trajectories(tmp_path: Path) -> None:
     assert [line["error"] for line in read_lines(tmp_path / "ledger.jsonl")] == [None] * 8
 
 
-def test_what_trainers_elsewhere_have_lost_is_not_played_again(tmp_path: Path) -> None:
-    """They have learned from the rest."""
-    with pytest.raises(UserError):
-        play(make(tmp_path, set(range(8))))
-    lab = make(tmp_path)
-    tasks = [toy_task(i) for i in range(8)]
-    with pytest.raises(UserError, match=r"5 of 8 .* change the setting `run_dir`"):
-        lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING, by=Nothing())
-
-
-class Nothing(PlayElsewhere):
-    def __call__(self, which: Sequence[int], ended: OnEpisode) -> None: ...
-
-
 class Elsewhere(PlayElsewhere):
     """Plays the toy world's episodes for the lab, as another process does; `desks` of them are
     broken. Keeps what it was asked to take back."""
@@ -168,7 +154,6 @@ def test_a_trainer_elsewhere_that_goes_back_plays_them_again(tmp_path: Path) -> 
         return sum(t.score is None for t in played)
 
     by = Elsewhere(tmp_path / "other", {1, 2, 3, 4, 5})
-    assert by.has(PlayElsewhere.take_back)
     with pytest.raises(UserError, match=r"5 of 8 .* the lost episodes are run again"):
         trained(make(tmp_path / "run"), by)
     assert by.taken == []

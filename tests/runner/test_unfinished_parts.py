@@ -133,7 +133,7 @@ def test_a_run_without_a_score_says_why_and_exits_with_1(
     assert main([*settings, "max_lost=1"]) == 1
     printed = capsys.readouterr()
     last = printed.err.splitlines()[-1]
-    assert last.startswith("error: none of the 8 held-out episodes has a score. ")
+    assert last.startswith("error: no held-out episode of base, final has a score. ")
     assert last.endswith("The first error: environment: OSError: no desk")
     assert "run: runs/odd_Suite/base/" in printed.out
 

@@ -216,7 +216,7 @@ def test_what_it_was_shown_is_not_trained_on(tmp_path: Path) -> None:
     def run(name: str, *more: str) -> Any:
         return trace_bench.run(
             f"model.path={tmp_path / 'agent'}", "trainer.groups=2", SHORT, *more, model="made",
-            method="grpo", budget=32, checkpoints=[], suite=suite, run_dir=str(tmp_path / name),
+            method="grpo", budget=32, checkpoints=[], env=suite, run_dir=str(tmp_path / name),
         )  # fmt: skip
 
     ledger = (run("run").folder / "ledger.jsonl").read_text().splitlines()

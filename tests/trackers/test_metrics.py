@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,38 +62,6 @@ class Failing(Tracker):
             raise OSError(errno.ENOSPC, "No space\nleft")
 
 
-class Taking(Failing):
-    """One that also takes the report."""
-
-    def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
-        self._call("report")
-
-
-def test_only_a_tracker_that_takes_the_report_has_it_made(tmp_path: Path) -> None:
-    """A report that cannot be made, or taken, is logged as the tracker's failure."""
-    made: list[str] = []
-
-    def page() -> tuple[list[dict[str, Any]], Path]:
-        made.append("page")
-        return [], tmp_path
-
-    def damaged() -> tuple[list[dict[str, Any]], Path]:
-        raise UserError("tasks.json is damaged")
-
-    for tracker, make, failure in (
-        (Failing("none"), page, None),
-        (Taking("none"), page, None),
-        (Taking("report"), page, "Taking, OSError: [Errno 28] No space left"),
-        (Taking("none"), damaged, "Taking, UserError: tasks.json is damaged"),
-    ):
-        said: list[str] = []
-        metrics = Metrics(tmp_path / "metrics.jsonl", tracker, said.append)
-        metrics.hand_over(make)
-        assert metrics.failure == failure and len(said) == (failure is not None)
-        metrics.close()
-    assert made == ["page"] * 2
-
-
 @pytest.mark.parametrize("at", ["conclude", "close"])
 def test_a_run_says_that_its_tracker_failed(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -113,29 +81,6 @@ def test_a_run_says_that_its_tracker_failed(
     one, two = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("silent", "run"))
     assert "No space left" in two["health"].pop("tracker") and not one["health"].pop("tracker")
     assert one["health"] == two["health"] and one["table"] == two["table"]
-
-
-@pytest.mark.parametrize("at", ["conclude", "report"])
-def test_a_tracker_that_a_killed_run_has_not_told_is_told_by_the_next_start(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    class Ended(Taking):
-        def _call(self, name: str) -> None:
-            self.called.append(name)
-            if name == at:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        trace_bench.run(**RUN, run_dir="run", tracker=Ended(at))
-    before = Path("run/summary.json").read_bytes()
-    fine = Taking("never")
-    for _ in range(2):
-        trace_bench.run(**RUN, run_dir="run", tracker=fine)
-        assert fine.called == ["conclude", "report", "close"], "once"
-    assert Path("run/summary.json").read_bytes() == before
-    assert not Path("run/untold").exists()
 
 
 def test_a_tracker_of_a_run_that_cannot_go_on_is_closed(

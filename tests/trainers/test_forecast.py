@@ -15,11 +15,9 @@ from pages import ROOT
 from passes import lora_pass, needed, peak, plain_model
 
 from trace_bench.core.errors import UserError
-from trace_bench.runner.forecast import describe
 from trace_bench.sandbox.build import COMPILER, DEFAULT_BASE, base_of
 from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose
-from trace_bench.settings.identity import parts_of
 from trace_bench.trainers.algorithms import LINEAR, Algorithm
 from trace_bench.trainers.grpo import Mismatch
 from trace_bench.trainers.loop import of_sampler
@@ -209,15 +207,3 @@ def test_a_sampler_far_from_the_trainer_stops_the_run(
     else:
         assert of_sampler("it", Mismatch(mean, mean, 0.0), limit, lab)["logprob_alarm"]
         assert said[0].startswith("warning: it: sampler and trainer differ")
-
-
-def dry_run(*words: str) -> str:
-    settings = compose(words)
-    return describe(settings, parts_of(settings))[0]
-
-
-def test_a_role_at_a_server_of_its_own_is_in_the_papers_forecast() -> None:
-    assert "beside these" not in dry_run(TAU2, "dry_run=true")
-    other = "http://10.0.0.9:8000/v1"
-    user = ("llm.user.model=Qwen/Qwen3-32B", f"llm.user.base_url={other}")
-    assert f"serving Qwen/Qwen3-32B for user at {other}: 65" in dry_run(TAU2, "dry_run=true", *user)

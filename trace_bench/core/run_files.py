@@ -12,10 +12,6 @@ TASKS = "tasks.json"
 DEMONSTRATED = "demonstrated.json"
 """Beside weights that `trace_bench.tiny make` made: {suite, split, tasks: {id: fingerprint}}, what
 the agent was shown; a run leaves these tasks out of its training tasks."""
-CODE = "code.jsonl"
-"""Hashes of the package: of that by which the run began, and of others that resumed it."""
-UNTOLD = "untold"
-"""There while the tracker has not heard of the summary; the next start then tells it."""
 FAULTS = "failures.txt"
 """Tracebacks of exceptions that ended episodes."""
 
@@ -30,16 +26,6 @@ LOWER, UPPER = ("idle", "random"), ("reference",)
 FLOORS = (*LOWER, *UPPER)
 """The scripted policies that every run evaluates: two lower bounds and, for a suite with
 references, an upper bound."""
-
-PER_ITEM = ("requests", "prompt_tokens", "completion_tokens")
-"""What a summary's `per_item` holds of each role: the cost of a checklist item."""
-
-OWN = (
-    CONFIG, SUMMARY, TASKS, AGENT, BEGINNING, "timing.json", "ledger.jsonl", "trajectories.jsonl",
-    "evaluation.jsonl", "evaluation_trajectories.jsonl", "curve.jsonl",
-    "metrics.jsonl", "llm.jsonl", FAULTS, UNTOLD, CODE,
-)  # fmt: skip
-"""The files that the run itself writes; a method writes others."""
 
 _RUN_AGAIN = "Remove that line and run the same command again: what it held is run again."
 _TRAINED_AGAIN = (
@@ -60,7 +46,6 @@ REPAIRS = {
     "metrics.jsonl": f"{_WRITTEN_AGAIN} from the stored rollouts.",
     "llm.jsonl": "Remove that line and run the same command again: the model is asked again.",
     "timing.json": f"{_WRITTEN_AGAIN}, without the wall times of earlier attempts.",
-    CODE: f"{_WRITTEN_AGAIN}, without the code of earlier attempts.",
     TASKS: f"Remove the file and {SUMMARY} beside it, and run the same command again: both are "
     "written again.",
     SUMMARY: f"{_WRITTEN_AGAIN} from the other files.",

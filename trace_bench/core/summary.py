@@ -150,21 +150,9 @@ class TrainedApart:
     rollouts: ByName
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Requests to models by role, unreadable tool calls and checklist items judged."""
-
-    usage: Mapping[Name, Plain] = field(default_factory=dict)
-    turns: ByName = field(default_factory=dict)
-    malformed: ByName = field(default_factory=dict)
-    items: ByName = field(default_factory=dict)
-    per_item: Mapping[Name, Mapping[str, Figure]] = field(default_factory=dict)
-
-
 @dataclass
 class EpisodeCounts:
-    """How many episodes and turns, what was lost by boundary, cut off or unreadable, and how many
-    checklist items the scores have."""
+    """How many episodes and turns, and what was lost by boundary, cut off or unreadable."""
 
     episodes: Amount = 0
     lost: dict[Name, Amount] = field(default_factory=dict)
@@ -172,7 +160,6 @@ class EpisodeCounts:
     turn_limit: Amount = 0
     turns: Amount = 0
     malformed: Amount = 0
-    items: Amount = 0
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
         """Adds episodes: of the held-out ones, the last attempts."""
@@ -185,7 +172,6 @@ class EpisodeCounts:
             self.turn_limit += o.stop is StopReason.TURN_LIMIT
             self.turns += o.turns
             self.malformed += o.malformed
-            self.items += o.items
 
 
 PHASES = ("training", "fine-tuning")  # the phases whose lines of metrics are about training
@@ -274,12 +260,11 @@ class Summary(Compared):
     demonstrations: Amount = 0
     beginning: Began | None = None
     yardsticks: Mapping[Name, TrainedApart] = field(default_factory=dict)
-    without_known_bad: Compared | None = field(default=None, metadata=SPARSE)
     worlds: Mapping[str, Compared] = field(default_factory=dict)
     table: tuple[AgentRow, ...]
     routing: Routing | None
-    llm: Costs | None = None
-    health: Health | None = None
+    usage: Mapping[Name, Plain] = field(default_factory=dict)  # requests to models, by role
+    health: Health
     curve: tuple[CurvePoint, ...]
     curve_caveat: str | None
     capabilities: tuple[Name, ...] | None
@@ -288,7 +273,6 @@ class Summary(Compared):
     versions: Plain
     machine: Plain = field(default_factory=dict)
     git: Commit | None
-    code: tuple[Name, ...] = ()  # hashes of the package: more than one if other code resumed it
     origins: Mapping[str, Plain] = field(default_factory=dict)
     fingerprint: Name
     hashes: Mapping[str, str | None]
@@ -310,8 +294,8 @@ class Summary(Compared):
 
     @property
     def lost(self) -> int:
-        """How many held-out episodes were lost; 0 for summaries without a health."""
-        return 0 if self.health is None else sum(self.health.evaluation.lost.values())
+        """How many held-out episodes were lost."""
+        return sum(self.health.evaluation.lost.values())
 
 
 def titled(method: str, algorithm: str) -> str:

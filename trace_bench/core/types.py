@@ -317,7 +317,6 @@ class Outcome:
     attempt: Count = 0  # how often the infrastructure had lost this episode before
     turns: Count = 0  # of the agent
     malformed: Count = 0  # of those, with a tool call that cannot be read
-    items: Count = 0  # of the checklist in the score
 
     @property
     def lost(self) -> bool:

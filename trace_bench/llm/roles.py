@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import Lines, canonical, read_lines, stable_seed
 from trace_bench.core.text import spoken
 from trace_bench.core.types import Count, Message, boundary_of
@@ -290,25 +289,3 @@ def _count(usage: Usage, line: Asked) -> None:
     usage.failures += line.error is not None
     usage.prompt_tokens += line.prompt_tokens
     usage.completion_tokens += line.completion_tokens
-
-
-FOR_CHECKLISTS = ("judge", "annotator", "simulator")
-"""The roles that models play for the sake of checklists."""
-
-
-def cost_per_item(
-    usage: Mapping[str, Mapping[str, int]], items: int
-) -> dict[str, dict[str, float]]:
-    """Requests and tokens for each of `items` checklist items, by role; what was spent on episodes
-    that were then lost is in it. {} without items, and no entry for a role that was not asked."""
-    asked = [role for role in FOR_CHECKLISTS if items and usage.get(role, {}).get("requests")]
-    return {role: {k: round(usage[role][k] / items, 4) for k in PER_ITEM} for role in asked}
-
-
-def cost_in_words(cost: Mapping[str, float], items: int) -> str:
-    """A role's entry of `cost_per_item` as a part of a line."""
-    requests, prompt, completion = (cost[name] for name in PER_ITEM)
-    return (
-        f"for each of {items} checklist items {requests:.2f} requests, {prompt:.0f} prompt and "
-        f"{completion:.0f} completion tokens"
-    )

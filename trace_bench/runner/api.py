@@ -9,7 +9,6 @@ command line would print."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,12 +18,12 @@ from typing import Any
 from trace_bench.core.beginning import read_agent
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
-from trace_bench.core.summary import AgentScore, Summary, read_summary
+from trace_bench.core.summary import AgentScore, PairedDifference, Summary, read_summary
 from trace_bench.core.types import AgentSpec, Outcome, Stored, Trajectory
 from trace_bench.results.folder import read_run
 from trace_bench.results.groups import check_same_settings
-from trace_bench.results.statistics import p_value, paired_difference, task_means
 from trace_bench.runner import report
+from trace_bench.runner.evaluation import difference
 from trace_bench.runner.pipeline import carry_out
 from trace_bench.settings.compose import compose_plain, word
 from trace_bench.settings.recipes import settled
@@ -48,10 +47,6 @@ class Result:
         """The closing table as the command line prints it."""
         return report.closing(self.summary).strip()
 
-    def _repr_html_(self) -> str:
-        """The closing table in a notebook."""
-        return f"<pre>{html.escape(self.table)}</pre>"
-
     @cached_property
     def agent(self) -> AgentSpec:
         """The trained agent: model, prompt, adapters and router."""
@@ -69,34 +64,8 @@ class Result:
         return f"Result({self.summary.titled}, {figure}, {str(self.folder)!r})"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Success of run `a` minus that of run `b` on the same held-out tasks, paired by task. `value`
-    is the mean, [`low`, `high`] its 95 % interval over tasks, `p_value` from a sign-flip test over
-    tasks, `tasks` the difference of each task by its id. Does not account for other seeds."""
-
-    a: Result
-    b: Result
-    value: float
-    low: float
-    high: float
-    p_value: float
-    tasks: Mapping[str, float]
-
-    def __str__(self) -> str:
-        one, two = (
-            f"{run.titled}, {run.budget} rollouts, seed {run.seed}"
-            for run in (self.a.summary, self.b.summary)
-        )
-        return (
-            f"{one} against {two}: {self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}] "
-            f"on {len(self.tasks)} tasks, p {p_value(self.p_value)}"
-        )
-
-
 def run(
     *overrides: str,
-    suite: object = None,
     config_dir: str | Path | None = None,
     verbose: bool = False,
     **settings: Any,
@@ -106,16 +75,12 @@ def run(
     overrides: settings as on the command line ("trainer.group_size=4"). settings: the same as
     keywords (`budget=320`; two underscores for a dot: `trainer__group_size=4`). The groups `env`,
     `method`, `trainer`, `policy`, `tracker` and `model` take a name or the part itself: an object,
-    a class or a function that makes one. suite: the same for `env`. config_dir: a folder with
-    settings files of your own. verbose: print progress to stderr.
+    a class or a function that makes one. config_dir: a folder with settings files of your own.
+    verbose: print progress to stderr.
 
     Raises UserError for wrong settings and for anything missing on this machine, and
     KeyboardInterrupt when interrupted; the same call then resumes the run.
     """
-    if suite is not None:
-        if "env" in settings:
-            raise UserError("run() was given both `suite` and `env`. Give one of them.")
-        settings["env"] = suite
     chosen = _settings(overrides, settings, None if config_dir is None else Path(config_dir))
     if chosen.dry_run:
         raise UserError(
@@ -139,24 +104,20 @@ def load(folder: str | Path) -> Result:
     return Result(place, summary)
 
 
-def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
-    """Two finished runs on their held-out tasks. Raises UserError when they differ in more than
-    method, budget and seed, or a folder has been edited."""
+def compare(a: Result | str | Path, b: Result | str | Path) -> PairedDifference:
+    """Success of run `a` minus that of run `b` on the same held-out tasks, paired by task, with a
+    95 % interval over tasks and the p-value of a sign-flip test over tasks; other seeds are not
+    accounted for. Raises UserError when the runs differ in more than method, budget and seed, or a
+    folder has been edited."""
     one, two = (r if isinstance(r, Result) else load(r) for r in (a, b))
     check_same_settings([read_run(one.folder), read_run(two.folder)])
-    treated, control = _by_task(one), _by_task(two)
-    both = [task for task in control if task in treated]
-    if not both:
+    treated, control = (
+        [o for o in read_lines(r.folder / "evaluation.jsonl", Outcome) if o.agent == "final"]
+        for r in (one, two)
+    )
+    if (change := difference(treated, control)) is None:
         raise UserError("no held-out task has a score in both runs, so they cannot be compared.")
-    change = paired_difference({t: treated[t] for t in both}, {t: control[t] for t in both})
-    tasks = {t: treated[t] - control[t] for t in both}
-    return Comparison(one, two, change.value, change.low, change.high, change.p_value, tasks)
-
-
-def _by_task(result: Result) -> dict[str, float]:
-    """Mean success over trials of every held-out task that has a score."""
-    lines = read_lines(result.folder / "evaluation.jsonl", Outcome)
-    return task_means((o.task, o.success) for o in lines if o.agent == "final" and not o.lost)
+    return change
 
 
 def _settings(

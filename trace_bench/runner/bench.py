@@ -30,11 +30,8 @@ from trace_bench.runner import build
 from trace_bench.runner.build import MAKER, Log
 from trace_bench.runner.folder import Place
 from trace_bench.runner.plan import (
-    check_beginning,
     check_needs,
-    check_sandbox,
-    check_shown,
-    check_splits,
+    checks,
     development_tasks,
     plan_of,
     points_of,
@@ -85,13 +82,13 @@ class Bench:
     def header(self) -> list[str]:
         """Method, environment, agent, budget and folder, and what is known to add nothing."""
         settings, parts, suite = self.settings, self.parts, self.suite
-        policy, count = settings.policy, settings.evaluation.trials
+        count = settings.evaluation.trials
         trained = f", trainer={parts['trainer'].label}" if self.plan.trains else ""
         if trained and (algorithm := parts["trainer"].options.get("algorithm")):
             trained += f" by {algorithm['name']}"
         trials = f", {count} trials each" if count > 1 else ""
         learned = f"{len(self.train)} training tasks, " if self.plan.learns else ""
-        lines = [
+        return [
             f"method={parts['method'].label} on {suite.name}/{suite.variant}: {learned}"
             f"{len(self.held_out)} held-out tasks ({settings.evaluation.split}{trials}), "
             f"protocol {settings.protocol}",
@@ -100,13 +97,6 @@ class Bench:
             f"budget: {settings.budget} rollouts, seed {settings.seed}",
             f"folder: {self.place.folder}",
         ]
-        greedy = policy.eval_temperature == 0 and self.policy.repeatable
-        if greedy and count > 1 and not suite.asks_user():
-            lines.append(
-                f"note: evaluation.trials={count} with policy.eval_temperature=0 runs the "
-                "same episodes again: this policy repeats itself"
-            )
-        return lines
 
 
 def build_bench(
@@ -133,12 +123,8 @@ def build_bench(
     train = training_tasks(settings, suite, demonstrated)
     beginning = None if settings.agent is None else read_beginning(settings.agent)
     plan = plan_of(settings, method, trainer, len(train), beginning)
-    check_splits(settings, suite, plan)
-    check_shown(suite, settings.evaluation.split, demonstrated)
-    check_sandbox(settings.sandbox, plan)
-    check_needs(plan, parts, suite, trainer)
-    scripted, weights = parts["policy"].declared.scripted, place.identity["model"]["sha256"]
-    check_beginning(beginning, plan, trainer, scripted=scripted, weights=weights)
+    for check in checks(settings, parts, suite, trainer, plan, beginning, context.model):
+        check()
     context = replace(context, suite=suite)
     policy = stack.enter_context(closing(build.make_policy(parts, context)))
     check_needs(plan, parts, suite, trainer, policy)
@@ -151,10 +137,9 @@ def build_bench(
         development[: limit if settings.rehearsal else None], points, beginning, policy, log,
     )  # fmt: skip
     if new:
-        said = [check_prompts(policy, suite, held_out)]
-        said.append(try_turn(policy, suite, held_out, settings.policy))
-        for line in filter(None, said):
-            log(line)
+        check_prompts(policy, suite, held_out)
+        if (said := try_turn(policy, suite, held_out, settings.policy)) is not None:
+            log(said)
     if plan.trains:
         trainer.preflight(new)
     return bench
@@ -166,23 +151,19 @@ NO_TASK: Message = {"role": "user", "content": "What can you do for me?"}
 """The prompt of a turn that is asked for where no task's prompt is known beforehand."""
 
 
-def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | None:
-    """A warning if some of the first prompts do not fit the context. Raises UserError if none does,
-    or if tools do not reach the model. Tasks that cannot be reset are left to the run."""
+def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> None:
+    """Raises UserError if no first prompt fits the context, or if tools do not reach the model.
+    Tasks that cannot be reset are left to the run."""
     if policy.context is None or suite.asks_user():
-        return None
+        return
     steps = _opened(suite, tasks)
     sizes = [policy.first_prompt(step.messages, step.tools) for step in steps]
-    if not (long := [size for size in sizes if size >= policy.context]):
-        return None
-    said = (
-        f"the first prompts of {len(long)} of {len(sizes)} held-out tasks that were looked at do "
-        f"not fit: they have up to {max(long)} tokens, and policy.context={policy.context} must "
-        "leave room for a turn"
-    )
-    if len(long) == len(sizes):
-        raise UserError(f"{said}. Change `policy.context`, or `model` if it allows no more.")
-    return f"{said}; such episodes end at once and are scored as they stand"
+    if sizes and min(sizes) >= policy.context:
+        raise UserError(
+            f"none of {len(sizes)} first prompts of held-out tasks fits: they have {min(sizes)} or "
+            f"more tokens, and policy.context={policy.context} must leave room for a turn. Change "
+            "`policy.context`, or `model` if it allows no more."
+        )
 
 
 def try_turn(
@@ -193,13 +174,9 @@ def try_turn(
     if not policy.has(Policy.try_turn):  # no tasks are opened in vain
         return None
     steps = [] if suite.asks_user() else list(_opened(suite, tasks))
-    first = min(steps, key=_length, default=Step((NO_TASK,)))
+    first = min(steps, key=lambda step: len(str(step.messages)), default=Step((NO_TASK,)))
     asked = TurnRequest(-1, first.messages, first.tools, temperature=how.eval_temperature)
     return policy.try_turn(replace(asked, max_tokens=how.max_tokens))
-
-
-def _length(step: Step) -> int:
-    return sum(len(str(message.get("content") or "")) for message in step.messages)
 
 
 def _opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,7 @@ def make_sandbox(settings: Settings, run: RunContext) -> Sandbox:
 
 def generated_suites(settings: Settings, run: RunContext, log: Log = log_line) -> MakeSuite:
     """A function that builds sandboxed suites from source code. Repeated log lines appear once."""
-    sandbox = make_sandbox(settings, run)
-    logged: set[str] = set()
-
-    def once(text: str) -> None:
-        if text not in logged:
-            logged.add(text)
-            log(text)
-
+    sandbox, once = make_sandbox(settings, run), cache(log)
     return lambda source: generated_suite(source, sandbox, once)
 
 
@@ -126,18 +120,11 @@ def _no_answer_from(where: str, there: Any, named: str, key_env: str | None) -> 
         key = read_key(key_env, named)
         with closing(Client(Endpoint(urls, key, deadline=3.0, retries=0))) as client:
             for n in range(len(urls)):
-                _answers(client, n)
+                client.ask("/models", None, n)
     except (TraceBenchError, LLMError) as error:
-        return f"{where}: {error}"
+        if not (isinstance(error, LLMError) and error.status in (404, 405)):  # it has no list
+            return f"{where}: {error}"
     return None
-
-
-def _answers(client: Client, server: int) -> None:
-    try:
-        client.ask("/models", None, server)
-    except LLMError as error:
-        if error.status not in (404, 405):  # it answers, and has no list
-            raise
 
 
 def models_in_roles(settings: Settings) -> dict[str, RoleSettings]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from trace_bench.core.protocols import Policy
 from trace_bench.core.run_files import FLOORS
@@ -18,36 +19,33 @@ from trace_bench.core.summary import (
     PairedDifference,
     Routing,
 )
-from trace_bench.core.types import AgentSpec, Outcome
+from trace_bench.core.types import AgentSpec, Outcome, Task
 from trace_bench.play.rollouts import Player
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
-from trace_bench.runner.evaluate import EvaluationPlan, Evaluator, KnownOutcomes, Terms
+from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.progress import Clock, Progress
+from trace_bench.settings.schema import Settings
 
 UNABLE = (
-    "episodes. Methods learn from differences between rewards and may find none. Change `model` to "
-    "one that can act in this environment (model=made makes one from its references: "
-    "docs/own_world.md), or begin with easier tasks; python -m trace_bench.show RUN --agent base "
-    "shows its conversations"
+    "episodes; methods that learn from differences between rewards may find none. Change `model` "
+    "to one that can act in this environment, such as model=made (docs/own_world.md)"
 )
-"""Said before rollouts are spent on rewards of 0."""
 
 
 @dataclass(eq=False)
 class Evaluation:
     """The evaluations of one run folder; finished ones are answered from disk.
 
-    held_out: its tasks. development: those of the curve, if there are any. choices: whether
-    adapters and router are measured, too. due: the rollout counts of the curve's points, ascending.
+    held_out: its tasks. development: those of the curve, if there are any. due: the rollout counts
+    of the curve's points, ascending.
     outcomes: of each agent on the held-out tasks, by label ("base", "final", a floor's or a
     yardstick's name). points: the curve. routed: the router's choices, where there is a choice."""
 
     folder: Path
     player: Player
-    terms: Terms
-    held_out: EvaluationPlan
-    development: EvaluationPlan
-    choices: bool
+    settings: Settings
+    held_out: Sequence[Task]
+    development: Sequence[Task]
     due: Sequence[int]
     progress: Progress
     clock: Clock
@@ -56,15 +54,19 @@ class Evaluation:
     routed: RouterFigures | None = None
 
     def __post_init__(self) -> None:
-        shared = (self.player, self.terms, self.progress, KnownOutcomes())
+        shared = (self.player, self.settings, self.progress)
         self._held_out, self._curve = (
             Evaluator(self.folder / f"{name}.jsonl", *shared) for name in ("evaluation", "curve")
         )
 
+    def _evaluate(self, label: str, agent: AgentSpec, **how: Any) -> list[Outcome]:
+        trials = self.settings.evaluation.trials
+        return self._held_out.evaluate(label, agent, self.held_out, trials=trials, **how)
+
     def base(self, agent: AgentSpec) -> None:
         """Evaluates the base agent, and warns if it earned nothing."""
         with self.clock.phase("base evaluation"):
-            outcomes = self._held_out.evaluate("base", agent, self.held_out, keep=True)
+            outcomes = self._evaluate("base", agent, keep=True)
         self.outcomes["base"] = outcomes
         scored = [o for o in outcomes if not o.lost]
         if scored and not any(o.success or o.similarity for o in scored):
@@ -75,9 +77,7 @@ class Evaluation:
         with self.clock.phase("floors"):
             for name, policy in policies.items():
                 agent = AgentSpec(model=name, version=name)
-                self.outcomes[name] = self._held_out.evaluate(
-                    name, agent, self.held_out, policy=policy
-                )
+                self.outcomes[name] = self._evaluate(name, agent, policy=policy)
 
     def checkpoint(self, spent: int, agent: AgentSpec, until: int) -> None:
         """Evaluates the agent, trained with `spent` rollouts, on the development tasks if a point
@@ -99,13 +99,13 @@ class Evaluation:
             if acts_alike(agent, base):
                 outcomes = self._held_out.copy(label, self.outcomes["base"])
             else:
-                outcomes = self._held_out.evaluate(label, agent, self.held_out, keep=keep)
+                outcomes = self._evaluate(label, agent, keep=keep)
         self.outcomes[label] = outcomes
 
     def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
-        """Evaluates every adapter alone on every held-out task, if the
-        agent has a choice; and the model without any, if the router may choose that."""
-        if not self.choices or not agent.adapters:
+        """Evaluates every adapter alone on every held-out task, if the agent has a choice; and the
+        model without any, if the router may choose that."""
+        if not self.settings.evaluation.routing or not agent.adapters:
             return
         if len(agent.adapters) == 1 and agent.router is None:
             return
@@ -118,30 +118,18 @@ class Evaluation:
         without = () if (agent.router or {}).get("otherwise") else (None,)
         outcomes = {}
         for name in (*without, *(a.name for a in agent.adapters)):
-            spec, label = only(agent, name), f"adapter:{name or 'none'}"
-            if acts_alike(spec, base):
-                spec, label = base, "base"
-            outcomes[name] = self._held_out.evaluate(label, spec, self.held_out)
+            alone = only(agent, name)
+            outcomes[name] = (
+                self.outcomes["base"]
+                if acts_alike(alone, base)
+                else self._evaluate(f"adapter:{name or 'none'}", alone)
+            )
         return outcomes
 
     @property
     def count(self) -> int:
         """Episodes in the files, of all agents."""
-        return self._held_out.count + self._curve.count
-
-    def everything(self) -> EpisodeCounts:
-        """The episodes of all agents and scripted bounds on the held-out tasks."""
-        counts = EpisodeCounts()
-        counts.add(self._held_out.everything())
-        return counts
-
-    def items(self) -> int:
-        """Checklist items that were judged, on the development tasks too; those of an unchanged
-        agent, whose episodes are copied, once."""
-        held_out = {
-            (o.agent in FLOORS, o.version, o.task, o.trial): o for o in self._held_out.everything()
-        }
-        return sum(o.items for o in (*held_out.values(), *self._curve.everything()))
+        return len(self._held_out.everything()) + len(self._curve.everything())
 
     def health(self) -> EpisodeCounts:
         """The episodes of all agents on the held-out tasks, those of an unchanged agent once."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,44 +73,34 @@ def locate(settings: Settings, parts: Mapping[str, Part]) -> Place:
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Holds a lock so that only one process writes the folder; a killed one leaves none behind."""
-    new_folders, lock = _make(folder), folder / LOCK
+    missing: list[Path] = []  # innermost first
+    try:
+        try:
+            missing += [p for p in (folder, *folder.parents) if not p.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:  # a ValueError: the name has a zero byte
+            raise UserError(
+                f"the run folder {store.brief(folder)} cannot be made: {store.reason(error)}. "
+                "Change `run_dir` or `runs_root`."
+            ) from error
+        with _lock(folder):
+            yield
+    finally:
+        for made in missing:  # of a run that never started
+            with suppress(OSError):
+                made.rmdir()
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    lock = folder / LOCK
     there = lock.exists()
     refusal = f"another process is writing {folder}. Wait for it, or change `run_dir` or `seed`."
-    try:
-        with store.locked(folder, refusal):
-            try:
-                store.remove_leftovers(folder.rglob(".*.tmp"))
-                yield
-            finally:
-                # Also in a folder that was refused; while it is held, as later it may be another's.
-                if not there and not (folder / CONFIG).exists():
-                    lock.unlink(missing_ok=True)
-    finally:
-        _remove_empty(new_folders)
-
-
-def _make(folder: Path) -> list[Path]:
-    """Makes the folder; those that were missing, innermost first. UserError, leaving none."""
-    new_folders: list[Path] = []
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"run_dir={folder} is a file; a folder is needed. Change `run_dir`.")
-        for missing in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
-            missing.mkdir(exist_ok=True)
-            new_folders.insert(0, missing)
-    except (OSError, ValueError) as error:  # a ValueError: the name has a zero byte
-        _remove_empty(new_folders)
-        raise UserError(
-            f"the run folder {store.brief(folder)} cannot be made: {store.reason(error)}. Change "
-            "`run_dir` or `runs_root`."
-        ) from error
-    return new_folders
-
-
-def _remove_empty(folders: Sequence[Path]) -> None:
-    """Removes empty folders of a run that never started, the innermost first."""
-    for folder in folders:
+    with store.locked(folder, refusal):
         try:
-            folder.rmdir()
-        except OSError:  # another run lies there by now
-            return
+            store.remove_leftovers(folder.rglob(".*.tmp"))
+            yield
+        finally:
+            # Also in a folder that was refused; while it is held, as later it may be another's.
+            if not there and not (folder / CONFIG).exists():
+                lock.unlink(missing_ok=True)

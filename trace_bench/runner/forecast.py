@@ -4,7 +4,6 @@ tokens are estimates from the suite's typical lengths, which are printed with th
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,13 +15,11 @@ from trace_bench.core.beginning import read_beginning
 from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
 from trace_bench.core.types import Task
-from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies.devices import check_device
 from trace_bench.results.statistics import can_show
 from trace_bench.runner.build import (
     Parts,
-    make_policy,
     make_suite,
     models_in_roles,
     run_context,
@@ -30,23 +27,19 @@ from trace_bench.runner.build import (
 )
 from trace_bench.runner.folder import locate, only_writer
 from trace_bench.runner.plan import (
-    check_beginning,
-    check_needs,
-    check_sandbox,
-    check_splits,
+    checks,
     development_tasks,
     plan_of,
     points_of,
     shown_to,
     training_tasks,
 )
-from trace_bench.settings.identity import model_path, served_name, weights_hash
+from trace_bench.settings.identity import model_path, served_name
 from trace_bench.settings.recipes import billions_of
 from trace_bench.settings.schema import SandboxSettings, Settings
-from trace_bench.trainers.memory import GPU, shape_of
+from trace_bench.trainers.memory import GPU
 
 T = TypeVar("T")
-HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 @dataclass
@@ -99,8 +92,9 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
     f.suite = _suite(f)
     f.trainer = f.make("trainer")
     f.attempt(partial(_place, settings, parts))
+    if (tracker := f.make("tracker")) is not None:
+        tracker.close()
     _plan(f)
-    _rest(f)
     env = "/".join(n for n in (parts["env"].label, settings.env.suite) if n)
     total = sum(p.rollouts for p in f.phases)
     if settings.accounting == "strict":  # the budget ends the method
@@ -152,19 +146,14 @@ def _plan(f: Forecast) -> None:
     """Sets the plan, the number of held-out tasks and the phases."""
     settings, suite, trainer, method = f.settings, f.suite, f.trainer, f.make("method")
     if method is not None and trainer is not None:
-        shown, agent = partial(shown_to, f.model), settings.agent
-        tasks = f.count(lambda suite: training_tasks(settings, suite, shown(suite)))
+        agent = settings.agent
+        tasks = f.count(lambda suite: training_tasks(settings, suite, shown_to(f.model, suite)))
         beginning = None if agent is None else f.attempt(lambda: read_beginning(agent))
         plan = f.attempt(lambda: plan_of(settings, method, trainer, tasks, beginning))
         f.plan = plan or f.plan
-        if beginning is not None and f.model:
-            scripted, weights = f.parts["policy"].declared.scripted, weights_hash(f.model)
-            fits = partial(check_beginning, scripted=scripted, weights=weights)
-            f.attempt(lambda: fits(beginning, f.plan, trainer))
         if plan is not None and suite is not None:
-            f.attempt(lambda: check_needs(plan, f.parts, suite, trainer))
-            f.attempt(lambda: check_splits(settings, suite, plan))
-            f.attempt(lambda: check_sandbox(settings.sandbox, plan))
+            for check in checks(settings, f.parts, suite, trainer, plan, beginning, f.model):
+                f.attempt(check)
     how, split, learns = settings.evaluation, settings.env.dev_split, f.plan.learns
     f.held_out = f.count(lambda suite: tasks_of(suite, how.split)[: how.limit])
     points = f.attempt(lambda: points_of(settings.checkpoints, settings.budget, learns)) or ()
@@ -188,20 +177,6 @@ def _phases(f: Forecast, curve: int) -> Iterator[Phase]:
         yield Phase(f"{one.title}, a yardstick", f.settings.budget + each, most=True)
 
 
-def _rest(f: Forecast) -> None:
-    """Builds the tracker, and a policy from outside the package; its own may load a large model."""
-    if (tracker := f.make("tracker")) is not None:
-        tracker.close()
-    if f.parts["policy"].origin is None:
-        return
-    policy = f.attempt(lambda: make_policy(f.parts, f.context))
-    if policy is None:
-        return
-    if f.suite is not None and f.trainer is not None:
-        f.attempt(partial(check_needs, f.plan, f.parts, f.suite, f.trainer, policy))
-    policy.close()
-
-
 def _requests(f: Forecast, rollouts: int) -> list[str]:
     """Estimates of turns, tokens and questions, if the suite has typical episode lengths."""
     questions = dict(f.plan.questions)
@@ -218,13 +193,6 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
             f"turns an episode, {typical.prompt} + {typical.completion} tokens a turn; at most "
             f"{most} turns)"
         ]
-    policy = f.parts["policy"]
-    if policy.declared.at_servers:
-        servers = len(policy.options["base_url"])
-        lines.append(
-            f"before the first episode: one turn at each of {servers} server(s), up to "
-            f"{2 * servers} requests and no rollout"
-        )
     for name, role in models_in_roles(f.settings).items():
         if questions.get(name):
             asked = questions[name] * (1 if name == "user" else role.tries)
@@ -253,7 +221,6 @@ def _machines(f: Forecast) -> list[str]:
     if not served and not scripted:
         lines += (f.model and f.attempt(lambda: _agent_here(f))) or []
         f.attempt(lambda: check_device(f.settings.policy.device))
-    lines += _roles_elsewhere(f)
     if f.plan.trains and not scripted and f.trainer is not None:
         needed, missing = f.trainer.machines(size)
         lines += needed
@@ -267,48 +234,21 @@ def _machines(f: Forecast) -> list[str]:
     return lines or ["no GPU is needed"]
 
 
-def _roles_elsewhere(f: Forecast) -> list[str]:
-    """Servers of roles besides the agent's, one for each model at an address of its own."""
-    agents = set(f.parts["policy"].options.get("base_url") or ())
-    wanted: dict[tuple[str, str], list[str]] = {}
-    for name, role in models_in_roles(f.settings).items():
-        if name not in (*f.plan.questions, *IN_EPISODES):
-            continue
-        for url in set(role.base_url or ()) - agents:
-            wanted.setdefault((str(role.model), url), []).append(name)
-    out = []
-    for (model, url), names in sorted(wanted.items()):
-        shape = shape_of(model)
-        gpus = "GPUs as its size wants" if shape is None else _gpus(2 * shape.parameters / 1e9)
-        out.append(f"beside these, serving {model} for {', '.join(sorted(names))} at {url}: {gpus}")
-    return out
-
-
 def _agent_here(f: Forecast) -> list[str]:
     """Raises UserError if the agent's weights are to be in a folder that has none, or with a chat
     template that cannot be played."""
-    place = f.model
-    if (Path(place) / "config.json").is_file():
+    place = Path(f.model)
+    if (place / "config.json").is_file():
         from trace_bench.policies.chat import Chat
         from trace_bench.policies.loading import load_tokenizer  # imports torch
 
-        Chat(load_tokenizer(place), place, f.parts["policy"].options.get("thinking"))
+        Chat(load_tokenizer(f.model), f.model, f.parts["policy"].options.get("thinking"))
         return []
-    if Path(place).is_dir() or not HUB_NAME.fullmatch(place):
+    if place.is_dir() or place.is_absolute() or f.model.startswith("."):
         raise UserError(
-            f"a model in the folder {place} (there is no {Path(place) / 'config.json'}). Change "
-            "the setting `model`."
+            f"a model in the folder {place} (there is no {place / 'config.json'}). Change the "
+            "setting `model`."
         )
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-
-    if not isinstance(try_to_load_from_cache(place, "config.json"), str):
-        try:
-            get_hf_file_metadata(hf_hub_url(place, "config.json"), timeout=3.0)
-        except Exception as error:  # of the hub, of its client, of the network
-            raise UserError(
-                f"a model named {place}: it is no folder here, not in the hub's cache, and the hub "
-                f"does not give it ({type(error).__name__}). Change `model.path`."
-            ) from error
     return [f"model {place}: no folder here, so it is read from the hub or its cache"]
 
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlayElsewhere, Prompt, Source, State, Suite, Tracker, Trainer
-from trace_bench.core.run_files import OWN
 from trace_bench.core.store import stable_seed, write_json, write_text
 from trace_bench.core.summary import EpisodeCounts, TrainingCounts
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
@@ -23,8 +22,8 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.runner.evaluate import outcome_of
-from trace_bench.runner.ledger import AGAIN, NOT_AGAIN, EpisodeFile, Ledger, check, counts, entry
-from trace_bench.runner.progress import Aside, Progress
+from trace_bench.runner.ledger import EpisodeFile, Ledger, check, counts, entry
+from trace_bench.runner.progress import Progress
 
 T = TypeVar("T")
 MakeSuite = Callable[[Source], Suite]  # the suite that source code defines, in a sandbox
@@ -44,11 +43,6 @@ class NamedCall:
     purpose: Purpose
     by: PlayElsewhere | None = None
     there: dict[int, Trajectory] = field(default_factory=dict)
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether its lost episodes can be run again at the next start."""
-        return self.by is None or self.by.has(PlayElsewhere.take_back)
 
     def missing(self) -> list[int]:
         return [i for i in range(len(self.batch)) if i not in self.there]
@@ -72,7 +66,7 @@ class RunLab:
     player: Player
     trainer: Trainer
     tracker: Tracker
-    progress: Progress | Aside
+    progress: Progress
     on_checkpoint: Checkpoint | None = None
     roles: Roles | None = None
     make_suite: MakeSuite | None = None
@@ -166,20 +160,10 @@ class RunLab:
         self.progress.step(name, done, total)
 
     def write(self, name: str, value: Any) -> None:
-        write_json(self._path(name), value)
+        write_json(self.folder / name, value)
 
     def write_text(self, name: str, text: str) -> None:
-        write_text(self._path(name), text)
-
-    def _path(self, name: str) -> Path:
-        """The file of that name. Raises UserError for the run's own files and places outside."""
-        path, folder = (self.folder / name).resolve(), self.folder.resolve()
-        if not path.is_relative_to(folder) or str(path.relative_to(folder)) in OWN:
-            raise UserError(
-                f"the method would write {name!r}; allowed: a file in the run folder other than "
-                f"{', '.join(OWN)}. Change `method`."
-            )
-        return self.folder / name
+        write_text(self.folder / name, text)
 
     def prompt_limit(self, role: str) -> int | None:
         player = None if self.roles is None else self.roles.role(role)
@@ -258,12 +242,10 @@ class RunLab:
     def _take_back(self, call: NamedCall, stored: dict[int, Trajectory]) -> None:
         """Forgets the stored lost episodes of a call that lost too many. The file of trajectories
         comes last: while they are there, a start that was cut off is repeated by the next one."""
-        if not call.goes_back:
-            return
         lost, count = call.lost(stored), len(call.batch)
         if len(lost) <= self.max_lost * count:
             return
-        if call.by is not None and call.by.has(PlayElsewhere.take_back):
+        if call.by is not None:
             kept = stored.keys() - set(lost)
             call.by.take_back([i for i in range(count) if i not in kept])
         self.ledger.take_back(call.name, lost)
@@ -275,9 +257,7 @@ class RunLab:
     def _check_lost(self, call: NamedCall) -> None:
         lost = [call.there[i] for i in call.lost(call.there)]
         causes = [f"{trajectory.failure} ({trajectory.task})" for trajectory in lost]
-        remedy = AGAIN if call.goes_back else NOT_AGAIN
-        where = self.player.faults.where
-        check(call.name, causes, len(call.batch), self.max_lost, where, remedy)
+        check(call.name, causes, len(call.batch), self.max_lost, self.player.faults.where)
 
     def _complete(self, call: NamedCall) -> None:
         """Runs the missing episodes; adds each to `there` and to the files when it ends."""
@@ -300,14 +280,13 @@ class RunLab:
 
     def _check_same(self, call: NamedCall, index: int, stored: Trajectory) -> None:
         """Raises UserError unless a stored (or received) episode is the one that this call runs."""
-        expected, batch = "nothing", call.batch
+        batch = call.batch
         if index < len(batch):
-            task, version = batch.tasks[index], batch.agent.version
-            expected = f"{task.id} by {version}"
-            if (stored.task, stored.seed, stored.agent) == (task.id, batch.seeds[index], version):
+            due = (batch.tasks[index].id, batch.seeds[index], batch.agent.version)
+            if (stored.task, stored.seed, stored.agent) == due:
                 return
         raise UserError(
             f"{self.folder} was written by another version of the program: its call "
-            f"{call.name!r}, episode {index} is {stored.task} by {stored.agent}, and this version "
-            f"would run {expected}. Change the setting `run_dir`, or remove the folder."
+            f"{call.name!r}, episode {index} is {stored.task} by {stored.agent}, which is another "
+            "than this version runs. Change the setting `run_dir`, or remove the folder."
         )

@@ -95,12 +95,9 @@ class Ledger:
             )
 
     def record(self, entry: Entry) -> bool:
-        """Writes one line; False if that (call, index) is there already. Raises BudgetExceeded,
-        before anything is written, if the budget is spent."""
+        """Writes one line; False if that (call, index) is there already."""
         if entry.index in self._calls.get(entry.call, {}):
             return False
-        if entry.purpose in self.charged and self.left < 1:
-            raise BudgetExceeded(f"{entry.call!r}: all {self.budget} rollouts are spent.")
         self._lines.append(entry)
         self._remember(entry)
         return True
@@ -180,8 +177,6 @@ class EpisodeFile:
 
 
 _OF_PROGRAM = (Boundary.ENVIRONMENT, Boundary.SANDBOX)
-AGAIN = "Remove the cause and run the same command again: the lost episodes are run again."
-NOT_AGAIN = "The training has learned from what is left of them: change the setting `run_dir`."
 
 
 def counts(task: Task, failure: Failure | None) -> bool:
@@ -192,15 +187,13 @@ def counts(task: Task, failure: Failure | None) -> bool:
     return not (task.env.startswith(GENERATED) and failure.boundary in _OF_PROGRAM)
 
 
-def check(
-    what: str, lost: Sequence[str], total: int, share: float, where: str = "", remedy: str = AGAIN
-) -> None:
+def check(what: str, lost: Sequence[str], total: int, share: float, where: str = "") -> None:
     """Raises UserError if too many of `total` episodes are `lost` (the cause of each, in order).
     `where`: of the tracebacks, as `Faults` says it."""
     if len(lost) <= share * total:
         return
     raise UserError(
         f"{what}: {len(lost)} of {total} episodes were lost, more than max_lost={share:g} allows. "
-        f"The first: {lost[0]}.{where} {remedy} To accept such losses, change the setting "
-        "`max_lost`."
+        f"The first: {lost[0]}.{where} Remove the cause and run the same command again: the lost "
+        "episodes are run again. To accept such losses, change the setting `max_lost`."
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,6 +26,7 @@ from trace_bench.core.types import CHARGED, Task
 from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
 from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.sandbox.choose import engine_of, walled
+from trace_bench.settings.identity import weights_hash
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.start import start_of
 
@@ -207,17 +209,10 @@ def training_tasks(
 
 
 def check_beginning(
-    beginning: Beginning | None,
-    plan: MethodPlan,
-    trainer: Trainer,
-    *,
-    scripted: bool,
-    weights: str | None,
+    beginning: Beginning, plan: MethodPlan, trainer: Trainer, scripted: bool, weights: str | None
 ) -> None:
     """Raises UserError for an agent that this run cannot begin with. `scripted`: the policy has no
     weights; `weights`: the hash of this run's base model, None if unknown."""
-    if beginning is None:
-        return
     if scripted:
         raise UserError(
             "agent=... needs a policy that runs a model; a scripted one acts the same whatever "
@@ -237,6 +232,28 @@ def check_beginning(
             "`trainer` or `agent`."
         )
     trainer.check_start(start)
+
+
+def checks(
+    settings: Settings,
+    parts: Parts,
+    suite: Suite,
+    trainer: Trainer,
+    plan: MethodPlan,
+    beginning: Beginning | None,
+    model: str,
+) -> Iterator[Callable[[], None]]:
+    """What is asked of a run before its policy is built; each raises UserError. `model`: the base
+    model's weights."""
+    scripted = parts["policy"].declared.scripted
+    yield partial(check_splits, settings, suite, plan)
+    if not scripted:
+        yield partial(check_shown, suite, settings.evaluation.split, shown_to(model, suite))
+    yield partial(check_sandbox, settings.sandbox, plan)
+    yield partial(check_needs, plan, parts, suite, trainer)
+    if beginning is not None:
+        weights = None if scripted else weights_hash(model)
+        yield partial(check_beginning, beginning, plan, trainer, scripted, weights)
 
 
 def with_beginning(plan: MethodPlan, beginning: Beginning | None) -> MethodPlan:

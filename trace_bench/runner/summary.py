@@ -7,15 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.beginning import Beginning, totals
+from trace_bench.core.beginning import totals
 from trace_bench.core.protocols import Suite
-from trace_bench.core.run_files import CODE, FLOORS, HASHED
-from trace_bench.core.store import Lines, file_hash, fingerprint, read_json
+from trace_bench.core.run_files import FLOORS, HASHED
+from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.summary import (
     SHOWN,
     AgentRow,
@@ -23,7 +22,6 @@ from trace_bench.core.summary import (
     Borrowed,
     Commit,
     Compared,
-    Costs,
     Health,
     Summary,
     TrainedApart,
@@ -31,7 +29,7 @@ from trace_bench.core.summary import (
     titled,
 )
 from trace_bench.core.types import AgentSpec, Outcome, to_json
-from trace_bench.llm.roles import IN_EPISODES, cost_per_item
+from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.suites import about_of, name_of
 from trace_bench.runner.bench import Bench
 from trace_bench.runner.build import models_in_roles
@@ -64,7 +62,7 @@ def summarize(
     agents = {name: some for name, some in evaluation.outcomes.items() if name not in FLOORS}
     unscored = [name for name, some in agents.items() if all(o.lost for o in some)]
     method, algorithm = parts["method"].label, _algorithm(bench, lab)
-    unspent, why = lab.unspent()
+    (unspent, why), began = lab.unspent(), bench.beginning
     return Summary(
         complete=not unscored,
         unscored=tuple(unscored),
@@ -98,14 +96,15 @@ def summarize(
         unspent=unspent,
         why_unspent=why,
         demonstrations=plan.demonstrations,
-        beginning=_beginning(bench.beginning, settings.accounting),
+        beginning=None
+        if began is None
+        else Began(began.sha256, began.runs, *totals(began.runs, settings.accounting)),
         yardsticks=yardsticks,
         **_scores(final, base),
-        without_known_bad=_without_known_bad(bench, final, base),
         worlds=_by_world(bench, final, base),
         table=_rows(bench, titled(method, algorithm), evaluation, agent, yardsticks),
         routing=None if routed is None else routed.figures,
-        llm=_costs(bench, evaluation, lab),
+        usage=_usage(bench),
         health=Health(**vars(lab.training), method=lab.episodes, evaluation=evaluation.health()),
         curve=tuple(evaluation.points),
         curve_caveat=plan.caveat,
@@ -115,7 +114,6 @@ def summarize(
         versions=versions(),
         machine=machine(),
         git=git_state(),
-        code=code_of(place.folder),
         origins={g: to_json(p.origin) for g, p in parts.items() if p.origin is not None},
         fingerprint=place.fingerprint,
         hashes={name: file_hash(place.folder / name) for name in HASHED},
@@ -133,30 +131,10 @@ def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]
     return {"score": score(final), "base_score": score(base), "difference": difference(final, base)}
 
 
-def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> Costs:
-    """Requests to models by role, unreadable tool calls, and checklist items judged."""
-    usage: dict[str, Any] = dict(bench.roles.usage())
-    if counts := bench.policy.usage():
-        usage["policy"] = counts
-    counted = {"method": lab.episodes, "evaluation": evaluation.everything()}
-    turns, bad = (
-        {name: getattr(counts, key) for name, counts in counted.items()}
-        for key in ("turns", "malformed")
-    )
-    items = {"method": lab.episodes.items, "evaluation": evaluation.items()}
-    shares = cost_per_item(usage, sum(items.values()))
-    return Costs(usage, turns, bad, items, shares)
-
-
-def _without_known_bad(
-    bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]
-) -> Compared | None:
-    """The scores once more without the tasks whose scoring is known to be wrong."""
-    bad = {t.id for t in bench.held_out if t.data.get("known_bad")}
-    final, base = ([o for o in some if o.task not in bad] for some in (final, base))
-    if not bad or not base:
-        return None
-    return Compared(tasks=tuple(sorted(bad)), **_scores(final, base))
+def _usage(bench: Bench) -> dict[str, Any]:
+    """Requests to models, by role."""
+    counts = bench.policy.usage()
+    return {**bench.roles.usage(), **({"policy": counts} if counts else {})}
 
 
 def _by_world(
@@ -207,12 +185,6 @@ def selected_capabilities(folder: Path) -> tuple[str, ...] | None:
     return tuple(c["name"] for c in selected if not c.get("control") or c["name"] in trained)
 
 
-def _beginning(agent: Beginning | None, accounting: str) -> Began | None:
-    if agent is None:
-        return None
-    return Began(agent.sha256, agent.runs, *totals(agent.runs, accounting))
-
-
 def versions() -> dict[str, str | None]:
     """Versions of the packages that compute the results; None for one that is not installed."""
     version_of: dict[str, str | None] = {"python": platform.python_version()}
@@ -254,16 +226,6 @@ def git_state() -> Commit | None:
         return Commit(git("rev-parse", "HEAD"), bool(changed))
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def code_of(folder: Path) -> tuple[str, ...]:
-    """Hashes of the package that has computed the run of a folder, in which this one's is kept."""
-    home = Path(__file__).resolve().parents[1]
-    files = {str(p.relative_to(home)): file_hash(p) for p in sorted(home.rglob("*.py"))}
-    with closing(Lines(folder / CODE, str)) as hashes:
-        if (here := fingerprint(files)) not in hashes:
-            hashes.append(here)
-    return tuple(dict.fromkeys([*hashes, here]))
 
 
 SPLITS = ("train_split", "dev_split", "eval_split", "train_tasks")  # settings of env, of training

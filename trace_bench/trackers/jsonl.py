@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,6 @@ class Silent(Tracker):
     machine."""
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def conclude(self, summary: Mapping[str, Any]) -> None:
-        """No effect: the result is in summary.json."""
-
-    def close(self) -> None:
         """Nothing."""
 
 
@@ -62,12 +56,6 @@ class Metrics(Tracker):
     def conclude(self, summary: Mapping[str, Any]) -> None:
         """The run is finished."""
         self._forward(lambda tracker: tracker.conclude(summary))
-
-    def hand_over(self, make: Callable[[], tuple[Sequence[Mapping[str, Any]], Path]]) -> None:
-        """Passes on what `make` makes, which takes a while, to a tracker that takes it (see
-        `protocols.Tracker.report`)."""
-        if (tracker := self._tracker) is not None and tracker.has(Tracker.report):
-            self._forward(lambda _: tracker.report(*make()))
 
     def close(self) -> None:
         self._lines.close()

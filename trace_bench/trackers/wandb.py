@@ -1,5 +1,4 @@
-"""Weights & Biases as a tracker, offline by default: curves, the closing table, the agent, the
-held-out episodes as a table and the report.
+"""Weights & Biases as a tracker, offline by default: curves, the closing table and the agent.
 
 A repeated run continues the W&B run of the same id, the run's fingerprint, and logs only what is
 new. Under a W&B agent the id is the agent's.
@@ -8,9 +7,8 @@ new. Under a W&B agent the id is the agent's.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 from trace_bench.core.errors import UserError
@@ -18,12 +16,12 @@ from trace_bench.core.protocols import RunContext, Tracker
 
 
 class WandbTracker(Tracker):
-    """Weights & Biases besides metrics.jsonl, with held-out episodes and report at the end; needs
-    pip install '.[wandb]'. Offline it needs no key.
+    """Weights & Biases besides metrics.jsonl, with the closing table and the agent at the end;
+    needs pip install '.[wandb]'. Offline it needs no key.
 
     `project`: the project's name there. `mode`: offline or online.
 
-    Raises UserError if the package is not installed, or if there is no key for `online`."""
+    Raises UserError if the package is not installed."""
 
     def __init__(
         self,
@@ -38,11 +36,6 @@ class WandbTracker(Tracker):
                 "tracker=wandb needs the package wandb: pip install '.[wandb]', or set "
                 "`tracker` to jsonl."
             ) from error
-        if mode == "online" and not _has_key(wandb):
-            raise UserError(
-                "tracker.mode=online needs a key of W&B, and there is none: set the environment "
-                "variable WANDB_API_KEY, run `wandb login`, or set `tracker.mode` to offline."
-            )
         self._wandb, self._context = wandb, run
         self._project, self._mode = project, mode
 
@@ -61,11 +54,6 @@ class WandbTracker(Tracker):
             settings=self._wandb.Settings(silent=True, console="off"),
         )
 
-    @classmethod
-    def awaits_result(cls) -> bool:
-        """A W&B agent waits for the score of each run that it starts."""
-        return "WANDB_RUN_ID" in os.environ
-
     def log(self, values: Mapping[str, Any]) -> None:
         self._run.log({k: v for k, v in values.items() if v is not None})
 
@@ -75,40 +63,17 @@ class WandbTracker(Tracker):
         for group in ("score", "base_score"):
             for name in ("success", "similarity"):
                 run.summary[f"{group}.{name}"] = summary[group][name]
-        names = ["name", "success", "low", "high", "similarity", "n", "failures"]
-        logged = {"table": self._table(names, summary["table"])}
-        if curve := summary["curve"]:
-            names = ["checkpoint", "rollouts", "success", "similarity"]
-            logged["curve"] = self._table(names, curve)
-        run.log(logged)
-        self._add("agent", self._context.folder / "agent.json")
-
-    def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
-        """The table `episodes` and the artifact `report-...`. What exceeds
-        the rows of a W&B table is left out, and counted in the summary."""
-        most = self._wandb.Table.MAX_ROWS
-        self._run.log({"episodes": self._table(list(episodes[0]), episodes[:most])})
-        self._run.summary["episodes_left_out"] = max(0, len(episodes) - most)
-        self._add("report", page)
-
-    def _table(self, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Any:
-        columns: list[str | int] = [*names]
-        return self._wandb.Table(columns=columns, data=[[row[n] for n in names] for row in rows])
-
-    def _add(self, kind: str, file: Path) -> None:
-        artifact = self._wandb.Artifact(f"{kind}-{self._context.fingerprint}", type=kind)
-        artifact.add_file(str(file))
-        self._run.log_artifact(artifact)
+        columns: dict[str, list[str | int]] = {
+            "table": ["name", "success", "low", "high", "similarity", "n", "failures"],
+            "curve": ["checkpoint", "rollouts", "success", "similarity"],
+        }
+        for key, names in columns.items():
+            if rows := [[row[n] for n in names] for row in summary[key]]:
+                run.log({key: self._wandb.Table(columns=names, data=rows)})
+        artifact = self._wandb.Artifact(f"agent-{self._context.fingerprint}", type="agent")
+        artifact.add_file(str(self._context.folder / "agent.json"))
+        run.log_artifact(artifact)
 
     def close(self) -> None:
         if "_run" in vars(self):
             self._run.finish()
-
-
-def _has_key(wandb: Any) -> bool:
-    """Whether W&B finds a key or token. A server that does not answer is no reason to refuse: the
-    run goes on without it, and says so."""
-    try:
-        return bool(wandb.login(prompt=False))
-    except wandb.errors.Error:
-        return True

@@ -279,7 +279,3 @@ class Router(Part):
 
     @abstractmethod
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any: ...
-
-    def routes(self, prompts: Sequence[Prompt]) -> list[Any]:
-        """The choices for several prompts."""
-        return [self.route(messages, tools) for messages, tools in prompts]

@@ -216,12 +216,12 @@ class PlayElsewhere(Part):
     @abstractmethod
     def __call__(self, which: Sequence[int], ended: OnEpisode) -> None: ...
 
+    @abstractmethod
     def take_back(self, missing: Sequence[int]) -> None:
         """Goes back to before the call, so that lost episodes are run again after too many of them
         have stopped the run. `missing`: the indices of which the run has no episode any more; what
         is kept elsewhere of their failures, and whatever was learned from the call, must be
         forgotten. May be called twice for the same call."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,7 @@ class Lab(Protocol):
     the run is repeated: finished calls are answered from the run folder. `rollouts` raises
     BudgetExceeded before anything is run if the budget does not pay for it, and ValueError for a
     call name that was used before. `ask` raises LLMError if no answer can be used. `prompt_states`
-    are the policy's (`Policy.prompt_states`, a `Need` of the method's plan), without charge.
-    `write` and `write_text` raise UserError for a name that the run itself uses."""
+    are the policy's (`Policy.prompt_states`, a `Need` of the method's plan), without charge."""
 
     folder: Path
     seed: int
@@ -296,23 +295,11 @@ class Tracker(Part):
     @abstractmethod
     def log(self, values: Mapping[str, Any]) -> None: ...
 
-    @abstractmethod
-    def conclude(self, summary: Mapping[str, Any]) -> None: ...  # the run is finished
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        """Told of the result, once the run is finished."""
 
-    @abstractmethod
-    def close(self) -> None: ...
-
-    @classmethod
-    def awaits_result(cls) -> bool:
-        """Whether the stored result of a run that was already finished is needed too, for instance
-        because a sweep service started the run and waits for its score."""
-        return False
-
-    def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
-        """Takes what a reader of the finished run looks at, once after `conclude`. `episodes`: the
-        held-out episodes, all with the same keys, those of the trained and the base agent first.
-        `page`: the report, an HTML file that is there during the call only."""
-        raise NotImplementedError
+    def close(self) -> None:
+        """Gives back what it holds."""
 
 
 @dataclass(frozen=True)

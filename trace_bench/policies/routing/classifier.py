@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Need, Policy, Prompt, Router, State
+from trace_bench.core.protocols import Need, Policy, Router, State
 from trace_bench.core.types import Message, Share, Tool
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.regression import Layer, fit
@@ -94,11 +94,8 @@ class ClassifierRouter(Router):
         self.soft = bool(description.get("soft", False))
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
-        (choice,) = self.routes([(messages, tools)])
-        return choice
-
-    def routes(self, prompts: Sequence[Prompt]) -> list[str | Mixture | None]:
-        return [self.choose(state) for state in self._model.prompt_states(prompts)]
+        (state,) = self._model.prompt_states([(messages, tools)])
+        return self.choose(state)
 
     def choose(self, state: State) -> str | Mixture | None:
         """The sum of adapters for the state [hidden size]."""

@@ -271,7 +271,10 @@ METRICS = {
 
 class _Refuses(PlayElsewhere):
     def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
+        self.take_back(which)
+
+    def take_back(self, missing: Sequence[int]) -> None:
         raise UserError(
-            f"{len(which)} episodes of a finished training are missing from the run folder. "
+            f"{len(missing)} episodes of a finished training are missing from the run folder. "
             "Restore ledger.jsonl and trajectories.jsonl, or change the setting `run_dir`."
         )
