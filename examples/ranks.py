@@ -21,10 +21,9 @@ class Ranks(tb.Algorithm):
     """Above 1: the best and the worst count for more; trainer.algorithm.power=2."""
 
     source: ClassVar[str] = "an example"
-    heeds: ClassVar[frozenset[str]] = tb.Algorithm.heeds - {"normalize_std"}
     checklists: ClassVar[bool] = False
 
-    def of_group(self, rewards: Any, recipe: Any) -> Any:
+    def of_group(self, rewards: Any) -> Any:
         """`rewards`: a tensor [members], not all equal. Equal rewards have equal ranks."""
         below = (rewards[:, None] > rewards).sum(1)
         above = (rewards[:, None] < rewards).sum(1)

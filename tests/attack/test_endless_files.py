@@ -26,10 +26,6 @@ READERS = {
         "data/tau2/domains/airline/tasks.json",
     ),
     "sweep": ("from trace_bench.sweep import read_sweep; read_sweep(P)", "sweep.yaml"),
-    "--template": (
-        "from trace_bench.models.convert import _template; _template(str(P))",
-        "t.jinja",
-    ),
     "agent=, config.yaml": (
         "from trace_bench.core.summary import read_settings; read_settings(P)",
         "config.yaml",
@@ -37,14 +33,6 @@ READERS = {
     "model.path": (
         "from trace_bench.settings.identity import weights_hash; weights_hash(str(P.parent))",
         "model.safetensors",
-    ),
-    "models add, a folder": (
-        "from trace_bench.models.convert import _reads; _reads(P.parent)",
-        "model-00001-of-00002.safetensors",
-    ),
-    "models add, a GGUF file": (
-        "from trace_bench.models.convert import _reads; _reads(P)",
-        "a.gguf",
     ),
     "--config-dir": (
         "from trace_bench.settings.compose import compose; compose([], P.parents[1])",

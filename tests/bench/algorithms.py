@@ -41,14 +41,13 @@ MODEL = str(Path(__file__).resolve().parents[2] / "trace_bench" / "tiny" / "mode
 
 
 def variants() -> Mapping[str, TrainerSettings]:
-    """Every algorithm with its defaults, and GRPO with each of the terms that all can have."""
+    """Every algorithm with its defaults, and GRPO with the divergence that all can have."""
     base = TrainerSettings()
     out = {
         name: replace(base, algorithm=Algorithm.offered()[name]())
         for name in names("trainer.algorithm")
     }
     out["grpo, kl"] = replace(base, algorithm=Algorithm(kl=0.01))
-    out["grpo, truncate"] = replace(base, algorithm=Algorithm(truncate=2.0))
     return out
 
 
@@ -83,7 +82,7 @@ def main() -> None:
             restart(learner.layers, 0)
             optimizer = torch.optim.AdamW(learner.parameters, s.learning_rate)
             started = time.process_time()
-            found = credit(played, earned(played, job, how), job, how)
+            found = credit(played, earned(played, job), job, how)
             update(learner, optimizer, [stretches(t) for t in played], found, how, turn)
             took[name] = time.process_time() - started
         if turn:  # the first round warms up

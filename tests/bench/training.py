@@ -108,7 +108,7 @@ class Plain:
         spread = advantages.repeat_interleave(lengths)
         self.optimizer.zero_grad()
         given = Batch(new, old, spread, lengths)
-        policy_loss(given, token_weights(lengths), settings).loss.backward()
+        policy_loss(given, token_weights(lengths), settings.algorithm).loss.backward()
         torch.nn.utils.clip_grad_norm_(self.trained, GRADIENT)
         self.optimizer.step()
 

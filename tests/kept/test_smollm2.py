@@ -9,23 +9,22 @@ import pytest
 import torch
 from toy import TOOLS
 
-from trace_bench.models import NOTE, place, read_kept
+from trace_bench.models import CacheSettings, place, smollm2
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.engine.layout import Rows
 from trace_bench.policies.loading import load_model, load_tokenizer
 from trace_bench.policies.local import backend_of
 
-CACHE = place(None)
 pytestmark = pytest.mark.skipif(
-    not (CACHE / "smollm2" / NOTE).is_file(),
+    not place(None).exists(),
     reason="SmolLM2 is not here: python -m trace_bench.models get smollm2 (93 MB)",
 )
 
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    return read_kept(CACHE, "smollm2").folder
+    return Path(smollm2(CacheSettings()))
 
 
 def test_its_tokenizer_ends_turns_and_loses_nothing(folder) -> None:

@@ -41,11 +41,9 @@ HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
 class Adapting(ScriptedTrainer):
     """Its adapters are real ones, and it can fine-tune: the gate's recipe and model."""
 
-    def __init__(
-        self, refs: Sequence[AdapterRef], dtype: DType = "float32", **recipe_of: Any
-    ) -> None:
+    def __init__(self, refs: Sequence[AdapterRef], dtype: DType = "float32") -> None:
         super().__init__()
-        recipe = TrainerSettings(groups=2, group_size=4, **recipe_of)
+        recipe = TrainerSettings(groups=2, group_size=4)
         self._refs, self._real = list(refs), LocalTrainer(recipe, RunContext(dtype=dtype))
         self.settings = self._real.settings
 
@@ -98,10 +96,9 @@ def gated(
     budget: int,
     dtype: DType = "float32",
     off: float = 0.0,
-    aggregate: str = "trajectory",
     **settings: Any,
 ) -> tuple[AgentSpec, GateLab]:
-    trainer = Adapting(refs, dtype, aggregate=aggregate)
+    trainer = Adapting(refs, dtype)
     lab = GateLab(HABITS, budget, seed=7, trainer=trainer)
     lab.policy, lab.off = policy, off
     route = {"name": "gate", "rate": 0.05, **settings}
@@ -264,17 +261,16 @@ def test_with_rounded_products_the_samplers_rounding_does_not_move_the_gate(
     assert max(apart[0]) < 0.03 and min(apart[1]) > 0.05, "the alarm compares with the sampler"
 
 
-@pytest.mark.parametrize("aggregate", ["trajectory", "token"])
-def test_tokens_weigh_as_with_the_trainer(policy: LocalPolicy, refs: Any, aggregate: str) -> None:
+def test_tokens_weigh_as_with_the_trainer(policy: LocalPolicy, refs: Any) -> None:
     """A gate that does not move has ratios of 1: the loss is the weighted mean of -A."""
-    _, lab = gated(policy, refs, 300, aggregate=aggregate, rate=1e-9)
+    _, lab = gated(policy, refs, 300, rate=1e-9)
     metrics = [m for m in lab.metrics if m["adapter"].startswith("gate@")]
     for played, record in zip(lab.played, metrics, strict=True):
         rewards = torch.tensor([reward_of(t, "similarity") for t in played]).double()
         advantages = group_advantages(rewards, torch.arange(len(played)) // 4)
         lengths = torch.tensor([sum(len(turn.token_ids) for turn in t.turns) for t in played])
         used = advantages.trained.nonzero()[:, 0].tolist()
-        weights = token_weights(lengths[used], aggregate)
+        weights = token_weights(lengths[used])
         wanted = -float((weights * advantages.spread(used, lengths[used])).sum())
         assert record["loss"] is None or record["loss"] == pytest.approx(wanted, abs=1e-3)
     assert any(m["constant_share"] == 0.0 for m in metrics), "two groups in one step"

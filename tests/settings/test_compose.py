@@ -83,7 +83,6 @@ def test_every_choice_of_every_group_composes() -> None:
     needed = {
         "model=hf": ["model.path=somewhere"],
         "model=served": ["model.name=Some/Model"],
-        "model=kept": ["model.name=some"],
         "env=mcp": [f"env.url={somewhere}", "env.tasks=shop:tasks", "env.scorer=shop:score"],
         "env=openenv": [f"env.url={somewhere}"],
         "env=verifiers": ["env.taskset=shop"],

@@ -1,13 +1,12 @@
-"""Advantages of tokens from checklists: in the loss of the local trainer, and through verl."""
+"""Advantages of tokens from checklists, in the loss of the local trainer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab
@@ -26,10 +25,8 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.trainers.credit import credit, packed, unpacked
+from trace_bench.trainers.credit import credit
 from trace_bench.trainers.episodes import earned
-from trace_bench.trainers.grpo import Advantages
-from trace_bench.trainers.verl.advantages import by_checklist
 
 STEP = {"level": "step", "holders": 2}
 
@@ -113,19 +110,12 @@ PLAYED = [
 ]  # fmt: skip
 
 
-def credited(given: dict[str, Any], normalize: bool) -> Advantages:
-    """The advantages of `PLAYED` in groups of four."""
-    how = replace(SETTINGS, group_size=4, normalize_std=normalize)
-    asked = job(Path(), 8, assignment=given)
-    return credit(PLAYED, earned(PLAYED, asked, how), asked, how)
-
-
 @pytest.mark.parametrize("level", ["trajectory", "turn", "step"])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_every_token_has_the_advantage_of_its_step(level: Any, normalize: bool) -> None:
-    given = {"level": level, "holders": 2}
-    found = credited(given, normalize)
-    how = Assignment(level, holders=2, deviation=normalize)
+@pytest.mark.parametrize("deviation", [True, False])
+def test_every_token_has_the_advantage_of_its_step(level: Any, deviation: bool) -> None:
+    how = Assignment(level, holders=2, deviation=deviation)
+    asked = job(Path(), 8, assignment=asdict(how))
+    found = credit(PLAYED, earned(PLAYED, asked), asked, replace(SETTINGS, group_size=4))
     wanted = advantages([rollout_of(t) for t in PLAYED[:4]], how)
     assert found.tokens is not None and wanted[3] == []
     for tokens, values, played in zip(found.tokens[:3], wanted, PLAYED, strict=False):
@@ -142,35 +132,10 @@ def test_what_was_replaced_is_not_trained_on() -> None:
     played = [episode([2, 3], 0, None), episode([4, 2], None, 1)] * 4
     asked = job(Path(), 8, assignment={"level": "turn", "holders": 2})
     how = replace(SETTINGS, group_size=4)
-    rewards = earned(played, asked, how)
+    rewards = earned(played, asked)
     assert rewards == [0.5] * 8 and credit(played, rewards, asked, how).trained.all()
     again = credit(played, rewards, asked, replace(how, resample=1))
     assert not again.trained.any() and not again.values.any() and again.constant == 2
     rewards = [0.0, *rewards[1:]]  # where some differ, the group is trained on
     again = credit(played, rewards, asked, replace(how, resample=1))
     assert again.trained.tolist() == [True] * 4 + [False] * 4 and again.constant == 1
-
-
-def test_an_episode_survives_the_way_to_another_process() -> None:
-    assert unpacked(packed(PLAYED[0])) == (rollout_of(PLAYED[0]), [2, 3])
-    assert unpacked(packed(PLAYED[3])) == (None, [])
-
-
-@pytest.mark.parametrize("level", ["turn", "step"])
-def test_verl_gets_the_advantages_of_the_local_trainer(level: Any) -> None:
-    given = {"level": level, "holders": 2}
-    ours = credited(given, False)
-    rows = [5, 0, 3, 2, 7, 1, 4, 6]  # in any order, and one that pads the batch
-    mask = torch.zeros(len(rows) + 1, 12)
-    for row, n in enumerate(rows):
-        for place in range(sum(len(t.token_ids) for t in PLAYED[n].turns)):
-            mask[row, 1 + place + place // 2] = 1.0
-    uid = np.array([str(n // 4) for n in rows] + ["pad"], dtype=object)
-    how = Assignment(level, holders=2)
-    texts = [packed(PLAYED[n]) for n in rows] + [""]
-    found = by_checklist(texts, mask, uid, how)
-    assert ours.tokens is not None and not found[-1].any()
-    for row, n in enumerate(rows):
-        if n != 3:
-            torch.testing.assert_close(found[row][mask[row].bool()], ours.tokens[n])
-    assert not found[mask == 0].any()

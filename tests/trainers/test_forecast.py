@@ -18,11 +18,11 @@ from trace_bench.core.errors import UserError
 from trace_bench.sandbox.build import COMPILER, DEFAULT_BASE, base_of
 from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose
-from trace_bench.trainers.algorithms import LINEAR, Algorithm
+from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.grpo import Mismatch
 from trace_bench.trainers.loop import of_sampler
 from trace_bench.trainers.memory import SHAPES, shape_of
-from trace_bench.trainers.verl import machines, preflight
+from trace_bench.trainers.verl import machines
 from trace_bench.trainers.verl.compose import overrides
 from trace_bench.trainers.verl.settings import VerlSettings
 
@@ -152,24 +152,19 @@ def test_a_layout_for_experts_that_have_no_adapter_is_refused() -> None:
     assert any(line.startswith("trainer.target_modules has up_proj, ") for line in lacking)
 
 
-def test_the_correction_is_the_algorithms_where_it_says_so(tmp_path: Path) -> None:
+def test_the_correction_on_gpus_may_be_changed(tmp_path: Path) -> None:
     def correction(**changes: Any) -> list[str]:
         lines = overrides(jobs.spec(trainer=VerlSettings(**changes)), tmp_path)
         return [line.partition("correction.")[2] for line in lines if "rollout_correction" in line]
 
-    bound = Algorithm(truncate=5.0)
     assert correction(device="cpu") == []
-    assert correction(device="cpu", algorithm=bound)[1] == "rollout_is_threshold=5.0"
-    assert correction(algorithm=bound)[1] == "rollout_is_threshold=5.0"
+    assert correction() == ["rollout_is='token'", "rollout_is_threshold=2.0"]
     off = "algorithm.rollout_correction.rollout_is=null"
     assert correction(verl=(off,))[-1] == "rollout_is=null", "the last one counts"
 
 
-def test_the_image_has_what_the_layouts_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """vLLM's kernels are Triton's, which compiles with a C compiler and Python's headers; without
-    them nothing begins."""
+def test_the_image_has_what_the_layouts_need() -> None:
+    """vLLM's kernels are Triton's, which compiles with a C compiler and Python's headers."""
     dockerfile = (ROOT / "containers/verl/Dockerfile").read_text()
     assert "slim" not in base_of("verl") and base_of("base") == DEFAULT_BASE
     assert re.search(r"^RUN cc --version && test -f .*Python\.h", dockerfile, re.MULTILINE)
@@ -177,18 +172,6 @@ def test_the_image_has_what_the_layouts_need(
     pins = (ROOT / "containers/verl/requirements.txt").read_text()
     for name in ("vllm", "triton", "verl"):
         assert re.search(rf"^{name}==", pins, re.MULTILINE), name
-
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    preflight._compiler(VerlSettings(device="cpu"))
-    preflight._compiler(VerlSettings(ray_address="node1:6379"))
-    with pytest.raises(UserError, match=r"a C compiler \(gcc\) is not here"):
-        preflight._compiler(VerlSettings())
-    (tmp_path / "gcc").write_text("#!/bin/sh\n")
-    (tmp_path / "gcc").chmod(0o755)
-    monkeypatch.setattr(preflight.sysconfig, "get_path", lambda name: str(tmp_path / "none"))
-    with pytest.raises(UserError, match=r"none/Python\.h is not here"):
-        preflight._compiler(VerlSettings())
 
 
 @pytest.mark.parametrize(

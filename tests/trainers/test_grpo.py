@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_bench.trainers.algorithms import Batch, Loss, Recipe, policy_loss
-from trace_bench.trainers.grpo import group_advantages, mismatch, standardized, token_weights
+from trace_bench.trainers.algorithms import Algorithm, Batch, Loss, policy_loss
+from trace_bench.trainers.grpo import group_advantages, mismatch, token_weights
 
 NAN = float("nan")
 
 
-def advantages(rewards: list[float], group: list[int], **how: object):
-    centred = partial(standardized, **how)  # type: ignore[arg-type]
-    return group_advantages(torch.tensor(rewards), torch.tensor(group), centred)
+def advantages(rewards: list[float], group: list[int]):
+    return group_advantages(torch.tensor(rewards), torch.tensor(group))
 
 
 def test_advantages_by_hand() -> None:
@@ -30,8 +28,6 @@ def test_advantages_by_hand() -> None:
     assert found.values.tolist() == pytest.approx([-a, -a, a, a, -b, 0, b], abs=1e-6)
     assert found.trained.all()
     assert (found.groups, found.constant, found.failed) == (2, 0, 0)
-    plain = advantages([0, 0, 1, 1], [0, 0, 0, 0], normalize_std=False)
-    assert plain.values.tolist() == pytest.approx([-0.5, -0.5, 0.5, 0.5])
 
 
 def test_how_far_sampler_and_trainer_are_apart_by_hand() -> None:
@@ -93,7 +89,7 @@ def of(
 ) -> Loss:
     """GRPO's loss of one trajectory."""
     batch = Batch(new, old, a, torch.tensor([len(new)]))
-    return policy_loss(batch, w, Recipe(**how))  # type: ignore[arg-type]
+    return policy_loss(batch, w, Algorithm(**how))  # type: ignore[arg-type]
 
 
 def loss(ratio: float, advantage: float, **how: float) -> tuple[float, float, float]:

@@ -104,7 +104,7 @@ def test_training_raises_the_reward_and_leaves_a_peft_adapter(
 def test_killed_at_any_moment_it_ends_the_same(small_model, tmp_path) -> None:
     """With all that an update may need besides: the base model's and the sampler's probabilities,
     equal observations."""
-    how = replace(SETTINGS, algorithm=Gigpo(kl=0.01, truncate=2.0))
+    how = replace(SETTINGS, algorithm=Gigpo(kl=0.01))
     train(tmp_path / "whole", small_model, 60, how)
     folder = tmp_path / "killed"
 

@@ -23,6 +23,7 @@ from trace_bench.core.types import StopReason, Stored, Trajectory, Turn, to_json
 from trace_bench.policies.openai import OpenAISettings, served
 from trace_bench.policies.talk import Thoughts
 from trace_bench.trainers import update as update_module
+from trace_bench.trainers.algorithms.cispo import Cispo
 from trace_bench.trainers.episodes import check_prompt
 from trace_bench.trainers.grpo import group_advantages
 from trace_bench.trainers.tree import Tokens, stretches
@@ -154,7 +155,7 @@ def test_a_turn_that_keeps_more_than_there_is_ends_the_training() -> None:
             check_prompt(trajectory(turn((1, 2), (3, 4)), bad))
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, aggregate="token")])
+@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, algorithm=Cispo())])
 def test_an_episode_weighs_the_same_in_stretches(
     small_model: Path, tmp_path: Path, settings: Any
 ) -> None:

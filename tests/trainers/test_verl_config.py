@@ -52,7 +52,6 @@ def test_verl_takes_the_shipped_settings_and_says_what_it_refuses(
         assert rollout.tensor_model_parallel_size == 2
         told = rollout.engine_kwargs.vllm.lora_target_modules
         assert list(told) == [*model.target_modules, "qkv_proj"], "not the experts"
-        assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.2)
         assert not actor.use_kl_loss and not config.algorithm.use_kl_in_reward
         assert actor.loss_agg_mode == "seq-mean-token-mean" and actor.ppo_epochs == 1
         assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (4, 1)

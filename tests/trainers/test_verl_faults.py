@@ -167,7 +167,7 @@ def followed(job: Job) -> dict[str, int]:
         size, episodes = spec.trainer.group_size, jobs.played(job.folder, call)
         calls[call] = len(episodes)
         assert [e.task for e in episodes] == [t.id for t in groups for _ in range(size)]
-        return earned(episodes, spec, spec.trainer)
+        return earned(episodes, spec)
 
     iteration = 0
     while course.iterations_left():

@@ -16,17 +16,16 @@ from trace_bench.trainers.algorithms import (
     Algorithm,
     Batch,
     Episodes,
-    Recipe,
     divergence,
-    importance,
     policy_loss,
 )
 from trace_bench.trainers.algorithms.cispo import Cispo
+from trace_bench.trainers.algorithms.dapo import Dapo
 from trace_bench.trainers.algorithms.dr_grpo import DrGrpo
 from trace_bench.trainers.algorithms.gspo import Gspo
 from trace_bench.trainers.algorithms.reinforce_pp import ReinforcePlusPlus
 from trace_bench.trainers.algorithms.rloo import Rloo
-from trace_bench.trainers.grpo import group_advantages, standardized, token_weights
+from trace_bench.trainers.grpo import group_advantages, token_weights
 
 pytestmark = pytest.mark.verl
 core: Any = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
@@ -37,15 +36,12 @@ MODES: dict[Literal["token", "trajectory"], str] = {
     "token": "token-mean",
     "trajectory": "seq-mean-token-mean",
 }
-Loss = tuple[str, Recipe, tuple[float, float], str]
-LOSSES: list[Loss] = [  # verl's name, our recipe, the clips as verl takes them, its mean
-    ("gspo", Recipe(algorithm=Gspo()), (3e-4, 4e-4), MODES["trajectory"]),
-    ("cispo", Recipe(algorithm=Cispo()), (1.0, 4.0), MODES["token"]),
-    *(
-        ("vanilla", Recipe(clip_high=high, aggregate=of), (0.2, high), MODES[of])
-        for high in (0.2, 0.28)
-        for of in MODES
-    ),
+Loss = tuple[str, Algorithm, tuple[float, float], str]
+LOSSES: list[Loss] = [  # verl's name, our algorithm, the clips as verl takes them, its mean
+    ("gspo", Gspo(), (3e-4, 4e-4), MODES["trajectory"]),
+    ("cispo", Cispo(), (1.0, 4.0), MODES["token"]),
+    ("vanilla", Algorithm(), (0.2, 0.2), MODES["trajectory"]),
+    ("vanilla", Dapo(), (0.2, 0.28), MODES["token"]),
 ]
 
 
@@ -74,20 +70,19 @@ def config(clips: tuple[float, float]) -> Any:
 
 def test_losses_and_their_gradients() -> None:
     """Ours by trajectories, ours in verl's place by rows and with weights of tokens, and verl's;
-    beside them the means, the divergences and the weights of truncated importance sampling."""
-    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
-
+    beside them the means and the divergences."""
     from trace_bench.trainers.verl.engine import policy_loss as in_rows
 
     for seed in range(BATCHES):
         new, old, advantages, mask = batch(seed)
         real, lengths = mask.bool(), mask.sum(-1).long()
         drawn = torch.rand(6, 9, generator=torch.Generator().manual_seed(seed)).double()
-        for name, recipe, clips, mode in LOSSES:
+        for name, algorithm, clips, mode in LOSSES:
             theirs_of, how = core.get_policy_loss_fn(name), config(clips)
             flat, padded = new[real].clone().requires_grad_(), new.clone().requires_grad_()
-            weights = token_weights(lengths, *recipe.algorithm.aggregation(recipe)).double()
-            ours = policy_loss(Batch(flat, old[real], advantages[real], lengths), weights, recipe)
+            weights = token_weights(lengths, *algorithm.aggregation()).double()
+            tokens = Batch(flat, old[real], advantages[real], lengths)
+            ours = policy_loss(tokens, weights, algorithm)
             theirs, metrics = theirs_of(old, padded, advantages, mask, mode, how)
             ours.loss.backward()
             theirs.backward()
@@ -98,7 +93,7 @@ def test_losses_and_their_gradients() -> None:
                 float(metrics["actor/pg_clipfrac"]), abs=1e-6
             )
             arguments = (old, new, advantages, mask, mode, how, drawn)
-            close(in_rows(recipe, *arguments)[0], theirs_of(*arguments)[0])
+            close(in_rows(algorithm, *arguments)[0], theirs_of(*arguments)[0])
         for aggregate, mode in (*MODES.items(), ("constant", "seq-mean-token-sum-norm")):
             weights = token_weights(lengths, aggregate, 37 if aggregate == "constant" else None)
             theirs = core.agg_loss(new, mask, mode, loss_scale_factor=37)
@@ -106,10 +101,8 @@ def test_losses_and_their_gradients() -> None:
         if seed:
             close(divergence(new, old), core.kl_penalty(new, old, "low_var_kl"))
             told = policy_loss(Batch(new[real], old[real], advantages[real], lengths),
-                               token_weights(lengths), Recipe()).kl  # fmt: skip
+                               token_weights(lengths), Algorithm()).kl  # fmt: skip
             close(told, core.kl_penalty(old[real], new[real], "k1").mean())
-            theirs, _ = compute_rollout_correction_weights(old - new, mask, "token", 2.0)
-            close(importance(old, new, 2.0) * mask, theirs * mask)
 
 
 def rewards(seed: int) -> tuple[Tensor, Tensor]:
@@ -124,20 +117,15 @@ def rewards(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def test_advantages() -> None:
-    """Of every algorithm; without the lost episodes; and what verl calls in its estimator's place:
-    also of groups of equal rewards, of which verl's own makes an advantage, and of a row that pads
-    the batch."""
+    """Of every algorithm; without the lost episodes."""
     of_groups = core.compute_grpo_outcome_advantage
     for seed in range(10):
         values, group = rewards(seed)
         one = torch.ones(len(values), 1, dtype=torch.float64)
-        for normalize in (True, False):
-            ours = group_advantages(values, group, partial(standardized, normalize_std=normalize))
-            theirs, _ = of_groups(
-                values[:, None].clone(), one, group.numpy(), norm_adv_by_std_in_grpo=normalize
-            )
-            close(ours.values.double(), theirs[:, 0])
-            assert ours.constant >= 3 and not ours.values[~ours.trained].any()
+        ours = group_advantages(values, group)
+        theirs, _ = of_groups(values[:, None].clone(), one, group.numpy())
+        close(ours.values.double(), theirs[:, 0])
+        assert ours.constant >= 3 and not ours.values[~ours.trained].any()
         lost = torch.arange(len(values)) % 7 == 0
         ours, kept = group_advantages(torch.where(lost, torch.nan, values), group), ~lost
         theirs, _ = of_groups(values[kept][:, None].clone(), one[kept], group[kept].numpy())
@@ -146,8 +134,6 @@ def test_advantages() -> None:
         assert not ours.values[lost].any() and not ours.trained[lost].any()
         for algorithm in (Rloo(), ReinforcePlusPlus(), DrGrpo()):
             by_algorithm(algorithm, seed)
-    for normalize in (True, False):
-        in_verls_place(normalize)
 
 
 def by_algorithm(algorithm: Algorithm, seed: int) -> None:
@@ -159,7 +145,7 @@ def by_algorithm(algorithm: Algorithm, seed: int) -> None:
     last = torch.zeros(12, 6, dtype=torch.float64)
     last[torch.arange(12), lengths - 1] = drawn
     episodes = Episodes(drawn, group, [[int(n)] for n in lengths])
-    ours = algorithm.advantages(episodes, Recipe()).values.double()[:, None] * mask
+    ours = algorithm.advantages(episodes).values.double()[:, None] * mask
     if algorithm.name == "reinforce_pp":
         theirs, _ = core.compute_reinforce_plus_plus_outcome_advantage(
             last, mask, config=SimpleNamespace(gamma=1.0)
@@ -171,28 +157,3 @@ def by_algorithm(algorithm: Algorithm, seed: int) -> None:
             last, mask, group.numpy(), norm_adv_by_std_in_grpo=False
         )
     torch.testing.assert_close(ours, theirs, rtol=0.0, atol=2e-6)
-
-
-def in_verls_place(normalize: bool) -> None:
-    """On float32 rewards at each row's last token."""
-    from trace_bench.trainers.verl.advantages import advantages
-    from trace_bench.trainers.verl.spec import ESTIMATOR
-
-    name = f"{ESTIMATOR}_{normalize}"
-    core.register_adv_est(name)(partial(advantages, Recipe(normalize_std=normalize)))
-    drawn = torch.tensor([2 / 3] * 8 + [0.1] * 8 + [0.0, 1.0] * 4 + [0.0])
-    uid = np.array(["a"] * 8 + ["b"] * 8 + ["c"] * 8 + ["pad"], dtype=object)
-    mask = (torch.arange(6) < 1 + torch.arange(25)[:, None] % 6).float()
-    mask[-1] = 0.0
-    last = (mask.sum(-1).long() - 1).clamp(min=0)
-    paid = torch.zeros(25, 6).scatter(1, last[:, None], drawn[:, None])
-    ours, returns = core.get_adv_estimator_fn(name)(
-        token_level_rewards=paid, response_mask=mask, index=uid, config={}
-    )
-    theirs, _ = core.compute_grpo_outcome_advantage(
-        paid.clone(), mask, uid, norm_adv_by_std_in_grpo=normalize
-    )
-    assert ours is returns and ours.dtype == torch.float32
-    assert not ours[:16].any() and not ours[-1].any()
-    assert theirs[:16].abs().max() > (0.05 if normalize else 1e-9)
-    close(ours[16:24], theirs[16:24])

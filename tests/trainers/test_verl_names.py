@@ -20,9 +20,10 @@ PLACE = "trace_bench.trainers.verl"
 FOLDER = Path(__file__).parents[2] / PLACE.replace(".", "/")
 OURS = {
     "steps.StepTrainer": {
-        "iteration", "submit", "rewards", "end", "actors", "_several", "_minibatches",
+        "iteration", "submit", "episodes", "end", "actors", "advantages", "_several",
+        "_minibatches",
     },
-    "rows.Sampler": {"wait"},
+    "steps.Sampler": {"wait"},
     "engine.VerlEngine": set[str](),
     "episodes.EpisodeLoop": set[str](),
     "cpu.CpuPlatform": set[str](),

@@ -19,8 +19,6 @@ import verl_job as jobs
 from interpreter import PLAIN
 
 from trace_bench.core.store import read_lines
-from trace_bench.trainers.verl.process import COMMAND, REFUSED
-from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import read_spec
 
 pytestmark = pytest.mark.verl
@@ -109,7 +107,6 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     every episode once, and its steps, with a divergence from the base model, are the local
     trainer's."""
     lost = cluster.join()
-    refused(cluster, tmp_path)
     folder = tmp_path / "run"
     command = [PYTHON, "-m", "trace_bench", *jobs.CPU, "budget=64", "checkpoints=[]"]
     command += ["trainer.nnodes=2", f"trainer.ray_address={cluster.address}", "evaluation.limit=4"]
@@ -145,23 +142,3 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     lines = {line["adapter"]: line for line in jobs.metrics(folder)}
     for line, step in zip(lines.values(), steps, strict=True):
         assert line["grad_norm"] == pytest.approx(step.grad_norm / 2, rel=2e-3)
-
-
-def refused(cluster: Cluster, folder: Path) -> None:
-    """What is missing is named with the machine, before anything is run there."""
-    role = {"by": "endpoint", "base_url": [f"http://127.0.0.1:{free_port()}/v1"], "key_env": "GONE"}
-    job = jobs.spec(
-        trainer=VerlSettings(device="cpu", nnodes=2, ray_address=cluster.address),
-        settings={"llm": {"user": role}},
-        agent=jobs.base(jobs.settings()),
-    )
-    job.write(folder)
-    env = {**os.environ, **cluster.token}
-    done = subprocess.run(
-        [PYTHON, *COMMAND[1:], str(folder), "0"],
-        capture_output=True, text=True, env=env, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == REFUSED, done.stderr[-3000:]
-    said = done.stdout.partition("refused: ")[2]
-    assert said.count("the environment variable GONE is not set") == 2
-    assert said.count("does not answer") == 2 and said.startswith("machine ")

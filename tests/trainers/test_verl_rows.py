@@ -6,12 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 from thinking import DROPS, tokenizer
+from trace_bench.trainers.verl.advantages import dealt, members, weights
 from verl_job import spec
 
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.algorithms import Algorithm
-from trace_bench.trainers.grpo import group_advantages, token_weights
-from trace_bench.trainers.verl.advantages import dealt, joined, members, weights
+from trace_bench.trainers.algorithms.dapo import Dapo
+from trace_bench.trainers.grpo import token_weights
 from trace_bench.trainers.verl.preflight import _divergence
 from trace_bench.trainers.verl.settings import VerlSettings
 
@@ -23,13 +24,12 @@ MASK = torch.tensor(
 
 def test_the_rows_of_an_episode_are_in_order() -> None:
     every = members(KEYS)
-    assert every == [[2, 0, 5], [1], [3], [4]]
-    assert joined(MASK, every).tolist() == [[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
-    values = torch.tensor([[1.0, 2, 3, 4], [5, 6, 0, 0], [7, 8, 9, 10], [0, 0, 0, 0]])
+    assert every == {"a_0": [2, 0, 5], "b_0": [1], "a_1": [3], "pad_0": [4]}
+    values = {"a_0": torch.tensor([1.0, 2, 3, 4]), "b_0": torch.tensor([5.0, 6])}
     assert dealt(values, MASK, every).tolist() == [
-        [0, 2, 3, 0], [5, 0, 6, 0], [1, 0, 0, 0], [7, 8, 9, 10], [0, 0, 0, 0], [0, 0, 0, 4],
+        [0, 2, 3, 0], [5, 0, 6, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 4],
     ]  # fmt: skip
-    alone = [[n] for n in range(len(MASK))]
+    alone = {str(n): [n] for n in range(len(MASK))}
     assert torch.equal(weights(MASK, alone, "trajectory", len(MASK)), MASK.float())
 
 
@@ -43,20 +43,10 @@ def test_a_mean_over_rows_becomes_one_over_episodes(aggregate: str) -> None:
         total = (loss * factor * MASK).sum() / MASK.sum()
     else:
         total = ((loss * factor * MASK).sum(-1) / lengths.clamp(min=1)).sum() / len(MASK)
-    whole = [torch.cat([loss[row][MASK[row].bool()] for row in rows]) for rows in every]
+    whole = [torch.cat([loss[row][MASK[row].bool()] for row in rows]) for rows in every.values()]
     sizes = torch.tensor([len(each) for each in whole])
     wanted = (token_weights(sizes, aggregate) * torch.cat(whole)).sum()
     assert float(total) == pytest.approx(float(wanted) * (3 / 4 if aggregate != "token" else 1))
-
-
-def test_a_baseline_counts_episodes_and_not_rows() -> None:
-    every = members(KEYS)
-    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    group = torch.tensor([0, 1, 0, 2])
-    values = group_advantages(rewards, group).values
-    at_places = dealt(values[:, None] * joined(MASK, every), MASK, every)
-    assert set(at_places[[0, 2, 5]][MASK[[0, 2, 5]].bool()].tolist()) == {float(values[0])}
-    assert float(values[0]) == pytest.approx(-float(values[2])), "of two episodes, not of four rows"
 
 
 def test_a_divergence_by_rows_is_refused_before_the_run(tmp_path: object) -> None:
@@ -69,5 +59,4 @@ def test_a_divergence_by_rows_is_refused_before_the_run(tmp_path: object) -> Non
         _divergence(spec(agent=agent, trainer=kl))
     _divergence(spec(agent=agent, trainer=kl, thoughts="keep"))
     _divergence(spec(agent=agent, trainer=VerlSettings(device="cpu")))
-    tokens = VerlSettings(device="cpu", algorithm=Algorithm(kl=0.01), aggregate="token")
-    _divergence(spec(agent=agent, trainer=tokens))
+    _divergence(spec(agent=agent, trainer=VerlSettings(device="cpu", algorithm=Dapo(kl=0.01))))

@@ -3,6 +3,7 @@ local trainer computes of the same episodes; its adapter is for everyone (run by
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,9 +135,11 @@ def test_a_mixture_of_experts_that_thinks(paths: None, tmp_path: Path) -> None:
     words = ["env=custom", "env.factory=thinking:AskingSuite", "model=hf", f"model.path={model}"]
     words += ["policy.context=512", "policy.max_turns=6", "policy.max_tokens=24", "budget=64"]
     words += ["trainer.groups=8", "trainer.epochs=1", "trainer.gpus=2", "trainer.restarts=0"]
-    words += ["trainer.algorithm=gigpo", "trainer.algorithm.truncate=2"]
+    words += ["trainer.algorithm=gigpo"]
     words += ["trainer.target_modules=[q_proj,k_proj,v_proj,o_proj]"]
-    words += ['trainer.verl=["actor_rollout_ref.model.use_fused_kernels=true"]']
+    correction = "algorithm.rollout_correction.rollout_is"
+    more = ["actor_rollout_ref.model.use_fused_kernels=true", f"{correction}=token"]
+    words += [f"trainer.verl={json.dumps([*more, f'{correction}_threshold=2.0'])}"]
     chosen = jobs.settings(*words)
     lab = jobs.make_lab(tmp_path / "run", chosen)
     job = jobs.job("thinks", chosen, AskingSuite().tasks("train"))

@@ -128,7 +128,7 @@ def local_steps(
         course.begin()
         optimizer.param_groups[0]["lr"] = course.rate()
         course.spent += len(played)
-        advantages = credit(played, earned(played, job, settings), job, settings)
+        advantages = credit(played, earned(played, job), job, settings)
         advantages = replace(advantages, trained=advantages.trained | True)
         rows = [stretches(trajectory) for trajectory in played]
         steps.append(update(learner, optimizer, rows, advantages, settings, 0))

@@ -10,8 +10,8 @@ unsatisfied to satisfied while all items that it depends on were satisfied befor
                 backfilled to the steps before it, minus the share of the group that satisfies it;
                 averaged over the eligible items by weight
 
-L is the number of turns of the reference, so ending early costs. Nothing is divided by a deviation
-(Dr. GRPO, arXiv 2503.20783) unless `deviation` asks for it.
+L is the number of turns of the reference, so ending early costs. As in Dr. GRPO
+(arXiv 2503.20783), the paper divides nothing by a deviation (`deviation`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ _SAME = 1e-8  # rewards closer than this are equal
 
 
 @dataclass(frozen=True)
-class Cm2Settings:
-    """`method.*` of `method=cm2`: how the reward is assigned. Whether advantages are divided by
-    their deviation is the trainer's setting `normalize_std`."""
+class Assignment:
+    """`method.*` of `method=cm2`: how the reward is assigned."""
 
     level: Level = "trajectory"
     """To what advantages are assigned: the trajectory, each turn of the user, or each step."""
@@ -44,13 +43,8 @@ class Cm2Settings:
     holders: Annotated[int, Meta(ge=2)] = 5
     """The fewest rollouts for the baseline of a turn or an item; with fewer there is no advantage.
     The paper drops those with four or fewer."""
-
-
-@dataclass(frozen=True)
-class Assignment(Cm2Settings):
-    """With `deviation`: divide by the deviation (n - 1) as GRPO does."""
-
-    deviation: bool = False
+    deviation: bool = True
+    """Divide advantages by their deviation (n - 1), as GRPO does; the paper does not."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trace_bench.checklists.rewards import Cm2Settings
+from trace_bench.checklists.rewards import Assignment
 from trace_bench.core.protocols import (
     Lab,
     Method,
@@ -122,7 +122,7 @@ class Cm2(Method):
     and env.folder; reports on the real suite with evaluation.split=real_test
     env.dev_split=real_dev."""
 
-    def __init__(self, settings: Cm2Settings) -> None:
+    def __init__(self, settings: Assignment) -> None:
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:

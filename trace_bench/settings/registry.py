@@ -95,7 +95,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "tiny_babyai": "trace_bench.tiny:shipped_babyai",
         "tiny_textarena": "trace_bench.tiny:shipped_textarena",
         "made": "trace_bench.tiny:for_world",
-        "smollm2": "trace_bench.models:kept",
+        "smollm2": "trace_bench.models:smollm2",
         "hf": "trace_bench.settings.models:at",
         "served": "trace_bench.settings.models:named",
     },

@@ -168,7 +168,7 @@ def play_iteration(
                 "trained on its rollouts. Change the setting `policy`."
             )
         ended(name, len(tasks))
-        rewards = earned(played, job, settings)
+        rewards = earned(played, job)
         rollouts.trajectories.extend(played)
         rollouts.rewards.extend(rewards)
         return rewards

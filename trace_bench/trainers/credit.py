@@ -3,18 +3,17 @@ or one for each token from the checklists of their scores (`trace_bench.checklis
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from trace_bench.checklists.rewards import Assignment, Rollout, advantages, reward
-from trace_bench.core.decode import convert
+from trace_bench.core.checked import build
 from trace_bench.core.store import canonical
-from trace_bench.core.types import Trajectory, to_json
+from trace_bench.core.types import Trajectory
 from trace_bench.trainers.algorithms import SAME, Advantages, Episodes, Recipe
-from trace_bench.trainers.episodes import Rewarded, assignment_of, differ, in_groups, usable_rollout
+from trace_bench.trainers.episodes import Rewarded, differ, in_groups, usable_rollout
 from trace_bench.trainers.grpo import FULL
 
 
@@ -46,8 +45,8 @@ def _advantages(
         values = torch.tensor(rewards, dtype=torch.float64)
         group = torch.arange(len(trajectories)) // recipe.group_size
         observed = [seen(t) for t in trajectories] if recipe.algorithm.observations else []
-        return recipe.algorithm.advantages(Episodes(values, group, lengths, observed), recipe)
-    how = assignment_of(job.assignment, recipe)
+        return recipe.algorithm.advantages(Episodes(values, group, lengths, observed))
+    how = build(Assignment, job.assignment, "method")
     rollouts = [usable_rollout(t) for t in trajectories]
     return by_checklist(rollouts, lengths, in_groups(range(len(rollouts)), recipe.group_size), how)
 
@@ -92,19 +91,3 @@ def by_checklist(
     return Advantages(
         means, trained, len(groups), constant, all_zero, all_one, failed, tuple(tokens)
     )
-
-
-def packed(trajectory: Trajectory) -> str:
-    """An episode's part in `by_checklist`, for another process; "" for one in no baseline."""
-    if (rollout := usable_rollout(trajectory)) is None:
-        return ""
-    lengths = [len(turn.token_ids) for turn in trajectory.turns]
-    return json.dumps([to_json(rollout), lengths])
-
-
-def unpacked(text: str) -> tuple[Rollout | None, list[int]]:
-    """(rollout, lengths) of a packed episode."""
-    if not text:
-        return None, []
-    rollout, lengths = json.loads(text)
-    return convert(rollout, Rollout), lengths

@@ -13,7 +13,7 @@ from trace_bench.core.checked import build
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Trajectory
-from trace_bench.trainers.algorithms import SAME, Recipe
+from trace_bench.trainers.algorithms import SAME
 
 T = TypeVar("T")
 
@@ -40,12 +40,12 @@ def usable(trajectory: Trajectory) -> bool:
     return trajectory.score is not None and trajectory.failure is None and exact(trajectory)
 
 
-def earned(trajectories: Sequence[Trajectory], job: Rewarded, recipe: Recipe) -> list[float]:
+def earned(trajectories: Sequence[Trajectory], job: Rewarded) -> list[float]:
     """The rewards of a job's episodes: a field of the score or, with an assignment, what the
     checklists say; NaN for one in no baseline. Raises UserError for scores without a checklist."""
     if job.assignment is None:
         return [reward_of(t, job.reward) for t in trajectories]
-    how = assignment_of(job.assignment, recipe)
+    how = build(Assignment, job.assignment, "method")
     rollouts = [usable_rollout(t) for t in trajectories]
     return [math.nan if rollout is None else reward(rollout, how) for rollout in rollouts]
 
@@ -60,11 +60,6 @@ def paid(trajectory: Trajectory, reward: str) -> float:
     if reward == DRAWN:
         return random.Random(stable_seed(trajectory.seed, "reward")).random()
     return float(getattr(trajectory.score, reward))
-
-
-def assignment_of(fields: Mapping[str, Any], recipe: Recipe) -> Assignment:
-    """A job's assignment from plain data. The trainer's setting decides about the deviation."""
-    return build(Assignment, {**fields, "deviation": recipe.normalize_std}, "method")
 
 
 def usable_rollout(trajectory: Trajectory) -> Rollout | None:

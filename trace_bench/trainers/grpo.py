@@ -18,12 +18,10 @@ EPS = 1e-6  # added to the standard deviation, as in verl
 FULL = 1.0 - 1e-6  # rewards from here on count as 1
 
 
-def standardized(rewards: Tensor, normalize_std: bool = True) -> Tensor:
+def standardized(rewards: Tensor) -> Tensor:
     """(reward - mean) / (standard deviation + EPS) of a group's rewards [members]: DeepSeekMath,
-    section 4.1.2. The deviation has n - 1 in the denominator, as in verl. `normalize_std=False`
-    only subtracts the mean (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783, section 3.2)."""
-    centred = rewards - rewards.mean()
-    return centred / (rewards.std() + EPS) if normalize_std else centred
+    section 4.1.2. The deviation has n - 1 in the denominator, as in verl."""
+    return (rewards - rewards.mean()) / (rewards.std() + EPS)
 
 
 def group_advantages(

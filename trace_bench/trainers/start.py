@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trace_bench.checklists.rewards import Assignment
+from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Trainer, TrainingJob
 from trace_bench.core.store import fingerprint
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.algorithms import SETTING, Recipe
-from trace_bench.trainers.episodes import REWARDS, assignment_of
+from trace_bench.trainers.episodes import REWARDS
 
 
 def check_job(job: TrainingJob) -> None:
@@ -89,7 +91,7 @@ class ByRecipe(Trainer):
         """Raises UserError for unknown fields, for an algorithm that takes no checklists, and for
         baselines that no group is large enough for: every advantage would be zero."""
         recipe = self.settings
-        how = assignment_of(assignment, recipe)
+        how = build(Assignment, assignment, "method")
         if not recipe.algorithm.checklists:
             raise UserError(
                 f"{SETTING}={recipe.algorithm.name} has advantages of its own, and the method "

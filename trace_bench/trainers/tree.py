@@ -23,13 +23,11 @@ _MASKED = 1024  # tokens of the longest path with a mask, which grows with the s
 class Tokens:
     """One training sequence. `sampled`: the positions of the sampled tokens. `logprobs`: their
     log-probabilities as the sampler reported them, or as the learner gives them before the first
-    step; `reported`: the sampler's, where `logprobs` are not; `base`: the base model's, where
-    an algorithm asks for them."""
+    step; `base`: the base model's, where an algorithm asks for them."""
 
     ids: np.ndarray  # int64 [length]
     sampled: np.ndarray  # int64 [sampled]
     logprobs: np.ndarray  # float32 [sampled]
-    reported: np.ndarray | None = None
     base: np.ndarray | None = None
 
 

@@ -52,7 +52,7 @@ def update(
     started = time.perf_counter()
     usable = [bool(t) and len(s) > 0 for t, s in zip(advantages.trained, trajectories, strict=True)]
     algorithm = settings.algorithm
-    ours = learner.rounded or algorithm.truncate is not None  # the old policy's probabilities
+    ours = learner.rounded  # whether the old policy's probabilities are the learner's
     sequences = [s for each in trajectories for s in each]
     rows: list[list[int]] = []  # the places of each trajectory's sequences
     for each in trajectories:
@@ -75,7 +75,7 @@ def update(
         used = [row for i in members for row in rows[i]]
         batch = [sequences[row] for row in used]
         lengths = torch.tensor([sum(len(sequences[r].sampled) for r in rows[i]) for i in members])
-        weights = token_weights(lengths, *algorithm.aggregation(settings))
+        weights = token_weights(lengths, *algorithm.aggregation())
         spread = advantages.spread(members, lengths)
         first_step = steps.steps == 0
         fresh = first_step and ours and settings.minibatches == 1
@@ -113,7 +113,7 @@ def _replace(
     sampler = np.concatenate([sequences[i].logprobs for i in places])
     steps.mismatch = mismatch(torch.from_numpy(sampler), torch.from_numpy(np.concatenate(ours)))
     for i, logprobs in zip(places, ours, strict=True):
-        sequences[i] = replace(sequences[i], logprobs=logprobs, reported=sequences[i].logprobs)
+        sequences[i] = replace(sequences[i], logprobs=logprobs)
 
 
 def minibatches(usable: Sequence[bool], settings: Recipe, seed: int) -> Iterator[list[int]]:
@@ -149,7 +149,7 @@ def _step(
         count = sum(len(s.sampled) for s in part)
         advantages, weights = (x[done : done + count].to(learner.device) for x in weighed)
         new = learner.logprobs(build(part))
-        loss = policy_loss(_batch(new, part, advantages, fresh), weights, settings)
+        loss = policy_loss(_batch(new, part, advantages, fresh), weights, settings.algorithm)
         torch.autograd.backward(loss.loss)
         steps.loss += float(loss.loss.detach())
         steps.clipped += float(loss.clipped) * count
@@ -180,6 +180,5 @@ def _batch(new: Tensor, part: Sequence[Tokens], advantages: Tensor, fresh: bool)
         new.detach() if fresh else joined([s.logprobs for s in part]),
         advantages,
         torch.tensor([len(s.sampled) for s in part], device=new.device),
-        joined([s.logprobs if s.reported is None else s.reported for s in part]),
         joined(base) if base else None,
     )

@@ -40,7 +40,7 @@ class Ask(Protocol):
 class TrainingJob:
     """One adapter to train. `reward`: the field of the score that is the reward ("similarity" or
     "success"). `assignment`: how advantages are taken from the checklists of the scores instead
-    (the settings of `checklists.rewards.Cm2Settings`; see `Trainer.check_assignment`). `whole` maps
+    (the settings of `checklists.rewards.Assignment`; see `Trainer.check_assignment`). `whole` maps
     the agent with the partly trained adapter to the one that the method would return if training
     ended now, which is evaluated for the curve."""
 

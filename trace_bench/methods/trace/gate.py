@@ -17,7 +17,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from trace_bench.core.protocols import Lab, Need, Policy, State, Trainer
@@ -155,13 +154,12 @@ class GateTraining(Training[list[Trajectory]]):
     def learn(self, iteration: int, played: Sequence[Trajectory]) -> Record:
         import torch
 
-        from trace_bench.trainers.grpo import group_advantages, standardized
+        from trace_bench.trainers.grpo import group_advantages
 
         reward = self.reward
         rewards = torch.tensor([reward_of(t, reward) for t in played], dtype=torch.float64)
         group = torch.arange(len(played)) // self.recipe.group_size
-        centred = partial(standardized, normalize_std=self.recipe.normalize_std)
-        advantages = group_advantages(rewards, group, centred)
+        advantages = group_advantages(rewards, group)
         where = f"{NAME}, iteration {iteration}"
         update = _Update()
         used = [n for n, t in enumerate(played) if bool(advantages.trained[n]) and t.turns]
@@ -207,16 +205,15 @@ class GateTraining(Training[list[Trajectory]]):
         not taken for a change of the gate."""
         import torch
 
-        from trace_bench.trainers.algorithms import Batch, clipped
+        from trace_bench.trainers.algorithms import Algorithm, Batch
         from trace_bench.trainers.grpo import mismatch, token_weights
         from trace_bench.trainers.tree import build, stretches
 
-        r = self.recipe
         tokens = [sum(len(turn.token_ids) for turn in one.turns) for one in played]
         used = [n for _, places in alike for n in places]
         lengths = torch.tensor([tokens[n] for n in used])
         sizes = [sum(tokens[n] for n in places) for _, places in alike]
-        weights = token_weights(lengths, r.aggregate).split(sizes)
+        weights = token_weights(lengths).split(sizes)
         spread = advantages.spread(used, lengths).split(sizes)
         self.optimizer.zero_grad(set_to_none=True)
         before: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -229,7 +226,7 @@ class GateTraining(Training[list[Trajectory]]):
                 update.first.append(new.detach())
             old = update.first[place] if self.model.learner.rounded else told
             batch = Batch(new, old, spread[place], lengths)
-            each = clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high)
+            each = Algorithm().loss(batch)
             loss = (weights[place] * each.values).sum()
             torch.autograd.backward(loss)
             total += float(loss.detach())

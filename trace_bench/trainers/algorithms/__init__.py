@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from trace_bench.core.checked import BY_MODEL, PLACE, Chosen, identifying, parameters
-from trace_bench.core.errors import UserError
+from trace_bench.core.checked import BY_MODEL, PLACE, Chosen, identifying
 from trace_bench.core.types import Meta, Natural, NotNegative, Positive, Share
 from trace_bench.settings.registry import Offered
 
@@ -33,8 +32,6 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 FUSED = {"qkv_proj": LINEAR[:3], "gate_up_proj": LINEAR[4:6]}
 """vLLM's names for layers that it computes as one."""
 
-LOSS = frozenset({"clip_low", "clip_high", "aggregate", "normalize_std"})
-"""The settings of the trainer that are GRPO's, which another algorithm may replace."""
 SAME = 1e-8  # rewards closer than this are equal
 GRADIENT = 1.0
 """The norm to which every trainer clips gradients."""
@@ -45,14 +42,13 @@ _LARGEST = 20.0  # of a difference of log-probabilities, before its exponential 
 class Batch:
     """The sampled tokens of whole sequences, one after the other, all [tokens] but `lengths`
     [sequences]: of trajectories, or of the stretches of those that were rendered anew. `new`:
-    log-probabilities with the gradient; `old`: before the iteration's first step; `sampler`: as it
-    reported them; `base`: without an adapter."""
+    log-probabilities with the gradient; `old`: before the iteration's first step; `base`: without
+    an adapter."""
 
     new: Tensor
     old: Tensor
     advantages: Tensor
     lengths: Tensor
-    sampler: Tensor | None = None
     base: Tensor | None = None
 
     @property
@@ -110,19 +106,18 @@ class Advantages:
 @dataclass(frozen=True)
 class Algorithm(Chosen):
     """Group-relative policy optimization: rewards less their group's mean, by its deviation; the
-    clipped ratio of new and old probability as the loss. `trainer.*` has its settings."""
+    clipped ratio of new and old probability as the loss."""
 
     name: str = "grpo"
+    clip_low: Share = 0.2
+    """Lower clip of the probability ratio."""
+    clip_high: NotNegative = 0.2
+    """Upper clip of the probability ratio."""
     kl: NotNegative = 0.0
     """Weight of the divergence from the base model (the adapter off; the estimate k3) in the loss:
     GRPO's paper has 0.04, others 0.001. It costs one more pass over each rollout."""
-    truncate: Annotated[float, Meta(ge=1)] | None = None
-    """Truncated importance sampling: a token's loss is weighted by min(p_trainer / p_sampler, this)
-    where sampler and trainer round differently (2 is usual); null: no weight."""
 
     source: ClassVar[str] = "Shao et al. 2024, arXiv 2402.03300"
-    heeds: ClassVar[frozenset[str]] = LOSS
-    """The settings of `LOSS` that it uses; the others must be left at their defaults."""
     observations: ClassVar[bool] = False
     """Whether its advantages need `Episodes.seen`."""
     checklists: ClassVar[bool] = True
@@ -132,48 +127,32 @@ class Algorithm(Chosen):
     def offered(cls) -> Mapping[str, type]:
         return Offered(SETTING, Algorithm)
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """What it is given besides the rollouts and their rewards."""
-        asked = {
-            "the base model": self.kl > 0,
-            "the sampler's probabilities": self.truncate is not None,
-            "equal observations": self.observations,
-        }
-        return tuple(name for name, wanted in asked.items() if wanted)
-
-    def check(self, recipe: Recipe) -> None:
-        """Raises UserError for settings of the trainer that it does not heed."""
-        declared = parameters(type(recipe))
-        for name in sorted(LOSS - self.heeds):
-            if (value := getattr(recipe, name)) != declared[name].default:
-                raise UserError(
-                    f"trainer.{name}={value} is no setting of {SETTING}={self.name}; allowed "
-                    f"there: {', '.join(sorted(self.heeds)) or 'none'} and {SETTING}.*. Leave "
-                    f"`trainer.{name}` out, or change `{SETTING}`."
-                )
-
-    def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
+    def advantages(self, episodes: Episodes) -> Advantages:
         """The advantages of an iteration's episodes."""
         from trace_bench.trainers.grpo import group_advantages
 
-        return group_advantages(
-            episodes.rewards, episodes.group, lambda rewards: self.of_group(rewards, recipe)
-        )
+        return group_advantages(episodes.rewards, episodes.group, self.of_group)
 
-    def of_group(self, rewards: Tensor, recipe: Recipe) -> Tensor:
+    def of_group(self, rewards: Tensor) -> Tensor:
         """The advantages [members] of a group whose rewards [members] are not all equal."""
         from trace_bench.trainers.grpo import standardized
 
-        return standardized(rewards, recipe.normalize_std)
+        return standardized(rewards)
 
-    def loss(self, batch: Batch, recipe: Recipe) -> Each:
+    def loss(self, batch: Batch) -> Each:
         """The loss of each token."""
-        return clipped(batch.ratio, batch.advantages, recipe.clip_low, recipe.clip_high)
+        return self.clipped(batch.ratio, batch.advantages)
 
-    def aggregation(self, recipe: Recipe) -> tuple[str, int | None]:
+    def clipped(self, ratio: Tensor, advantages: Tensor) -> Each:
+        """max(-A r, -A clip(r, 1 - low, 1 + high)), PPO's surrogate (arXiv 1707.06347, equation 7).
+        Asymmetric clips: DAPO, section 3.1."""
+        plain = -advantages * ratio
+        bounded = -advantages * ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
+        return Each(plain.maximum(bounded), bounded > plain)
+
+    def aggregation(self) -> tuple[str, int | None]:
         """How tokens are weighted, as for `grpo.token_weights`: (aggregate, constant length)."""
-        return recipe.aggregate, None
+        return "trajectory", None
 
 
 @dataclass(frozen=True)
@@ -207,22 +186,11 @@ class Recipe:
     """Passes over the rollouts of one iteration."""
     minibatches: Positive = 1
     """Optimizer steps in one pass."""
-    clip_low: Share = 0.2
-    """Lower clip of the probability ratio."""
-    clip_high: NotNegative = 0.2
-    """Upper clip of the probability ratio."""
-    aggregate: Literal["trajectory", "token"] = "trajectory"
-    """trajectory: the mean over each trajectory's tokens first; token: over all tokens."""
-    normalize_std: bool = True
-    """Divide advantages by the group's standard deviation."""
     batch_tokens: Positive = 16384
     """Tokens (of one process) in one forward pass."""
     mismatch: NotNegative = field(default=0.01, metadata=PLACE)
     """The mean difference between the sampler's and the trainer's log-probabilities that is an
     alarm; ten times as much stops the run."""
-
-    def __post_init__(self) -> None:
-        self.algorithm.check(self)
 
     @property
     def served_modules(self) -> list[str]:
@@ -233,42 +201,21 @@ class Recipe:
 
     @property
     def by(self) -> str:
-        """The algorithm where it is not GRPO, and what it is given, in words."""
-        if self.algorithm == Algorithm():
-            return ""
-        inputs = ", ".join(self.algorithm.inputs)
-        return f" by {self.algorithm.name}" + (f", given {inputs}" if inputs else "")
+        """The algorithm where it is not GRPO, in words."""
+        return "" if self.algorithm == Algorithm() else f" by {self.algorithm.name}"
 
     def trained(self) -> dict[str, Any]:
         """The settings that decide what is trained: those of a job's identity, as plain data."""
         return identifying(self)
 
 
-def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Each:
-    """max(-A r, -A clip(r, 1 - low, 1 + high)), PPO's surrogate (arXiv 1707.06347, equation 7).
-    Asymmetric clips: DAPO, section 3.1."""
-    plain = -advantages * ratio
-    bounded = -advantages * ratio.clamp(1.0 - low, 1.0 + high)
-    return Each(plain.maximum(bounded), bounded > plain)
-
-
-def total(batch: Batch, recipe: Recipe) -> Each:
-    """The algorithm's loss of each token, with truncated importance sampling and divergence."""
-    algorithm = recipe.algorithm
-    each = algorithm.loss(batch, recipe)
-    values = each.values
-    if algorithm.truncate is not None:
-        assert batch.sampler is not None
-        values = values * importance(batch.old, batch.sampler, algorithm.truncate)
-    if algorithm.kl > 0:
-        assert batch.base is not None
-        values = values + algorithm.kl * divergence(batch.new, batch.base)
-    return Each(values, each.clipped)
-
-
-def importance(old: Tensor, sampler: Tensor, most: float) -> Tensor:
-    """min(p_trainer / p_sampler, most) of each token, without a gradient."""
-    return (old - sampler).detach().clamp(-_LARGEST, _LARGEST).exp().clamp(max=most)
+def total(batch: Batch, algorithm: Algorithm) -> Each:
+    """The algorithm's loss of each token, with the divergence."""
+    each = algorithm.loss(batch)
+    if algorithm.kl == 0:
+        return each
+    assert batch.base is not None
+    return Each(each.values + algorithm.kl * divergence(batch.new, batch.base), each.clipped)
 
 
 def divergence(new: Tensor, base: Tensor) -> Tensor:
@@ -288,8 +235,8 @@ class Loss:
     kl: Tensor
 
 
-def policy_loss(batch: Batch, weights: Tensor, recipe: Recipe) -> Loss:
-    """The loss of a batch by the recipe's algorithm: the sum over its tokens, weighted."""
-    each = total(batch, recipe)
+def policy_loss(batch: Batch, weights: Tensor, algorithm: Algorithm) -> Loss:
+    """The loss of a batch: the sum over its tokens, weighted."""
+    each = total(batch, algorithm)
     kl = -(batch.new.detach() - batch.old).mean()
     return Loss((weights * each.values).sum(), each.clipped.float().mean(), kl)

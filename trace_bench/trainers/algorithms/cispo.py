@@ -7,10 +7,10 @@ difference)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from trace_bench.core.types import Meta
-from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Recipe
+from trace_bench.core.types import NotNegative, Share
+from trace_bench.trainers.algorithms import Algorithm, Batch, Each
 
 
 @dataclass(frozen=True)
@@ -18,16 +18,17 @@ class Cispo(Algorithm):
     """Policy gradient with the probability ratio as a bounded weight: no token is dropped."""
 
     name: str = "cispo"
-    largest: Annotated[float, Meta(ge=1)] = 5.0
-    """The most that a ratio weighs."""
+    clip_low: Share = 1.0
+    """A ratio weighs at least 1 less this."""
+    clip_high: NotNegative = 4.0
+    """A ratio weighs at most 1 and this."""
 
     source: ClassVar[str] = "MiniMax 2025, arXiv 2506.13585"
-    heeds: ClassVar[frozenset[str]] = frozenset({"normalize_std"})
 
-    def loss(self, batch: Batch, recipe: Recipe) -> Each:
+    def loss(self, batch: Batch) -> Each:
         ratio = batch.ratio.detach()
-        weight = ratio.clamp(max=self.largest)
+        weight = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
         return Each(-weight * batch.advantages * batch.new, ratio > weight)
 
-    def aggregation(self, recipe: Recipe) -> tuple[str, int | None]:
+    def aggregation(self) -> tuple[str, int | None]:
         return "token", None

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trace_bench.core.types import NotNegative, Share
-from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Recipe, clipped
+from trace_bench.core.types import NotNegative
+from trace_bench.trainers.algorithms import Algorithm
 
 
 @dataclass(frozen=True)
@@ -16,16 +16,10 @@ class Dapo(Algorithm):
     """GRPO with a higher upper clip and the mean over all tokens."""
 
     name: str = "dapo"
-    clip_low: Share = 0.2
-    """Lower clip of the probability ratio."""
     clip_high: NotNegative = 0.28
     """Upper clip of the probability ratio."""
 
     source: ClassVar[str] = "Yu et al. 2025, arXiv 2503.14476"
-    heeds: ClassVar[frozenset[str]] = frozenset({"normalize_std"})
 
-    def loss(self, batch: Batch, recipe: Recipe) -> Each:
-        return clipped(batch.ratio, batch.advantages, self.clip_low, self.clip_high)
-
-    def aggregation(self, recipe: Recipe) -> tuple[str, int | None]:
+    def aggregation(self) -> tuple[str, int | None]:
         return "token", None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.types import Positive
-from trace_bench.trainers.algorithms import Algorithm, Recipe
+from trace_bench.trainers.algorithms import Algorithm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,11 +24,10 @@ class DrGrpo(Algorithm):
     """What the sum over a trajectory's tokens is divided by: the most tokens it may have."""
 
     source: ClassVar[str] = "Liu et al. 2025, arXiv 2503.20783"
-    heeds: ClassVar[frozenset[str]] = frozenset({"clip_low", "clip_high"})
     checklists: ClassVar[bool] = False
 
-    def of_group(self, rewards: Tensor, recipe: Recipe) -> Tensor:
+    def of_group(self, rewards: Tensor) -> Tensor:
         return rewards - rewards.mean()
 
-    def aggregation(self, recipe: Recipe) -> tuple[str, int | None]:
+    def aggregation(self) -> tuple[str, int | None]:
         return "constant", self.length

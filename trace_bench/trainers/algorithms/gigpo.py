@@ -15,11 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from trace_bench.core.types import NotNegative, Share
-from trace_bench.trainers.algorithms import SAME, Advantages, Algorithm, Episodes, Recipe
+from trace_bench.trainers.algorithms import SAME, Advantages, Algorithm, Episodes
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+GAMMA = 0.95  # the discount of the reward for each step before the last
 
 
 @dataclass(frozen=True)
@@ -28,26 +30,22 @@ class Gigpo(Algorithm):
     observation."""
 
     name: str = "gigpo"
-    weight: NotNegative = 1.0
-    """Of the steps' advantages."""
-    gamma: Share = 0.95
-    """The discount of the reward for each step before the last."""
 
     source: ClassVar[str] = "Feng et al. 2025, arXiv 2505.10978"
     observations: ClassVar[bool] = True
     checklists: ClassVar[bool] = False
 
-    def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
+    def advantages(self, episodes: Episodes) -> Advantages:
         import torch
 
-        whole = super().advantages(episodes, recipe)
+        whole = super().advantages(episodes)
         steps = [
             [float(value)] * len(t) for value, t in zip(whole.values, episodes.turns, strict=True)
         ]
         for places in anchors(episodes, whole.trained.tolist()):
-            returns = torch.stack([self._return(episodes, n, step) for n, step in places])
+            returns = torch.stack([discounted(episodes, n, step) for n, step in places])
             if len(returns) > 1 and float(returns.max() - returns.min()) > SAME:
-                added = self.of_group(returns, recipe) * self.weight
+                added = self.of_group(returns)
                 for (n, step), value in zip(places, added.tolist(), strict=True):
                     steps[n][step] += value
         tokens = tuple(
@@ -56,9 +54,11 @@ class Gigpo(Algorithm):
         )
         return replace(whole, tokens=tokens)
 
-    def _return(self, episodes: Episodes, n: int, step: int) -> Tensor:
-        left = len(episodes.turns[n]) - 1 - step
-        return episodes.rewards[n].double() * self.gamma**left
+
+def discounted(episodes: Episodes, n: int, step: int) -> Tensor:
+    """The reward of an episode as the return of one of its steps."""
+    left = len(episodes.turns[n]) - 1 - step
+    return episodes.rewards[n].double() * GAMMA**left
 
 
 def anchors(episodes: Episodes, trained: list[bool]) -> Iterator[list[tuple[int, int]]]:

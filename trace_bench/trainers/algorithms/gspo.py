@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.types import NotNegative, Share
-from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Recipe, clipped
+from trace_bench.trainers.algorithms import Algorithm, Batch, Each
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,13 +29,12 @@ class Gspo(Algorithm):
     """Upper clip of the sequence's ratio."""
 
     source: ClassVar[str] = "Zheng et al. 2025, arXiv 2507.18071"
-    heeds: ClassVar[frozenset[str]] = frozenset({"aggregate", "normalize_std"})
 
-    def loss(self, batch: Batch, recipe: Recipe) -> Each:
+    def loss(self, batch: Batch) -> Each:
         whole = means((batch.new - batch.old).detach(), batch.lengths)
         log_ratio = batch.new - batch.new.detach() + whole
         ratio = log_ratio.clamp(max=_LARGEST).exp()
-        return clipped(ratio, batch.advantages, self.clip_low, self.clip_high)
+        return self.clipped(ratio, batch.advantages)
 
 
 def means(values: Tensor, lengths: Tensor) -> Tensor:

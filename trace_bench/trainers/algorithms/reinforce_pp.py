@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from trace_bench.core.errors import UserError
-from trace_bench.trainers.algorithms import LOSS, SAME, Advantages, Algorithm, Episodes, Recipe
+from trace_bench.trainers.algorithms import SAME, Advantages, Algorithm, Episodes
 
 _EPS = 1e-8  # added to the variance
 
@@ -19,21 +18,11 @@ class ReinforcePlusPlus(Algorithm):
     name: str = "reinforce_pp"
 
     source: ClassVar[str] = "Hu et al. 2025, arXiv 2501.03262"
-    heeds: ClassVar[frozenset[str]] = LOSS - {"normalize_std"}
     checklists: ClassVar[bool] = False
 
-    def check(self, recipe: Recipe) -> None:
-        super().check(recipe)
-        if recipe.resample:
-            raise UserError(
-                f"trainer.resample={recipe.resample} replaces groups of equal rewards, from which "
-                f"trainer.algorithm={self.name} learns as well; allowed there: resample=0. Change "
-                "`trainer.resample` or `trainer.algorithm`."
-            )
-
-    def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
+    def advantages(self, episodes: Episodes) -> Advantages:
         """A batch in which all rewards are equal has no learning signal."""
-        advantages, rewards = super().advantages(episodes, recipe), episodes.rewards.double()
+        advantages, rewards = super().advantages(episodes), episodes.rewards.double()
         lengths = rewards.new_tensor([sum(turns) for turns in episodes.turns])
         valid = ~rewards.isnan() & (lengths > 0)
         r, n = rewards[valid], lengths[valid]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from trace_bench.trainers.algorithms import LOSS, Algorithm, Recipe
+from trace_bench.trainers.algorithms import Algorithm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,9 +20,8 @@ class Rloo(Algorithm):
     name: str = "rloo"
 
     source: ClassVar[str] = "Ahmadian et al. 2024, arXiv 2402.14740"
-    heeds: ClassVar[frozenset[str]] = LOSS - {"normalize_std"}
     checklists: ClassVar[bool] = False
 
-    def of_group(self, rewards: Tensor, recipe: Recipe) -> Tensor:
+    def of_group(self, rewards: Tensor) -> Tensor:
         count = len(rewards)
         return (rewards - rewards.mean()) * (count / (count - 1))

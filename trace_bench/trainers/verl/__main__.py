@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
-from trace_bench.trainers.verl.compose import composed, environment, overrides
+from trace_bench.trainers.verl.compose import composed, overrides
 from trace_bench.trainers.verl.process import REFUSAL, REFUSED
 from trace_bench.trainers.verl.spec import read_spec
 
@@ -37,10 +37,6 @@ def main(arguments: list[str]) -> int:
         config = composed(overrides(spec, folder, start))
         if "--check" in arguments:
             return 0
-        if spec.trainer.nnodes > 1:
-            from trace_bench.trainers.verl.preflight import check_machines
-
-            check_machines(spec, folder, environment(spec, folder, start))
     except UserError as error:
         print(f"{REFUSAL}{error}", flush=True)
         return REFUSED

@@ -13,14 +13,13 @@ from trace_bench.core.errors import UserError
 from trace_bench.settings.models import TRUSTED, trusted
 from trace_bench.trainers.algorithms import GRADIENT
 from trace_bench.trainers.verl.settings import VerlSettings
-from trace_bench.trainers.verl.spec import CPU_ROLLOUT, ESTIMATOR, JOB_VARIABLE, LOSS, JobSpec
+from trace_bench.trainers.verl.spec import CPU_ROLLOUT, JOB_VARIABLE, LOSS, JobSpec
 
 AGGREGATE = {
     "trajectory": "seq-mean-token-mean",
     "token": "token-mean",
     "constant": "seq-mean-token-sum-norm",
 }
-_NO_DUAL_CLIP = 1e9  # verl always applies one; this bound is never reached
 _COUNTS = ("algorithm.filter_groups", "trainer.v1", "trainer.use_v1", "data.gen_batch_size")
 """Keys of verl that this project does not set and that would change the rollouts."""
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE")
@@ -43,7 +42,6 @@ def overrides(spec: JobSpec, folder: Path, start: int = 0) -> list[str]:
     values = {
         **decided,
         **(_on_cpu() if settings.device == "cpu" else _on_gpu(settings)),
-        **_correction(settings),
         **_ray(settings, environment(spec, folder, start)),
     }
     return [f"{key}={_text(value)}" for key, value in values.items()] + list(settings.verl)
@@ -140,20 +138,15 @@ def _instantiated(config: Any) -> None:
 def _recipe(spec: JobSpec) -> dict[str, Any]:
     s, actor, batch = spec.trainer, "actor_rollout_ref.actor", spec.groups
     algorithm = s.algorithm
-    aggregate, length = algorithm.aggregation(s)
+    aggregate, length = algorithm.aggregation()
     return {
-        "algorithm.adv_estimator": ESTIMATOR,
-        "algorithm.norm_adv_by_std_in_grpo": s.normalize_std,
+        "algorithm.adv_estimator": "grpo",  # steps.py puts ours in its place
         "algorithm.use_kl_in_reward": False,
         "data.train_batch_size": batch,
         f"{actor}.ppo_mini_batch_size": batch // s.minibatches,
         f"{actor}.ppo_epochs": s.epochs,
         f"{actor}.use_dynamic_bsz": True,
         f"{actor}.ppo_max_token_len_per_gpu": max(s.batch_tokens, spec.context),
-        f"{actor}.clip_ratio": s.clip_low,
-        f"{actor}.clip_ratio_low": s.clip_low,
-        f"{actor}.clip_ratio_high": s.clip_high,
-        f"{actor}.clip_ratio_c": _NO_DUAL_CLIP,
         f"{actor}.policy_loss.loss_mode": LOSS,
         f"{actor}.loss_agg_mode": AGGREGATE[aggregate],
         f"{actor}.loss_scale_factor": length,
@@ -237,8 +230,10 @@ def _on_gpu(s: VerlSettings) -> dict[str, Any]:
     """vLLM for rollouts. LoRA with vLLM's server requires layered summon and loading the weights
     from the model's files. Weights are stored in float32, for the adapter's sake, and computed with
     in bf16: FSDP2 requires one type for base model and adapter. Logits are never whole (fused
-    kernels): 32,768 tokens by a vocabulary of 152k would be 10 GB, several times."""
-    engine = "actor_rollout_ref.actor.fsdp_config"
+    kernels): 32,768 tokens by a vocabulary of 152k would be 10 GB, several times. vLLM's kernels
+    round in another way: truncated importance sampling, token by token, with the bound 2
+    (fengyao.notion.site/off-policy-rl)."""
+    engine, correction = "actor_rollout_ref.actor.fsdp_config", "algorithm.rollout_correction"
     return {
         "actor_rollout_ref.rollout.name": "vllm",
         "actor_rollout_ref.rollout.gpu_memory_utilization": s.gpu_memory,
@@ -249,16 +244,9 @@ def _on_gpu(s: VerlSettings) -> dict[str, Any]:
         f"{engine}.model_dtype": "fp32",
         f"{engine}.param_offload": s.offload,
         f"{engine}.optimizer_offload": s.offload,
+        f"{correction}.rollout_is": "token",
+        f"{correction}.rollout_is_threshold": 2.0,
     }
-
-
-def _correction(s: VerlSettings) -> dict[str, Any]:
-    """Truncated importance sampling, token by token: as the algorithm says, and on GPUs in any
-    case, since vLLM's kernels round in another way (fengyao.notion.site/off-policy-rl, bound 2).
-    `trainer.verl` may change it there."""
-    bound = s.algorithm.truncate or (2.0 if s.device == "cuda" else None)
-    key = "algorithm.rollout_correction.rollout_is"
-    return {key: "token", f"{key}_threshold": bound} if bound else {}
 
 
 def _on_cpu() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from trace_bench.trainers.algorithms import Batch, Recipe
+from trace_bench.trainers.algorithms import Algorithm, Batch
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, LOSS, RATE, STEPS, read_spec
 
 
@@ -62,7 +62,7 @@ class VerlEngine(FSDPEngineWithLMHead):
 
 
 def policy_loss(
-    recipe: Recipe,
+    algorithm: Algorithm,
     old_log_prob: Tensor,
     log_prob: Tensor,
     advantages: Tensor,
@@ -76,7 +76,7 @@ def policy_loss(
     sampling."""
     mask = response_mask.bool()
     batch = Batch(log_prob[mask], old_log_prob[mask], advantages[mask], mask.sum(-1))
-    each = recipe.algorithm.loss(batch, recipe)
+    each = algorithm.loss(batch)
     rows = torch.zeros_like(log_prob).masked_scatter(mask, each.values)
     if rollout_is_weights is not None:
         rows = rows * rollout_is_weights
@@ -90,9 +90,9 @@ def policy_loss(
 
 
 @functools.cache
-def recipe_of(folder: str) -> Recipe:
-    """The recipe of the job that a process works for."""
-    return read_spec(Path(folder)).trainer
+def algorithm_of(folder: str) -> Algorithm:
+    """The algorithm of the job that a process works for."""
+    return read_spec(Path(folder)).trainer.algorithm
 
 
 def register() -> None:
@@ -103,7 +103,7 @@ def register() -> None:
 
     @register_policy_loss(LOSS)
     def of_the_job(*tensors: Any, **named: Any) -> tuple[Tensor, dict[str, Any]]:
-        return policy_loss(recipe_of(os.environ[JOB_VARIABLE]), *tensors, **named)
+        return policy_loss(algorithm_of(os.environ[JOB_VARIABLE]), *tensors, **named)
 
 
 def wait_longer() -> None:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import functools
 import importlib
-import json
 import os
 import queue
 import socket
@@ -29,12 +28,10 @@ from trace_bench.core.store import Lines, each_line
 from trace_bench.core.types import Stored, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
-from trace_bench.trainers.credit import packed, seen
 from trace_bench.trainers.episodes import paid, usable
 from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.verl.spec import (
     CALL,
-    CREDIT,
     FIRST,
     JOB_VARIABLE,
     NOTHING,
@@ -218,9 +215,8 @@ def outputs(trajectory: Trajectory, spec: JobSpec, iteration: int) -> list[Any]:
     that cannot be trained on."""
     if not usable(trajectory) or not trajectory.turns:
         return []
-    reward, credit = paid(trajectory, spec.reward), credit_of(trajectory, spec)
-    turns = len(trajectory.turns)
-    return [_row(t, iteration, credit, reward, turns) for t in stretches(trajectory)]
+    reward, turns = paid(trajectory, spec.reward), len(trajectory.turns)
+    return [_row(t, iteration, reward, turns) for t in stretches(trajectory)]
 
 
 def nothing(tokenizer: Any) -> Any:
@@ -230,9 +226,7 @@ def nothing(tokenizer: Any) -> Any:
     return _row(Tokens(np.array([end, end]), np.array([1]), np.zeros(1)), NOTHING)
 
 
-def _row(
-    tokens: Tokens, version: int, credit: str = "", reward: float = 0.0, turns: int = 0
-) -> Any:
+def _row(tokens: Tokens, version: int, reward: float = 0.0, turns: int = 0) -> Any:
     """The first prompt, then everything after it with a mask."""
     start = int(tokens.sampled[0])
     mask, logprobs = np.zeros(len(tokens.ids), np.int64), np.zeros(len(tokens.ids))
@@ -249,16 +243,5 @@ def _row(
             "reward_extra_info": {},
             "min_global_steps": version,
             "max_global_steps": version,
-            CREDIT: credit,
         },
     )
-
-
-def credit_of(trajectory: Trajectory, spec: JobSpec) -> str:
-    """What an episode's advantages depend on besides its reward, as a text."""
-    if spec.assignment is not None:
-        return packed(trajectory)
-    if not spec.trainer.algorithm.observations:
-        return ""
-    lengths = [len(turn.token_ids) for turn in trajectory.turns]
-    return json.dumps({"lengths": lengths, "seen": seen(trajectory)})

@@ -1,87 +1,50 @@
-"""verl's rows in its queue: those that its trainer takes in an iteration."""
+"""The arithmetic of verl's rows. A batch has a row for each training sequence, so several for an
+episode whose earlier turns were rendered anew: what an episode's sampled tokens have, one after the
+other, is put at their places in its rows, and they weigh as if they were in one row.
+"""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import transfer_queue as tq
-from tensordict import TensorDict
+import torch
 from torch import Tensor
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from trace_bench.trainers.verl.spec import NOTHING
-
-LOST = "no episodes could be run; see the error above"
-
-_POLL = 0.05  # seconds; verl's own 2 s are as long as a small model's step
+Members = Mapping[str, Sequence[int]]  # the rows of each episode, in the order of its stretches
 
 
-class Sampler(ReplayBuffer):
-    """Has an iteration's groups played, and waits for them. A group with fewer than two episodes
-    left has no learning signal and is dropped, as with trainer=local."""
-
-    def __init__(self, iteration: Callable[[], int], **arguments: Any) -> None:
-        super().__init__(poll_interval=_POLL, **arguments)
-        self.iteration = iteration  # plays one, and says how many groups there are to sample
-        self.unwanted = set[str]()  # groups in whose place others were played
-
-    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
-        return super().sample(global_steps, partition_id, self.iteration())
-
-    def wait(self, groups: int) -> None:
-        """Until so many of training's groups have been played."""
-        while True:
-            self._sync_metadata_from_transfer_queue()
-            if self.failure_keys["train"]:
-                raise RuntimeError(LOST)
-            if len(self.finished_keys["train"]) >= groups:
-                return
-            time.sleep(_POLL)
-
-    def _select_prompt_uids(self, partition_id: str, *rest: Any) -> Any:
-        if self.failure_keys[partition_id]:
-            raise RuntimeError(LOST)
-        return super()._select_prompt_uids(partition_id, *rest)
-
-    def _materialize_batch(self, partition_id: str, *rest: Any) -> Any:
-        batch = super()._materialize_batch(partition_id, *rest)
-        keys = list(batch.keys)
-        tags = dict(zip(keys, batch.tags, strict=True))
-        played = [key for key in keys if tags[key]["min_global_steps"] != NOTHING]
-        episodes = {key.rpartition("_")[0] for key in played}  # which may have several rows
-        members = Counter(map(group_of, episodes))
-        kept = {
-            key
-            for key in played
-            if members[group_of(key)] > 1 and group_of(key) not in self.unwanted
-        }
-        # If nothing is left, one of the other groups gives a step with a zero gradient.
-        others = [key for key in keys if key not in set(played)] or played
-        kept = kept or {key for key in others if group_of(key) == group_of(others[0])}
-        if gone := [key for key in keys if key not in kept]:
-            tq.kv_clear(keys=gone, partition_id=partition_id)
-        keys = [key for key in keys if key in kept]
-        return tq.KVBatchMeta(
-            partition_id=partition_id, keys=keys, tags=[tags[key] for key in keys]
-        )
+def members(keys: Sequence[str]) -> Members:
+    """The rows by verl's keys, `PROMPT_SESSION_STRETCH`; an episode's name is what comes first."""
+    episodes: dict[str, list[tuple[int, int]]] = {}
+    for row, key in enumerate(keys):
+        episode, _, stretch = key.rpartition("_")
+        episodes.setdefault(episode, []).append((int(stretch), row))
+    return {name: [row for _, row in sorted(rows)] for name, rows in episodes.items()}
 
 
-def taken(batch: Any, *fields: str) -> Any:
-    """These fields of a batch's rows."""
-    return tq.kv_batch_get(
-        keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields)
-    )
+def dealt(values: Mapping[str, Tensor], mask: Tensor, episodes: Members) -> Tensor:
+    """Values [sampled tokens] of episodes at the places [rows, tokens] of the mask; 0 at those of
+    episodes without."""
+    out = torch.zeros(mask.shape, device=mask.device)
+    for name, rows in episodes.items():
+        done = 0
+        for row in rows if name in values else ():
+            places = mask[row].bool()
+            count = int(places.sum())
+            out[row, places] = values[name][done : done + count].to(out)
+            done += count
+    return out
 
 
-def put(batch: Any, **fields: Tensor) -> Any:
-    """Gives the batch's rows these fields."""
-    new = TensorDict(fields, batch_size=len(batch))
-    return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=new)
-
-
-def group_of(key: str) -> str:
-    """The name of the group of one of verl's rows or episodes."""
-    return key.split("_")[0]
+def weights(mask: Tensor, episodes: Members, aggregate: str, usual: int) -> Tensor:
+    """What verl must multiply each token's loss by, [rows, tokens], to weigh it by its episode: a
+    row's mean becomes its part of the episode's, and the mean over all rows that over `usual`, as
+    many as there are without stretches. `aggregate`: as in `grpo.token_weights`."""
+    out = mask.float()
+    if aggregate == "token":
+        return out
+    for rows in episodes.values() if aggregate == "trajectory" else ():
+        lengths = mask[list(rows)].sum(-1)
+        for row, length in zip(rows, lengths, strict=True):
+            out[row] *= length / lengths.sum().clamp(min=1)
+    return out * (len(mask) / usual)

@@ -36,8 +36,6 @@ CPU_ROLLOUT = "trace_bench"  # the rollout server on a CPU, by its name in verl'
 
 NOTHING = -1  # the adapter version of a placeholder for an episode that cannot be trained on
 
-ESTIMATOR = "trace_bench"  # the estimator of advantages, by its name in verl's settings
-
 LOSS = "trace_bench"  # the loss of tokens, by its name in verl's settings (`engine.policy_loss`)
 
 STEPS = "trace_bench_steps_max"
@@ -51,8 +49,6 @@ MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "
 
 CALL, FIRST = "call", "first"
 """The extra fields of a prompt: the call of its group's episodes, and the index of the first."""
-
-CREDIT = "trace_bench_episode"  # the extra field of a row: its part in advantages (`credit.packed`)
 
 LATEST = "latest_checkpointed_iteration.txt"  # of verl's folder of checkpoints
 

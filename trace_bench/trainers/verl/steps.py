@@ -1,5 +1,5 @@
-"""verl's synchronous trainer, extended: it follows the job's course of tasks, uses this project's
-advantages, also logs the difference between sampler and trainer, polls for an iteration's episodes
+"""verl's synchronous trainer, extended: it follows the job's course of tasks, has the advantages of
+trainer=local, logs the difference between sampler and trainer, polls for an iteration's episodes
 more often, and stops when they can no longer arrive."""
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from pprint import pprint
 from typing import Any
@@ -17,10 +17,13 @@ from uuid import uuid4
 
 import numpy as np
 import ray
+import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
-from verl.trainer.ppo.core_algos import register_adv_est
+from tensordict import TensorDict
+from torch import Tensor
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
@@ -28,14 +31,12 @@ from verl.workers.utils.padding import response_to_nested
 
 from trace_bench.core.decode import decode
 from trace_bench.core.types import Task, Trajectory
+from trace_bench.trainers.credit import credit
 from trace_bench.trainers.episodes import differ, earned, in_groups
 from trace_bench.trainers.grpo import mismatch
-from trace_bench.trainers.verl import advantages, rows
-from trace_bench.trainers.verl.rows import Sampler
+from trace_bench.trainers.verl.rows import dealt, members, weights
 from trace_bench.trainers.verl.spec import (
     CALL,
-    CREDIT,
-    ESTIMATOR,
     FIRST,
     JOB_VARIABLE,
     MISMATCH,
@@ -45,10 +46,65 @@ from trace_bench.trainers.verl.spec import (
     read_spec,
 )
 
-_POLL = 0.05  # seconds between looks for files that are there
+LOST = "no episodes could be run; see the error above"
+
+_POLL = 0.05  # seconds between looks; verl's own 2 s are as long as a small model's step
 _LATE = 60.0  # seconds until what another machine wrote can be read here
 _WATCH = 3.0  # seconds between checks that all actors are alive, and looks for what a run left
-_LEFTOVERS = 60.0  # seconds until Ray has removed what a killed run left behind
+_READY = 120.0  # seconds until all machines are there, and what a killed run left is not
+
+
+class Sampler(ReplayBuffer):
+    """Has an iteration's groups played, and waits for them. A group with fewer than two episodes
+    left has no learning signal and is dropped, as with trainer=local."""
+
+    def __init__(self, iteration: Callable[[], int], **arguments: Any) -> None:
+        super().__init__(poll_interval=_POLL, **arguments)
+        self.iteration = iteration  # plays one, and says how many groups there are to sample
+        self.unwanted = set[str]()  # groups in whose place others were played
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
+        return super().sample(global_steps, partition_id, self.iteration())
+
+    def wait(self, groups: int) -> None:
+        """Until so many of training's groups have been played."""
+        while True:
+            self._sync_metadata_from_transfer_queue()
+            if self.failure_keys["train"]:
+                raise RuntimeError(LOST)
+            if len(self.finished_keys["train"]) >= groups:
+                return
+            time.sleep(_POLL)
+
+    def _select_prompt_uids(self, partition_id: str, *rest: Any) -> Any:
+        if self.failure_keys[partition_id]:
+            raise RuntimeError(LOST)
+        return super()._select_prompt_uids(partition_id, *rest)
+
+    def _materialize_batch(self, partition_id: str, *rest: Any) -> Any:
+        batch = super()._materialize_batch(partition_id, *rest)
+        keys = list(batch.keys)
+        tags = dict(zip(keys, batch.tags, strict=True))
+        played = [key for key in keys if tags[key]["min_global_steps"] != NOTHING]
+        episodes = {key.rpartition("_")[0] for key in played}  # which may have several rows
+        members = Counter(map(_group, episodes))
+        kept = {
+            key for key in played if members[_group(key)] > 1 and _group(key) not in self.unwanted
+        }
+        # If nothing is left, one of the other groups gives a step with a zero gradient.
+        others = [key for key in keys if key not in set(played)] or played
+        kept = kept or {key for key in others if _group(key) == _group(others[0])}
+        if gone := [key for key in keys if key not in kept]:
+            tq.kv_clear(keys=gone, partition_id=partition_id)
+        keys = [key for key in keys if key in kept]
+        return tq.KVBatchMeta(
+            partition_id=partition_id, keys=keys, tags=[tags[key] for key in keys]
+        )
+
+
+def _group(key: str) -> str:
+    """The name of the group of one of verl's rows or episodes."""
+    return key.split("_")[0]
 
 
 class StepTrainer(PPOTrainerSync):
@@ -78,6 +134,7 @@ class StepTrainer(PPOTrainerSync):
         self.spec, self.arrivals = read_spec(folder), Arrivals(folder / "episodes")
         self.course = self.spec.course(tasks)
         self.steps_per_epoch = self.total_training_steps + 1
+        self.played = dict[str, Sequence[Trajectory]]()  # the groups of this iteration
 
     def prepare_step(self) -> dict[str, Any]:
         """Nothing: the groups are asked for where they are waited for."""
@@ -92,12 +149,15 @@ class StepTrainer(PPOTrainerSync):
             names = self.submit(call, tasks)
             groups += len(tasks)
             self.replay_buffer.wait(groups)
-            rewards = self.rewards(call, tasks)
+            episodes, size = self.episodes(call, tasks), self.spec.trainer.group_size
+            self.played |= zip(names, in_groups(episodes, size), strict=True)
+            rewards = earned(episodes, self.spec)
             if self.spec.trainer.resample:
-                each = zip(names, in_groups(rewards, self.spec.trainer.group_size), strict=True)
+                each = zip(names, in_groups(rewards, size), strict=True)
                 self.replay_buffer.unwanted |= {n for n, group in each if not differ(group)}
             return rewards
 
+        self.played.clear()
         self.replay_buffer.unwanted.clear()
         self.course.iteration(self.spec.call(self.global_steps - 1), play)
         if not self.course.iterations_left():
@@ -117,20 +177,16 @@ class StepTrainer(PPOTrainerSync):
         self._submit_batch_to_rollout(batch)
         return list(data["uid"])
 
-    def rewards(self, call: str, tasks: Sequence[Task]) -> list[float]:
-        """The rewards of a call's episodes, which are on disk; unknown where none is asked for."""
-        size = self.spec.trainer.group_size
-        count = len(tasks) * size
-        if not self.spec.trainer.resample:
-            return [math.nan] * count
+    def episodes(self, call: str, tasks: Sequence[Task]) -> list[Trajectory]:
+        """Those of a call's groups, which are on disk before verl has their rows."""
+        count = len(tasks) * self.spec.trainer.group_size
         there, end = dict[int, Trajectory](), time.monotonic() + _LATE
         while len(there) < count:
             there |= self.arrivals.take(call, set(range(count)) - there.keys())
             if time.monotonic() > end:
                 raise RuntimeError(f"{self.arrivals.folder} has {len(there)} of {count} of {call}")
             time.sleep(_POLL)
-        episodes = [there[n] for n in range(count)]
-        return earned(episodes, self.spec, self.spec.trainer)
+        return [there[n] for n in range(count)]
 
     def end(self) -> None:
         """This iteration is the last one: it is saved."""
@@ -149,8 +205,12 @@ class StepTrainer(PPOTrainerSync):
     def on_train_begin(self) -> None:
         """Takes the course to where the last checkpoint is."""
         super().on_train_begin()
+
+        def play(call: str, tasks: Sequence[Task]) -> list[float]:
+            return earned(self.episodes(call, tasks), self.spec)
+
         for iteration in range(self.global_steps - 1):
-            self.course.iteration(self.spec.call(iteration), self.rewards)
+            self.course.iteration(self.spec.call(iteration), play)
         if not self.course.iterations_left():
             self.total_training_steps = self.global_steps - 1
         threading.Thread(target=end_with, args=(self.actors(),), daemon=True).start()
@@ -164,35 +224,36 @@ class StepTrainer(PPOTrainerSync):
                 self.role_worker_mapping[role] = ray.remote(CpuWorker)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """What the rows alone do not tell: the advantages that checklists give, or observations,
-        and those of episodes of several rows, with the weights of their tokens."""
+        """The advantages of trainer=local in the place of verl's, and where episodes have several
+        rows the weights of their tokens."""
         batch, spec = super()._compute_advantage(batch, metrics), self.spec
-        several = self._several(batch)
-        by_episode = spec.assignment is not None or spec.trainer.algorithm.observations
-        if not (by_episode or several):
-            return batch
-        fields = ("uid", "response_mask", "rm_scores", "extra_fields", "rollout_is_weights")
-        data = rows.taken(batch, *fields)
-        nested, every = data["response_mask"], advantages.members(batch.keys)
+        every, several = members(batch.keys), self._several(batch)
+        data = _taken(batch, "response_mask", "rollout_is_weights")
+        nested = data["response_mask"]
         mask = nested.to_padded_tensor(padding=0)
-        # Each row has the reward and the credit of its episode.
-        first = [members[0] for members in every]
-        credits = list(data["extra_fields"])
-        episodes = [credits[row][CREDIT] for row in first]
-        uid = np.array(list(data["uid"]), dtype=object)[first]
-        rewards = data["rm_scores"].to_padded_tensor(padding=0).sum(-1)[first]
-        there = advantages.joined(mask, every)
-        of_tokens = advantages.of_episodes(spec, episodes, rewards, there, uid)
-        values = response_to_nested(advantages.dealt(of_tokens, mask, every), nested)
+        values = response_to_nested(dealt(self.advantages(), mask, every), nested)
         new = {"advantages": values, "returns": values}
         if several:
             usual = spec.groups * spec.trainer.group_size
-            aggregate, _ = spec.trainer.algorithm.aggregation(spec.trainer)
-            weights = advantages.weights(mask, every, aggregate, usual)
+            factors = weights(mask, every, spec.trainer.algorithm.aggregation()[0], usual)
             if "rollout_is_weights" in data:  # of truncated importance sampling
-                weights = weights * data["rollout_is_weights"].to_padded_tensor(padding=0)
-            new["rollout_is_weights"] = response_to_nested(weights, nested)
-        return rows.put(batch, **new)
+                factors = factors * data["rollout_is_weights"].to_padded_tensor(padding=0)
+            new["rollout_is_weights"] = response_to_nested(factors, nested)
+        fields = TensorDict(new, batch_size=len(batch))
+        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+
+    def advantages(self) -> dict[str, Tensor]:
+        """Those of the sampled tokens of this iteration's episodes that are trained on, by the name
+        of the episode."""
+        names = [f"{name}_{n}" for name, group in self.played.items() for n in range(len(group))]
+        episodes = [episode for group in self.played.values() for episode in group]
+        found = credit(episodes, earned(episodes, self.spec), self.spec, self.spec.trainer)
+        lengths = [sum(len(turn.token_ids) for turn in e.turns) for e in episodes]
+        return {
+            name: found.spread([n], torch.tensor([lengths[n]]))
+            for n, name in enumerate(names)
+            if found.trained[n]
+        }
 
     def _several(self, batch: Any) -> bool:
         """Whether an episode of the batch has several rows."""
@@ -230,7 +291,7 @@ class StepTrainer(PPOTrainerSync):
         batch = super()._compute_old_log_prob(batch, metrics)
         if batch.tags[0]["min_global_steps"] == NOTHING:
             return batch  # placeholder rows: they were not sampled
-        data = rows.taken(batch, "response_mask", "rollout_log_probs", "old_log_probs")
+        data = _taken(batch, "response_mask", "rollout_log_probs", "old_log_probs")
         padded = data.to_padded_tensor()
         sampler, old = padded["rollout_log_probs"], padded["old_log_probs"]
         sampled = padded["response_mask"].bool()
@@ -238,6 +299,13 @@ class StepTrainer(PPOTrainerSync):
         if apart is not None:
             metrics.update(zip(MISMATCH, (apart.mean, apart.max, apart.kl), strict=True))
         return batch
+
+
+def _taken(batch: Any, *fields: str) -> Any:
+    """These fields of a batch's rows."""
+    return tq.kv_batch_get(
+        keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields)
+    )
 
 
 def end_with(actors: Sequence[Any]) -> None:
@@ -272,12 +340,10 @@ class Runner:
             from trace_bench.trainers.verl.cpu import register_rollout
 
             register_rollout()
-        recipe = read_spec(Path(os.environ[JOB_VARIABLE])).trainer
-        register_adv_est(ESTIMATOR)(partial(advantages.advantages, recipe))
         config.transfer_queue.enable = True
         pprint(OmegaConf.to_container(config, resolve=True))
         OmegaConf.resolve(config)
-        alone_on_cluster()
+        wait_for_cluster(config.trainer.nnodes)
         tq.init(config.transfer_queue)
         trainer, code = StepTrainer(config=config), 1
         try:
@@ -297,14 +363,22 @@ class Runner:
             tq.close()
 
 
-def alone_on_cluster() -> None:
-    """Raises RuntimeError if another run uses this cluster: verl's queue has a fixed name, so a
-    second run would use and end the first one's. Waits for the remains of a killed run to go."""
-    end = time.monotonic() + _LEFTOVERS
-    while time.monotonic() < end:
-        try:
-            ray.get_actor("TransferQueueController", namespace="transfer_queue")
-        except ValueError:
-            return
+def wait_for_cluster(machines: int) -> None:
+    """Until all machines have joined, which a batch job starts one by one, and the remains of a
+    killed run are gone. Raises RuntimeError if that is too late: verl's queue has a fixed name, so
+    a second run on the cluster would use and end the first one's."""
+    end = time.monotonic() + _READY
+    while why := _unready(machines):
+        if time.monotonic() > end:
+            raise RuntimeError(why)
         time.sleep(_WATCH)
-    raise RuntimeError("another run of verl is on this Ray cluster; one at a time")
+
+
+def _unready(machines: int) -> str:
+    if (joined := sum(node["Alive"] for node in ray.nodes())) < machines:
+        return f"{joined} of trainer.nnodes={machines} machines have joined the Ray cluster"
+    try:
+        ray.get_actor("TransferQueueController", namespace="transfer_queue")
+    except ValueError:
+        return ""
+    return "another run of verl is on this Ray cluster; one at a time"
