@@ -203,7 +203,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 """Settings that each check of verl's preflight refuses."""
 
 
-@pytest.mark.parametrize("check", [c.__name__ for c in (*preflight.CHECKS, *preflight.OF_JOB)])
+@pytest.mark.parametrize("check", [c.__name__ for c in preflight.CHECKS])
 def test_every_refusal_of_preflight_is_listed(
     check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +219,7 @@ def test_every_refusal_of_preflight_is_listed(
     job = trainer.sample_job()
     function = getattr(preflight, check)
     with pytest.raises(UserError, match=re.escape(why)) as refused:
-        function(job if function in preflight.OF_JOB else job.trainer)
+        function(job)
     assert f"  - {refused.value}" in described(settings)
 
 

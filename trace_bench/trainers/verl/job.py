@@ -5,10 +5,8 @@ makes adapters of verl's checkpoints, in the training's precision (verl's own me
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +93,7 @@ def whole(folder: Path) -> dict[str, Tensor]:
             f"{folder} has the shards of ranks {sorted(shards)}, of {sorted(sizes)} ranks in all. "
             "Checkpoints must be on storage that all machines share: change the setting `run_dir`."
         )
-    with _no_mesh_warnings():
-        states = [_loaded(shards[rank]) for rank in sorted(shards)]
+    states = [_loaded(shards[rank]) for rank in sorted(shards)]
     return {name: _joined([state[name] for state in states]) for name in states[0]}
 
 
@@ -111,18 +108,6 @@ def _loaded(shard: Path) -> Mapping[str, Any]:
             f"{shard.parent.parent} and run the same command again: the training goes on from the "
             "checkpoint before, with the episodes that are stored."
         ) from error
-
-
-@contextmanager
-def _no_mesh_warnings() -> Iterator[None]:
-    """Silences torch's warning about missing process groups, which are not needed here."""
-    logger = logging.getLogger("torch.distributed.device_mesh")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _joined(parts: list[Any]) -> Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from trace_bench.core.protocols import RunContext
 from trace_bench.trainers.memory import GPU, OVERHEAD, Sizes, shape_of
-from trace_bench.trainers.verl import preflight
 from trace_bench.trainers.verl.settings import VerlSettings
 
 SERVER_VARIABLES = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_USE_FLASHINFER_SAMPLER=0"
@@ -26,7 +25,7 @@ def machines(
     settings: VerlSettings, run: RunContext, billions: float | None
 ) -> tuple[list[str], list[str]]:
     """(needs of hardware for a model of so many billion parameters, what is missing here)."""
-    s, missing = settings, preflight.refused(preflight.CHECKS, settings)
+    s, missing = settings, list[str]()
     where = f"trainer=verl on {s.ranks} {'GPU(s)' if s.device == 'cuda' else 'processes'}{s.by}"
     if billions is None:
         return [f"{where}: the weights in float32, shared by all"], missing
@@ -70,7 +69,8 @@ def _training(s: VerlSettings, shape: Sizes, context: int) -> tuple[list[str], l
     """Memory of training and its rollouts: GPUs, host and disk."""
     parts, most = _parts(s, shape, context), GPU * (1 - s.serving)
     total, weights = sum(parts.values()), 2 * shape.parameters / 1e9
-    live = max(0, int(training_cache(s, shape) // (context * shape.kv_token)))
+    cache = s.tensor_parallel * s.gpu_memory * GPU * 1e9 - 2 * shape.parameters - OVERHEAD
+    live = max(0, int(cache // (context * shape.kv_token)))
     replicas = max(1, s.gpus // s.tensor_parallel) * weights
     copies, load = (2 * weights / s.nnodes if s.offload else 0.0), 2 * weights
     kept = 2 * 12 * shape.lora(s.rank, s.target_modules) / 1e9
@@ -100,56 +100,31 @@ def _said(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {size:.1f}" for name, size in parts.items())
 
 
-def training_cache(s: VerlSettings, shape: Sizes) -> float:
-    """Bytes for keys and values of one vLLM in training."""
-    return s.tensor_parallel * s.gpu_memory * GPU * 1e9 - 2 * shape.parameters - OVERHEAD
-
-
-def server_cache(s: VerlSettings, shape: Sizes, gpus: int) -> float:
-    """Bytes for keys and values of the agent's server with so many GPUs."""
-    return gpus * ((s.serving or 0.9) * GPU * 1e9 - OVERHEAD) - 2 * shape.parameters
-
-
-def server_gpus(s: VerlSettings, shape: Sizes, context: int) -> tuple[int, int, int]:
-    """GPUs of one machine's server: how many it needs, are free and are used."""
-
-    def fits(gpus: int) -> bool:
-        enough = server_cache(s, shape, gpus) >= context * shape.kv_token
-        return enough and shape.heads % gpus == 0
-
-    least = next((n for n in (1, 2, 4, 8) if fits(n)), 8)
-    free = s.gpus if s.serving else (s.node_gpus or s.gpus + least) - s.gpus
-    usable = [n for n in (1, 2, 4, 8) if n <= free and shape.heads % n == 0]
-    return least, free, max(usable, default=0)
-
-
 def _serving(
     s: VerlSettings, shape: Sizes, run: RunContext, context: int
 ) -> tuple[list[str], list[str]]:
     """The agent's server on each machine: its GPUs, its episodes, its command."""
     if not run.at_servers:
         return [], []
-    share = s.serving or 0.9
-    least, free, gpus = server_gpus(s, shape, context)
-    if free < least:
-        total = s.node_gpus or s.gpus
-        whole = (n for n in range(total - least, 0, -1) if n * s.nnodes % s.tensor_parallel == 0)
-        even = next((n for n in whole if s.shares(s.groups, n)), 1)
-        return [], [
-            f"the agent's server needs {least} GPU(s) of a machine, and trainer.gpus={s.gpus} of "
-            f"trainer.node_gpus={total} leave {max(free, 0)}: lower trainer.gpus to {even}, "
-            "or let both share them (trainer.serving)"
-        ]
     if (rank := next((most for most in LORA_RANKS if most >= s.rank), None)) is None:
         most = LORA_RANKS[-1]
         return [], [f"vLLM serves adapters up to rank {most}: lower trainer.rank={s.rank}"]
-    live = int(server_cache(s, shape, gpus) // (context * shape.kv_token))
-    places = range(0 if s.serving else s.gpus, (0 if s.serving else s.gpus) + gpus)
-    shared = "the same GPUs" if s.serving else f"{gpus} more"
+    total, share = s.node_gpus or 2 * s.gpus, s.serving or 0.9
+    free = s.gpus if s.serving else total - s.gpus
+    gpus = max((n for n in (1, 2, 4, 8) if n <= free and shape.heads % n == 0), default=0)
+    cache = gpus * (share * GPU * 1e9 - OVERHEAD) - 2 * shape.parameters
+    if (live := int(cache // (context * shape.kv_token))) < 1:
+        return [], [
+            f"trainer.gpus={s.gpus} of trainer.node_gpus={total} leave the agent's server {gpus} "
+            f"GPU(s), which hold no episode of {context} tokens: lower trainer.gpus or "
+            "policy.context, or let both share GPUs (trainer.serving)"
+        ]
+    first, shared = (0, "the same GPUs") if s.serving else (s.gpus, f"{gpus} more")
     return [
         f"  GPUs of a machine: {s.gpus} for training, {shared} for the server, which holds {live} "
         f"whole episodes of {context} tokens at once (policy.batch={run.batch})",
-        f"  a server: {SERVER_VARIABLES} CUDA_VISIBLE_DEVICES={','.join(map(str, places))} "
+        f"  a server: {SERVER_VARIABLES} CUDA_VISIBLE_DEVICES="
+        f"{','.join(map(str, range(first, first + gpus)))} "
         f"python -m vllm.entrypoints.openai.api_server --model {run.model} --served-model-name "
         f"{run.served_model or run.model} --max-model-len {context} --tensor-parallel-size {gpus} "
         f"--gpu-memory-utilization {share:g} --enable-lora --max-loras 8 --max-lora-rank {rank} "

@@ -5,22 +5,16 @@ from __future__ import annotations
 
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 from trace_bench.core.errors import UserError
 from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.trainers.verl.process import check_settings
-from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import JobSpec
 
-T = TypeVar("T")
 VERL = "0.9.1"
-TRANSFORMERS = ("5.5.3", "5.11.0")  # the first that it works with, the first that it does not
-_INSTALL = "pip install '.[verl]'"
 _PATIENCE = 5.0  # seconds for a connection
 
 
@@ -28,9 +22,7 @@ def preflight(spec: JobSpec, *, whole: bool = True) -> None:
     """Raises UserError that says what to change; cheap checks first. `spec`: any job of the run;
     `whole`: also let verl check its settings, which takes as long as importing it."""
     for check in CHECKS:
-        check(spec.trainer)
-    for check_job in OF_JOB:
-        check_job(spec)
+        check(spec)
     from trace_bench.trainers.adapters import fresh
 
     fresh(spec.agent.model, spec.trainer.target_modules, spec.trainer.rank, 0)
@@ -39,20 +31,13 @@ def preflight(spec: JobSpec, *, whole: bool = True) -> None:
             check_settings(spec, Path(folder))
 
 
-def _packages(settings: VerlSettings) -> None:
-    verl, transformers, (low, high) = _version("verl"), _version("transformers"), TRANSFORMERS
-    if verl != VERL:
-        there = "it is not installed" if verl is None else f"{verl} is installed"
+def _packages(spec: JobSpec) -> None:
+    if (there := _version("verl")) != VERL:
         raise UserError(
-            f"trainer=verl needs the package verl {VERL}, and {there}: {_INSTALL}, or set "
-            "`trainer` to local."
+            f"trainer=verl needs the package verl {VERL}, and {there or 'none'} is installed: "
+            "pip install '.[verl]', or set `trainer` to local."
         )
-    if not _numbers(low) <= _numbers(transformers or "0") < _numbers(high):
-        raise UserError(
-            f"trainer=verl works with transformers from {low} to below {high}; {transformers} is "
-            f"installed: {_INSTALL}."
-        )
-    if settings.device == "cuda" and _version("vllm") is None:
+    if spec.trainer.device == "cuda" and _version("vllm") is None:
         raise UserError(
             "trainer.device=cuda samples with vLLM, which is not installed: pip install "
             "'verl[vllm]', or set trainer.device=cpu."
@@ -66,12 +51,9 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in version.split(".")[:3] if n.isdigit())
-
-
-def _cluster(settings: VerlSettings) -> None:
+def _cluster(spec: JobSpec) -> None:
     """Raises UserError unless there are as many GPUs here, or a cluster answers."""
+    settings = spec.trainer
     if (address := settings.ray_address) is not None:
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if not colon or not port.isdigit():
@@ -79,11 +61,13 @@ def _cluster(settings: VerlSettings) -> None:
                 f"trainer.ray_address={address!r} is not an address; allowed: host:port, such as "
                 "10.0.0.1:6379. Change `trainer.ray_address`."
             )
-        if why := _unreachable(host, int(port)):
+        try:
+            socket.create_connection((host, int(port)), _PATIENCE).close()
+        except OSError as error:
             raise UserError(
-                f"no Ray cluster answers at trainer.ray_address={address} ({why}). Start it with "
+                f"no Ray cluster answers at trainer.ray_address={address} ({error}). Start it with "
                 "`ray start --head`, change the address, or set it to null to start Ray here."
-            )
+            ) from error
     elif settings.nnodes > 1:
         raise UserError(
             f"trainer.nnodes={settings.nnodes} needs a running Ray cluster: start it with `ray "
@@ -97,18 +81,6 @@ def _cluster(settings: VerlSettings) -> None:
                 f"trainer.gpus={settings.gpus}, and this machine has {count}. Lower trainer.gpus, "
                 "set trainer.ray_address to a cluster, or trainer.device=cpu."
             )
-
-
-def _unreachable(host: str, port: int) -> str:
-    """Why nothing answers there; "" if something does."""
-    try:
-        socket.create_connection((host, port), _PATIENCE).close()
-    except OSError as error:
-        return str(error)
-    return ""
-
-
-CHECKS = (_packages, _cluster)  # those that need the settings alone
 
 
 def _divergence(spec: JobSpec) -> None:
@@ -145,15 +117,15 @@ def _roles(spec: JobSpec) -> None:
                 )
 
 
-OF_JOB = (_divergence, _roles)
+CHECKS = (_packages, _cluster, _divergence, _roles)
 
 
-def refused(checks: Sequence[Callable[[T], None]], of: T) -> list[str]:
-    """What each of the checks says that refuses it."""
+def refusals(spec: JobSpec) -> list[str]:
+    """What each of the checks says that refuses the job."""
     out = []
-    for check in checks:
+    for check in CHECKS:
         try:
-            check(of)
+            check(spec)
         except UserError as error:
             out.append(str(error))
     return out

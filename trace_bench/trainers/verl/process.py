@@ -112,8 +112,8 @@ class Process:
         if self.restarted >= limits.restarts:
             raise VerlFailed(
                 f"verl stopped ({why}) and was started {self.restarted + 1} times. The end of "
-                f"{self.log}:\n{self.tail(25)}\nThe same command goes on from its last "
-                f"checkpoint.{self.before()}"
+                f"{self.log}:\n{self.tail(25)}\nThe same command goes on from the last checkpoint "
+                f"in {self.folder / 'checkpoints'}; remove one that cannot be read."
             )
         self.attempt += 1
         self.restarted += 1
@@ -135,16 +135,6 @@ class Process:
             except subprocess.TimeoutExpired:
                 continue
         child.wait()
-
-    def before(self) -> str:
-        """How to go on from an earlier checkpoint, as the end of a message; empty without one."""
-        if not (saved := self.steps.saved()):
-            return ""
-        place = self.steps.checkpoint(saved)
-        return (
-            f" If that is what cannot be read, remove {place}: it then goes on from the one "
-            "before, or from the start, with the episodes that are stored."
-        )
 
     def tail(self, lines: int) -> str:
         try:

@@ -24,7 +24,7 @@ class VerlSettings(Recipe):
     model."""
     node_gpus: Positive | None = field(default=None, metadata=PLACE)
     """All GPUs of one machine: the servers of agent, user and analyst have those that training
-    leaves; null: as many as are needed."""
+    leaves; null: twice as many as train."""
     serving: Annotated[float, Meta(ge=0, le=0.9)] = field(default=0.0, metadata=PLACE)
     """The share of the memory of training's GPUs that servers have (--gpu-memory-utilization);
     0: they have GPUs of their own."""

@@ -34,7 +34,7 @@ from trace_bench.trainers.loop import (
 )
 from trace_bench.trainers.start import ByRecipe, check_job
 from trace_bench.trainers.verl.machines import machines
-from trace_bench.trainers.verl.preflight import OF_JOB, preflight, refused
+from trace_bench.trainers.verl.preflight import preflight, refusals
 from trace_bench.trainers.verl.process import Collector, Process
 from trace_bench.trainers.verl.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import (
@@ -79,7 +79,7 @@ class VerlTrainer(ByRecipe):
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """Memory of training, of its rollouts and of the agent's server, by `trainers.memory`."""
         lines, missing = machines(self.settings, self.context, billions)
-        return lines, missing + refused(OF_JOB, self.sample_job())
+        return lines, refusals(self.sample_job()) + missing
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
         """As trainer=local. Raises UserError for settings that verl refuses too, and VerlFailed if
