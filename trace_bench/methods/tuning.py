@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trace_bench.core.checked import identifying
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Need, Trainer
 from trace_bench.core.store import fingerprint, stable_seed
@@ -184,6 +185,6 @@ class Tuning(Training["Sequence[Tokens]"]):
                 "seed": self.seed,
                 "settings": dataclasses.asdict(self.settings),
                 "origin": self.origin,
-                "trainer": self.trainer.trained(),
+                "trainer": identifying(self.trainer),
             }
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.checklists.rewards import Assignment
-from trace_bench.core.checked import build
+from trace_bench.core.checked import build, identifying
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Trainer, TrainingJob
 from trace_bench.core.store import fingerprint
@@ -40,7 +40,7 @@ def identity_of(job: TrainingJob, recipe: Recipe) -> str:
             "rollouts": job.rollouts,
             "seed": job.seed,
             "reward": job.reward,
-            "settings": recipe.trained(),
+            "settings": identifying(recipe),
             "assignment": job.assignment,
         }
     )

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from trace_bench.core.checked import BY_MODEL, PLACE, Chosen, identifying
+from trace_bench.core.checked import BY_MODEL, PLACE, Chosen
 from trace_bench.core.types import Meta, Natural, NotNegative, Positive, Share
 from trace_bench.settings.registry import Offered
 
@@ -203,10 +203,6 @@ class Recipe:
     def by(self) -> str:
         """The algorithm where it is not GRPO, in words."""
         return "" if self.algorithm == Algorithm() else f" by {self.algorithm.name}"
-
-    def trained(self) -> dict[str, Any]:
-        """The settings that decide what is trained: those of a job's identity, as plain data."""
-        return identifying(self)
 
 
 def total(batch: Batch, algorithm: Algorithm) -> Each:

@@ -75,12 +75,11 @@ class VerlSettings(Recipe):
         """Processes that share the model, on all machines."""
         return self.gpus * self.nnodes
 
-    def shares(self, groups: int, gpus: int | None = None) -> bool:
+    def shares(self, groups: int) -> bool:
         """Whether an iteration of so many groups divides evenly into its optimizer steps, and each
-        of those over all processes. `gpus`: others of a machine than it has."""
+        of those over all processes."""
         step, rest = divmod(groups, self.minibatches)
-        ranks = self.ranks if gpus is None else gpus * self.nnodes
-        return rest == 0 and step > 0 and step * self.group_size % ranks == 0
+        return rest == 0 and step > 0 and step * self.group_size % self.ranks == 0
 
 
 def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[int, int]:
