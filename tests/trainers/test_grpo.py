@@ -80,8 +80,6 @@ def test_token_weights() -> None:
     lengths = torch.tensor([1, 3, 0])
     assert token_weights(lengths).tolist() == pytest.approx([1 / 2, 1 / 6, 1 / 6, 1 / 6])
     assert token_weights(lengths, "token").tolist() == pytest.approx([1 / 4] * 4)
-    with pytest.raises(ValueError, match="allowed: trajectory, token"):
-        token_weights(lengths, "sequence")
 
 
 def of(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.store import read_if_there
-from trace_bench.trainers.algorithms import FUSED
 
 GPU = 80  # GB of memory of a GPU, assumed in estimates
 CHUNK = 512  # tokens whose logits are there at once, in verl's fused kernels
@@ -67,10 +66,8 @@ class Sizes:
 
     def lora(self, rank: int, targets: Sequence[str]) -> int:
         """Parameters of an adapter, in those of the layers whose sizes are known."""
-        reached = [FUSED.get(name, (name,)) for name in targets if not self.unreached([name])]
-        sizes = [[self.modules[n] for n in names if n in self.modules] for names in reached]
-        each = [pairs[0][0] + sum(b for _, b in pairs) for pairs in sizes if pairs]
-        return self.layers * rank * sum(each)
+        reached = [name for name in targets if name in self.modules and not self.unreached([name])]
+        return self.layers * rank * sum(sum(self.modules[name]) for name in reached)
 
     @property
     def kv_token(self) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from trace_bench.core.checked import BY_MODEL, PLACE, Chosen
 from trace_bench.core.types import Meta, Natural, NotNegative, Positive, Share
