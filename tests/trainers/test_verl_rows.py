@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 import torch
 from thinking import DROPS, tokenizer
-from trace_bench.trainers.verl.advantages import dealt, members, weights
 from verl_job import spec
 
 from trace_bench.core.errors import UserError
@@ -14,6 +13,7 @@ from trace_bench.trainers.algorithms import Algorithm
 from trace_bench.trainers.algorithms.dapo import Dapo
 from trace_bench.trainers.grpo import token_weights
 from trace_bench.trainers.verl.preflight import _divergence
+from trace_bench.trainers.verl.rows import dealt, members, weights
 from trace_bench.trainers.verl.settings import VerlSettings
 
 KEYS = ["a_0_1", "b_0_0", "a_0_0", "a_1_0", "pad_0_0", "a_0_10"]
