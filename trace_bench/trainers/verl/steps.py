@@ -252,7 +252,7 @@ class StepTrainer(PPOTrainerSync):
         return {
             name: found.spread([n], torch.tensor([lengths[n]]))
             for n, name in enumerate(names)
-            if found.trained[n]
+            if found.trained[n] and lengths[n]
         }
 
     def _several(self, batch: Any) -> bool:
