@@ -3,6 +3,7 @@ that unknown keys are refused, and verl's schema checks it before anything start
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -284,15 +285,11 @@ def _ray(s: VerlSettings, variables: Mapping[str, str]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     """A value in Hydra's notation."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_text, value))}]"
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{k}:{_text(v)}" for k, v in value.items()) + "}"
-    quoted = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    if not isinstance(value, str):
+        return json.dumps(value)
+    quoted = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{quoted}'"
