@@ -54,7 +54,6 @@ class VerlSettings(Recipe):
 
     def __post_init__(self) -> None:
         """Raises UserError for what verl cannot share evenly, or round."""
-        super().__post_init__()
         if self.alpha != int(self.alpha):
             raise UserError(f"trainer.alpha={self.alpha}; verl takes whole numbers. Change it.")
         if not self.shares(self.groups):
