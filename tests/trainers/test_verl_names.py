@@ -23,7 +23,7 @@ OURS = {
         "iteration", "submit", "episodes", "end", "actors", "advantages", "_several",
         "_minibatches",
     },
-    "steps.Sampler": {"wait"},
+    "sampler.Sampler": {"wait"},
     "engine.VerlEngine": set[str](),
     "episodes.EpisodeLoop": set[str](),
     "cpu.CpuPlatform": set[str](),

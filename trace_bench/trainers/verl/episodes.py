@@ -67,11 +67,11 @@ class EpisodeLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
         """The episode as verl's outputs. An episode that cannot be trained on (failed, or without
-        exact tokens) is returned as `nothing`, which `rows.Sampler` removes, so that it does not
+        exact tokens) is returned as `nothing`, which `sampler.Sampler` removes, so that it does not
         count in its group's baseline.
 
         Raises only if verl's servers are lost: then no episode was run and verl marks the group as
-        failed, and `rows.Sampler` stops the iteration."""
+        failed, and `sampler.Sampler` stops the iteration."""
         player = player_of(os.environ[JOB_VARIABLE])
         player.connect(self.servers, self.tokenizer, self.rollout.name, sampling_params)
         info, spec = row["extra_info"], player.spec
