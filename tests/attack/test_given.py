@@ -21,7 +21,7 @@ from trace_bench.core.text import without_password
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls
 from trace_bench.rehearse.scripted import Answer, serve
 from trace_bench.settings.compose import compose
-from trace_bench.trackers.jsonl import Metrics, Silent
+from trace_bench.trackers import Metrics, Silent
 
 SECRET = "hunter2"
 

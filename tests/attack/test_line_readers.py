@@ -39,7 +39,7 @@ from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
-from trace_bench.trackers.jsonl import Metrics, Silent
+from trace_bench.trackers import Metrics, Silent
 from trace_bench.trainers.verl.spec import Arrivals, StepFiles
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)

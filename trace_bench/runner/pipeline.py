@@ -35,7 +35,7 @@ from trace_bench.runner.progress import TIMING, Clock, Progress
 from trace_bench.runner.summary import summarize
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
-from trace_bench.trackers.jsonl import Metrics, Silent
+from trace_bench.trackers import Metrics, Silent
 
 
 @dataclass(frozen=True)

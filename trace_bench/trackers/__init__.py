@@ -1,1 +1,0 @@
-"""Trackers: receive a run's metrics."""
