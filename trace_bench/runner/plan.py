@@ -13,7 +13,6 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
     Method,
     MethodPlan,
-    Need,
     PlannedRun,
     Policy,
     Suite,
@@ -24,19 +23,12 @@ from trace_bench.core.run_files import DEMONSTRATED
 from trace_bench.core.store import read_if_there
 from trace_bench.core.types import CHARGED, Task
 from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
+from trace_bench.policies.routing.classifier import STATES
 from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.sandbox.choose import engine_of, walled
 from trace_bench.settings.identity import weights_hash
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.start import start_of
-
-STATES = Need(
-    "policy",
-    Policy.prompt_states,
-    "docs/routing.md",
-    "The router of the `agent` that the run begins with reads hidden states, which servers do not "
-    "show. Set `policy` to local.",
-)
 
 
 def plan_of(

@@ -14,7 +14,10 @@ from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.route import Evidence, Expert, Route
 
 LETTERS = Need(
-    "policy", Policy.label_logprobs, "docs/routing.md", "With method.route=turn no model is asked."
+    "policy",
+    Policy.label_logprobs,
+    "docs/routing.md",
+    "With method.route=linear no model is asked.",
 )
 
 VERSION = 1  # of the question, stored in the agent
