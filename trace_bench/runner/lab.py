@@ -44,9 +44,6 @@ class NamedCall:
     by: PlayElsewhere | None = None
     there: dict[int, Trajectory] = field(default_factory=dict)
 
-    def missing(self) -> list[int]:
-        return [i for i in range(len(self.batch)) if i not in self.there]
-
     def lost(self, episodes: Mapping[int, Trajectory]) -> list[int]:
         """Which of these episodes count as lost."""
         tasks = self.batch.tasks
@@ -228,8 +225,8 @@ class RunLab:
             self._record(call, i, trajectory)
         if not passed:
             self._check_lost(call)
-        if call.missing():
-            self._complete(call)
+        if missing := [i for i in range(len(call.batch)) if i not in call.there]:
+            self._complete(call, missing)
         return [call.there[i] for i in range(len(call.batch))]
 
     def _record(self, call: NamedCall, index: int, trajectory: Trajectory) -> None:
@@ -259,7 +256,7 @@ class RunLab:
         causes = [f"{trajectory.failure} ({trajectory.task})" for trajectory in lost]
         check(call.name, causes, len(call.batch), self.max_lost, self.player.faults.where)
 
-    def _complete(self, call: NamedCall) -> None:
+    def _complete(self, call: NamedCall, missing: Sequence[int]) -> None:
         """Runs the missing episodes; adds each to `there` and to the files when it ends."""
 
         def ended(index: int, trajectory: Trajectory) -> None:
@@ -274,7 +271,7 @@ class RunLab:
             ended(index, trajectory)
 
         if call.by is not None:
-            call.by(call.missing(), arrived)
+            call.by(missing, arrived)
         else:
             self.player.complete(call.batch, frozenset(call.there), ended)
 
