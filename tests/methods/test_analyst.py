@@ -36,13 +36,13 @@ def label(lab: AnsweringLab) -> list[analyst.LabellingRun]:
     pairs = enumerate(zip(tasks, played, strict=True), start=1)
     seen = {f"T{n:03d}": Analysed(task, trajectory) for n, (task, trajectory) in pairs}
     careful = Capability("careful", "Looks before it acts.")
-    settings = AnalysisSettings(runs=4, keep_runs=3, minimum_runs=2)
+    settings = AnalysisSettings(runs=6, keep_runs=5)
     return analyst.label(lab, seen, [careful], settings)  # type: ignore[arg-type]
 
 
 def test_one_refused_labelling_run_is_dropped() -> None:
     lab = AnsweringLab(LLMError("too long", 400))
-    assert len(label(lab)) == 3
+    assert len(label(lab)) == 5
     assert lab.logged == ["labelling run 2 is dropped: too long"]
 
 

@@ -142,8 +142,9 @@ def test_with_references_only_it_trains_on_training_tasks() -> None:
     (measured,) = lab.files["capabilities.json"]["calibration"]
     assert measured["name"] == PARTS and measured["outcome"].startswith("environments selected")
     assert measured["tasks"] == [t.id for t in job.tasks]
-    assert measured["rollouts"] == 2 * measured["groups"] == 2 * len(job.tasks)
-    assert 0 <= measured["success"] < 1
+    (numbers,) = measured["rounds"]
+    assert numbers["rollouts"] == 2 * numbers["groups"] == 2 * len(job.tasks)
+    assert 0 <= numbers["success"] < 1
 
 
 def test_milestones_do_where_there_are_no_references() -> None:

@@ -9,21 +9,38 @@ import pytest
 from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.errors import TraceBenchError
-from trace_bench.core.types import Purpose
+from trace_bench.core.types import Purpose, Score, StopReason, Trajectory
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport
 from trace_bench.methods.looking.capabilities import Capability, Verdict
 from trace_bench.methods.making import Mix, draw, self_test
 from trace_bench.methods.trace import calibrate as c
-from trace_bench.methods.trace.settings import Budget, SynthesisSettings, TraceSettings
+from trace_bench.methods.trace.settings import Budget, TraceSettings
 from trace_bench.methods.trace.tasks import Looked, generated
 
-DEFAULTS = SynthesisSettings()
-WIN, LOSE, PART = (1.0, True), (0.0, False), (0.6, False)
+DEFAULTS = TraceSettings()
+
+
+def ended(score: Score | None) -> Trajectory:
+    return Trajectory("t", 0, "a", (), (), (), StopReason.DONE, score)
+
+
+WIN, LOSE, PART = (ended(Score(r, r == 1.0)) for r in (1.0, 0.0, 0.6))
+LOST = ended(None)
+
+
+def measure(groups: list[list[Trajectory]]) -> c.Numbers:
+    return c.measure(groups, "similarity")
+
+
+def after(numbers: c.Numbers, level: int = 0) -> int:
+    """The level of the next round."""
+    return c.Calibration("x", [c.Round(Mix(0.2, level), numbers)]).next_mix().level
 
 
 def test_numbers_by_hand() -> None:
-    numbers = c.measure([[WIN, WIN], [LOSE, LOSE], [WIN, PART], [PART, PART]], failures=3)
+    groups = [[WIN, WIN, LOST], [LOSE, LOSE, LOST], [WIN, PART, LOST], [PART, PART]]
+    numbers = measure(groups)
     assert (numbers.groups, numbers.rollouts, numbers.failures) == (4, 8, 3)
     assert numbers.mean_reward == pytest.approx((2 + 0 + 1.6 + 1.2) / 8)
     assert numbers.success == pytest.approx(3 / 8)
@@ -32,40 +49,29 @@ def test_numbers_by_hand() -> None:
     assert numbers.std == pytest.approx((squares / 8) ** 0.5)
     assert (numbers.all_success, numbers.all_zero) == (0.25, 0.25)
     assert (numbers.constant, numbers.informative) == (0.75, 0.25)
-
-
-def test_no_groups_no_numbers() -> None:
-    numbers = c.measure([[], []])
-    assert (numbers.groups, numbers.mean_reward, numbers.informative) == (0, 0.0, 0.0)
+    nothing = measure([[], []])
+    assert (nothing.groups, nothing.mean_reward, nothing.informative) == (0, 0.0, 0.0)
 
 
 def test_bands() -> None:
-    good = c.measure([[WIN, LOSE, LOSE, PART]] * 4)
-    assert c.outside_bands(good, DEFAULTS) == ()
-    easy = c.measure([[WIN, WIN, WIN, WIN]] * 3 + [[WIN, LOSE, WIN, WIN]])
-    missed = c.outside_bands(easy, DEFAULTS)
+    assert measure([[WIN, LOSE, LOSE, PART]] * 4).outside() == ()
+    missed = measure([[WIN, WIN, WIN, WIN]] * 3 + [[WIN, LOSE, WIN, WIN]]).outside()
     assert [m.split(" 0")[0] for m in missed] == [
         "mean reward", "success", "all-success groups", "constant groups",
     ]  # fmt: skip
     assert "0.94 (wanted 0.2 to 0.6)" in missed[0]
 
 
-def test_an_environment_that_loses_episodes_is_not_calibrated_by_the_rest():
+def test_an_environment_that_loses_episodes_is_not_calibrated_by_the_rest() -> None:
     good = [[WIN, LOSE, LOSE, PART]] * 4
-    assert c.outside_bands(c.measure(good, failures=1), SynthesisSettings()) == ()
-    (said,) = c.outside_bands(c.measure(good, failures=4), SynthesisSettings())
-    assert said == "4 of 20 episodes were lost to errors"
-    assert "5 of 5" in c.outside_bands(c.measure([], failures=5), SynthesisSettings())[0]
+    assert measure([*good, [LOST]]).outside() == ()
+    assert measure([*good, [LOST] * 4]).outside() == ("4 of 20 episodes were lost to errors",)
+    assert "5 of 5" in measure([[LOST] * 5]).outside()[0]
 
 
 def test_mix_follows_the_difficulty() -> None:
-    mix = Mix(0.2)
-    easy, hard = c.measure([[WIN] * 4] * 4), c.measure([[LOSE] * 4] * 4)
-    fine = c.measure([[WIN, LOSE]] * 4)
-    assert c.next_mix(mix, easy, DEFAULTS).level == 1
-    assert c.next_mix(mix, hard, DEFAULTS).level == -1
-    assert c.next_mix(mix, fine, DEFAULTS) == mix
-    assert c.next_mix(replace(mix, level=3), easy, DEFAULTS).level == 3
+    easy, hard, fine = (measure([g] * 4) for g in ([WIN] * 4, [LOSE] * 4, [WIN, LOSE]))
+    assert (after(easy), after(hard), after(fine), after(easy, level=3)) == (1, -1, 0, 3)
 
 
 def test_calibration_in_the_world_stays_within_its_pool() -> None:
@@ -79,7 +85,7 @@ def test_calibration_in_the_world_stays_within_its_pool() -> None:
     assert by_name["checks_preconditions"].outcome == "kept with a warning"  # never succeeds
     assert by_name["checks_preconditions"].rounds[0].numbers.success == 0.0
     assert 0.2 < by_name["recovers_from_errors"].rounds[0].numbers.success < 0.7
-    assert c.in_words(by_name["disambiguates"]).endswith("wanted 0 to 0.5)")
+    assert by_name["disambiguates"].in_words().endswith("wanted 0 to 0.5)")
     groups = [lab.calls[0][2][i : i + 8] for i in range(0, 96, 8)]
     assert all(len(set(g)) == 1 for g in groups) and len({g[0] for g in groups}) == 12
 
@@ -96,13 +102,17 @@ def test_what_calibration_drops_gets_no_tasks() -> None:
     assert kept["disambiguates"] == "dropped"
 
 
-def test_a_settled_capability_is_not_played_again() -> None:
+def test_a_settled_capability_is_not_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, loose in (("ALL_SUCCESS", 1.0), ("ALL_ZERO", 1.0), ("HIGH", 0.9)):
+        monkeypatch.setattr(c, name, loose)
     lab = MemoryLab({"recovers_from_errors": 0.55, "disambiguates": 1.0}, budget=900)
-    loose = replace(DEFAULTS, band_all_success=1.0, band_all_zero=1.0, band_high=0.9)
     names = ["recovers_from_errors", "disambiguates"]
-    recovers, which = c.calibrate(lab, BASE, names, loose, pool=900)  # type: ignore[arg-type]
+    recovers, which = c.calibrate(lab, BASE, names, DEFAULTS, pool=900)  # type: ignore[arg-type]
     assert recovers.outcome == "in bands" and len(recovers.rounds) == 1
-    assert len(which.rounds) == loose.calibration_rounds
+    assert len(which.rounds) == DEFAULTS.calibration_rounds
+    free = replace(DEFAULTS, bands=False)
+    (measured,) = c.calibrate(lab, BASE, names[1:], free, pool=900)  # type: ignore[arg-type]
+    assert measured.outcome == "in bands" and len(measured.rounds) == 1
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

@@ -23,7 +23,7 @@ SHORT: dict[str, Any] = {
     "checkpoints": "[]", "evaluation.yardsticks": "false", "evaluation.routing": "false",
 }  # fmt: skip
 FEW = {
-    "analysis_minimum": 16, "runs": 2, "keep_runs": 1, "minimum_runs": 1, "minimum_support": 0,
+    "analysis_minimum": 16, "runs": 2, "keep_runs": 1, "minimum_support": 0,
     "coverage": 0, "gap": 0, "synthetic_tasks": 4, "calibration_rounds": 0, "minimum_training": 8,
     "rounds": 1, "tasks": 4, "validation": 4, "minibatch": 4, "demonstrations": 8,
 }  # fmt: skip

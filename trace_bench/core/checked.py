@@ -239,7 +239,7 @@ def _as_declared(hint: Any, value: Any) -> Any:
 
 
 def _chosen(classes: Mapping[str, type], setting: Any, default: Any, path: str) -> Any:
-    """The dataclass that `setting` names: "gate", or {"name": "gate", ...} with settings of its
+    """The dataclass that `setting` names: "soft", or {"name": "soft", ...} with settings of its
     own. What is left out, even the name, is as in the field's default."""
     if not isinstance(setting, Mapping):
         setting = {"name": setting}

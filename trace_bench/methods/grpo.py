@@ -32,7 +32,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.making import Mix, TaskSettings, draw, interleave
+from trace_bench.methods.making import REWARD, Mix, TaskSettings, draw, interleave
 
 
 class Base(Method):
@@ -153,8 +153,7 @@ class Untargeted(Method):
         suite, count = lab.suite, self.settings.synthetic_tasks
         names = suite.capabilities()
         drawn = [draw(suite, name, count, Mix(), lab.seed, "train") for name in names]
-        reward = self.settings.made_reward
-        return train_once("untargeted", base, interleave(drawn), lab, reward=reward)
+        return train_once("untargeted", base, interleave(drawn), lab, reward=REWARD)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         return dataclasses.replace(one_training(run, "untargeted"), needs=(MAKES_TASKS,))

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat, zip_longest
-from typing import Literal
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Need, Suite, performed
@@ -24,6 +23,7 @@ FULL = 1.0 - 1e-6  # the environments' own tolerance for a perfect score
 IDLE: Message = {"role": "assistant", "content": ""}
 MAX_STEPS = 200  # ends the self-test of an environment that never says done
 MAX_LEVEL = 3
+REWARD = "similarity"  # on these tasks: their own, with levels
 LOOKED_AT = 200  # tasks without a contrast case among them: the generator makes none
 
 
@@ -42,8 +42,6 @@ class TaskSettings:
 
     synthetic_tasks: Positive = 256
     """Distinct tasks of each environment (ours; published: a fresh seed for every group)."""
-    made_reward: Literal["similarity", "success"] = "similarity"
-    """Which number of the score is the reward on these tasks."""
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,6 @@ class LocalPolicy(Policy):
             self.chat.check_tools(messages, tools)
         return len(self.chat.first(messages, tools))
 
-    def holds_model(self) -> bool:
-        return True
-
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]
     ) -> dict[str, float]:

@@ -27,25 +27,22 @@ MOST: Mapping[str, Mapping[str, float]] = {  # what these settings are at most
         "save_every": 1, "restarts": 1, "serving": 0.0, "batch_tokens": 16384,
     },
     "method": {
-        "analysis_minimum": 8, "runs": 3, "keep_runs": 2, "minimum_runs": 2, "minimum_support": 1,
+        "analysis_minimum": 8, "runs": 3, "keep_runs": 2, "minimum_support": 1,
         "coverage": 0.0, "gap": 0.0, "calibration_groups": 2, "calibration_group_size": 4,
-        "calibration_rounds": 1, "generator_rounds": 1, "minimum_training": 8,
-        "synthetic_tasks": 8, "max_capabilities": 2, "band_low": 0.0, "band_std": 0.0,
+        "calibration_rounds": 1, "minimum_training": 8, "synthetic_tasks": 8, "max_capabilities": 2,
     },
     "policy": {"batch": 8, "max_turns": 4, "max_tokens": 16},
 }  # fmt: skip
 LEAST: Mapping[str, Mapping[str, float]] = {  # and at least
     # At a real model's rate one step of a miniature would change no probability.
     "trainer": {"learning_rate": 0.01},
-    # Whatever the miniature earns: the calibration is run, and refuses nothing.
-    "method": dict.fromkeys(
-        ("band_high", "band_all_success", "band_all_zero", "band_constant"), 1.0
-    ),
+    "method": {},
 }
-HERE: Mapping[str, Any] = {
-    "device": "cpu", "ray_address": None, "node_gpus": None, "offload": False,
-}  # fmt: skip
-"""What these settings of a trainer on GPUs are on this machine."""
+HERE: Mapping[str, Mapping[str, Any]] = {  # what these settings are in a rehearsal
+    "trainer": {"device": "cpu", "ray_address": None, "node_gpus": None, "offload": False},
+    # Whatever the miniature earns: the calibration is run, and refuses nothing.
+    "method": {"bands": False},
+}
 EPISODES, TASKS = 4, 8
 SMALLEST = 48  # rollouts
 
@@ -135,12 +132,11 @@ class Cut:
 def small(settings: Settings, folder: Path) -> Cut:
     """The settings of a rehearsal in this folder; model, servers and budget are still the run's."""
     parts, cut = parts_of(settings), Cut(settings)
-    options = {
-        group: _within(dict(parts[group].options), MOST[group], LEAST[group])
-        for group in ("method", "trainer")
-    }
-    settings_of_trainer = parts["trainer"].options
-    options["trainer"] |= {k: v for k, v in HERE.items() if k in settings_of_trainer}
+    options = {}
+    for group, here in HERE.items():
+        chosen = dict(parts[group].options)
+        options[group] = _within(chosen, MOST[group], LEAST[group])
+        options[group] |= {k: v for k, v in here.items() if k in chosen}
     evaluation = settings.evaluation
     policy = {k: min(v, getattr(settings.policy, k)) for k, v in MOST["policy"].items()}
     cut.change(

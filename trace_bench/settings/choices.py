@@ -101,7 +101,7 @@ def plain(parameter: Parameter) -> Any:
 
 @functools.cache
 def nested(group: str) -> frozenset[str]:
-    """The settings in a group whose name chooses further ones: method.route=gate."""
+    """The settings in a group whose name chooses further ones: method.route=linear."""
     return frozenset(name for name, p in _own(group) if choices(p.hint))
 
 

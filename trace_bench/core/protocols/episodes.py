@@ -264,11 +264,6 @@ class Policy(Part):
         than the context, its last tokens are read."""
         raise NotImplementedError
 
-    def holds_model(self) -> bool:
-        """Overridden where the model is in this process, so that it takes a new sum of adapters at
-        once. Training a gate (`method.route=gate`) needs it: the sums change with every update."""
-        return False
-
 
 class Router(Part):
     """Chooses the adapter for an episode from its first messages: a name, None for the base model,

@@ -26,6 +26,7 @@ from trace_bench.trainers.episodes import in_groups
 
 ROLE = "analyst"
 FEWEST, MOST = 4, 10  # capabilities proposed (published)
+LEAST_RUNS = 5  # labelling runs that a selection is made from (ours)
 BATCH = 8  # trajectories labelled in one answer
 LEAST_TEXT = 500  # characters of a trajectory below which it shows too little
 
@@ -112,13 +113,13 @@ def label(
             lab.log(why := f"labelling run {n} is dropped: {outcome}")
         else:
             good.append(outcome)
-    least = min(settings.minimum_runs, settings.runs)
+    least = min(LEAST_RUNS, settings.runs)
     if len(good) < least:
         lab.retract(ROLE, "label")
         raise UserError(
             f"only {len(good)} of {settings.runs} labelling runs can be used, and "
-            f"{least} are needed (method.minimum_runs); the last trouble: "
-            f"{why}. The same command asks again; or change `llm.analyst`."
+            f"{least} are needed; the last trouble: {why}. The same command asks again; or "
+            "change `llm.analyst`."
         )
     return good
 

@@ -30,7 +30,8 @@ class AnalysisSettings:
     analysis_minimum: Positive = 32
     """Fewest analysis rollouts (ours: below some 30 the rates of rare causes mean nothing)."""
     analysis_temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
-    """Sampling temperature of the analysis (published range 0.7 to 1.0)."""
+    """Sampling temperature of the analysis and of calibration (published range 0.7 to 1.0; trainers
+    sample at 1)."""
     runs: Positive = 10
     """N, labelling runs (published). A program's labels never vary, so each of our runs sees its
     own bootstrap resample of the trajectories: it varies by what happened to be sampled."""
@@ -43,9 +44,6 @@ class AnalysisSettings:
     and K of N still keep chance findings out."""
     gap: Share = 0.20
     """delta, lowest contrastive gap of the error rates (published)."""
-    minimum_runs: Positive = 5
-    """Fewest labelling runs that a selection is made from, when a model's answers cannot be used in
-    others; K scales with what is left (ours)."""
     minimum_support: Natural = 5
     """Fewest labelled (not NA) trajectories of a run (ours: in the release, three labelled
     trajectories can make a gap of 1)."""

@@ -53,10 +53,9 @@ class SftSettings(TuningSettings):
     """`method.*` of `method=sft`."""
 
     data: str | None = None
-    """A file `.jsonl`, or a folder of them, whose lines are conversations in the chat format of
-    OpenAI or that of the Agent Data Protocol; None: in the phone world the project's own
-    demonstrations, drawn from the mixture that the tiny agent was trained on, in others the
-    training tasks, played by their references."""
+    """A file `.jsonl`, or a folder of them, whose lines are conversations in OpenAI's chat format;
+    None: in the phone world the project's own demonstrations, drawn from the mixture that the tiny
+    agent was trained on, in others the training tasks, played by their references."""
     demonstrations: Positive = 1024
     """How many of them are used, the first ones that fit."""
 

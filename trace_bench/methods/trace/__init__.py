@@ -14,7 +14,6 @@ budget, a checkpoint of a large run is not what a run with that smaller budget g
     generate/         a language model writes them
     experts.py      share the budget, train the adapters; what a route is learned from (the routes:
                     ../../policies/routing/)
-    gate.py         the route that is trained by GRPO itself
     finish.py       the last share of the budget: GRPO on the target's own training tasks
 
 Figures land in `capabilities.json`: {"analysis", "thresholds", "candidates", "calibration",
@@ -39,7 +38,6 @@ from trace_bench.methods.trace.finish import finished, with_finish
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import Looked, source_of
-from trace_bench.policies.routing.route import Expert
 
 NONE = "no capability above the thresholds"
 CAVEAT = "its phases are shares of the whole budget"
@@ -56,50 +54,43 @@ class Trace(Method):
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with an adapter per missing capability and a router, or itself when no
         capability passes the thresholds; with one adapter where the target finishes it."""
-        settings, free = self.settings, not lab.charges(Purpose.ANALYSIS)
-        budget = Budget(settings, lab.budget_left(), free)
+        settings, write = self.settings, CapabilityReport(lab)
+        budget = Budget(settings, lab.budget_left(), free=not lab.charges(Purpose.ANALYSIS))
         source = source_of(settings, lab.prompt_limit(GENERATOR) is not None)
-        trainable = source.trainable(lab.suite)
-        route = None if settings.joint else settings.route
-        evidence, write = TrainingEvidence(lab, base), CapabilityReport(lab)
-        analysis = Analysis(lab, settings, write)
-        compose = partial(composed, base, route, evidence)
-
-        def close(agent: AgentSpec, experts: Sequence[Expert] = (), why: str = "") -> AgentSpec:
-            if settings.finish:
-                agent = finished(base, agent, settings, tasks, lab)  # finish
-            unspent = lab.budget_left()
-            if why and not settings.finish:
-                lab.leave(why)
-            if why:
-                lab.log(f"{why}; {unspent} of {budget.total} rollouts stay unspent")
-            reason = {"reason": why or UNSPENT} if why or unspent else {}
-            write(outcome={"trained": [e.name for e in experts], "unspent": unspent, **reason})
-            return agent
+        trainable, analysis = source.trainable(lab.suite), Analysis(lab, settings, write)
+        compose = partial(composed, base, settings, TrainingEvidence(lab, base))
 
         analysis.play(base, tasks, budget.looking(len(tasks)))  # look
         verdicts = analysis.choose(trainable)  # choose
         chosen = affordable(verdicts, trainable, budget, lab)  # share
+        looked = Looked(base, tasks, lab, budget, analysis)
+        training = source.make(looked, chosen) if chosen else {}  # make tasks
+        experts = train_experts(base, chosen, training, lab, budget, compose, write)  # train
+        agent = compose(experts)  # route
+        if settings.finish:
+            agent = finished(base, agent, settings, tasks, lab)  # finish
+
+        why = ""
         if not chosen:
             untrained = ", ".join(v.name for v in verdicts if v.selected)
-            return close(base, why=f"{untrained} cannot be trained" if untrained else NONE)
-        training = source.make(Looked(base, tasks, lab, budget, analysis), chosen)  # make tasks
-        if not training:
-            return close(base, why=source.nothing)
-        experts = train_experts(base, chosen, training, lab, budget, compose, write)  # train
-        if not experts:
-            return close(base, why="no adapter was trained")
-        agent = compose(experts)  # route
-        if budget.gate:
-            agent = settings.route.finish(agent, tasks, lab, lab.budget_left(), settings.reward)
-        return close(agent, experts)
+            why = f"{untrained} cannot be trained" if untrained else NONE
+        elif not experts:
+            why = "no adapter was trained" if training else source.nothing
+        unspent = lab.budget_left()
+        if why and not settings.finish:
+            lab.leave(why)
+        if why:
+            lab.log(f"{why}; {unspent} of {budget.total} rollouts stay unspent")
+        reason = {"reason": why or UNSPENT} if why or unspent else {}
+        write(outcome={"trained": [e.name for e in experts], "unspent": unspent, **reason})
+        return agent
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         settings = self.settings
         budget = Budget(settings, run.budget, Purpose.ANALYSIS not in run.charged)
         source = source_of(settings, GENERATOR in run.models)
         left = budget.after_looking(run.tasks)
-        training, *gate = budget.phases(run.trainer, left)
+        training = budget.training(run.trainer, left)
         most = 1 if settings.joint else budget.capabilities(left)
         steps = [
             planned(settings, run, budget.looking(run.tasks), source.looks),
@@ -107,12 +98,10 @@ class Trace(Method):
             MethodPlan(phases=(training,), adapters=most, trains=True),
         ]
         if not settings.joint:
-            needs, asks = settings.route.needs, settings.route.asks
-            steps.append(MethodPlan(phases=tuple(gate), needs=needs, routed=asks))
+            steps.append(MethodPlan(needs=settings.route.needs, routed=settings.route.asks))
         plan = reduce(MethodPlan.then, steps)
         if not run.tasks:  # then the number of analysis rollouts is not known either
-            most = run.budget - budget.finish
-            plan = replace(plan, phases=(replace(training, rollouts=most),))
+            plan = replace(plan, phases=(replace(training, rollouts=budget.adapters),))
         plan = replace(plan, caveat=CAVEAT, yardsticks=self.yardsticks())
         return with_finish(plan, budget, run.trainer) if settings.finish else plan
 

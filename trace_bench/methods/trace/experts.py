@@ -18,10 +18,10 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Step, Task
 from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.making import interleave
-from trace_bench.methods.trace.settings import JOINT, Budget
+from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import TrainingTasks
 from trace_bench.play.steps import usable, with_guidance
-from trace_bench.policies.routing.route import Evidence, Expert, Route
+from trace_bench.policies.routing.route import Evidence, Expert
 from trace_bench.trainers.start import start_of
 
 Compose = Callable[[Sequence[Expert]], AgentSpec]
@@ -59,7 +59,7 @@ def train_experts(
     """An adapter for each capability that there are tasks for, or one for all. One that trained
     nothing is left out."""
     descriptions = {verdict.name: verdict.capability.description for verdict in chosen}
-    if budget.settings.joint:
+    if training and budget.settings.joint:
         training = {JOINT: interleave(list(training.values()))}
     experts: list[Expert] = []
     report: list[dict[str, Any]] = []
@@ -107,18 +107,20 @@ def _train(
 
 
 def composed(
-    base: AgentSpec, route: Route | None, evidence: Evidence, experts: Sequence[Expert]
+    base: AgentSpec, settings: TraceSettings, evidence: Evidence, experts: Sequence[Expert]
 ) -> AgentSpec:
-    """The base agent with the adapters that are there, and a router that knows only them; its
-    version names what is in it. Without a route, the one new adapter takes the place of the base
-    agent's own, from which it was trained on."""
+    """The base agent with the adapters that are there, if any, and a router that knows only them;
+    its version names what is in it. One joint adapter has no router, and takes the place of the
+    base agent's own, from which it was trained on."""
+    if not experts:
+        return base
+    joint = settings.joint
     names = "\n".join(expert.adapter.name for expert in experts)
-    kept = () if route is None else base.adapters
     return replace(
         base,
         version=f"trace-{len(experts)}-{hashlib.sha256(names.encode()).hexdigest()[:8]}",
-        adapters=(*kept, *(expert.adapter for expert in experts)),
-        router=None if route is None else route.router(experts, evidence),
+        adapters=(*(() if joint else base.adapters), *(expert.adapter for expert in experts)),
+        router=None if joint else settings.route.router(experts, evidence),
     )
 
 

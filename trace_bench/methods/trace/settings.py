@@ -2,7 +2,7 @@
 rollouts (`Budget`).
 
 "published" means the paper or the released repository (arXiv 2604.05336); "ours" means a choice of
-this project, with its reason.
+this project, with its reason. Those of calibration that nobody has varied stand in calibrate.py.
 """
 
 from __future__ import annotations
@@ -15,28 +15,26 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Phase, Trainer
 from trace_bench.core.types import Meta, Natural, Positive, Share
 from trace_bench.methods.looking.capabilities import AnalysisSettings
-from trace_bench.methods.making import TaskSettings
-from trace_bench.methods.trace.gate import GateRoute
+from trace_bench.methods.making import REWARD, TaskSettings
 from trace_bench.policies.routing.classifier import Classifier, Soft
 from trace_bench.policies.routing.linear import Linear
 from trace_bench.policies.routing.zero_shot import ZeroShot
 
 JOINT: Final = "joint"
-AnyRoute = Classifier | Soft | GateRoute | ZeroShot | Linear
+CALIBRATION_SHARE = 0.10  # of the budget, for rounds beyond one for each capability (ours)
+AnyRoute = Classifier | Soft | ZeroShot | Linear
 
 
 @dataclass(frozen=True)
-class SynthesisSettings(TaskSettings):
-    """Training tasks for a capability, and their calibration on the base agent."""
+class TraceSettings(TaskSettings, AnalysisSettings):
+    """`method.*` of `method=trace`."""
 
+    analysis_share: Share = 0.10
+    """Part of the budget spent on analysis rollouts (ours; published: 164 rollouts, uncounted)."""
     synthesis: Literal["generate", "select"] = "generate"
     """Where a capability's tasks come from: `generate` takes the suite's generator, or the model in
     the role of the generator; `select` takes the training tasks whose failures lack it, for suites
     without a generator. Then the analysis is the calibration, and no other is run."""
-    reward: Literal["similarity", "success"] = "similarity"
-    """Which number of the score is the reward on the target's own training tasks."""
-    calibration_share: Share = 0.10
-    """Part of the budget that calibration may use beyond one round for each capability (ours)."""
     calibration_groups: Positive = 4
     """Seeds per calibration round (published 100; ours is what a small budget can pay)."""
     calibration_group_size: Annotated[int, Meta(ge=2)] = 8
@@ -44,49 +42,9 @@ class SynthesisSettings(TaskSettings):
     calibration_rounds: Natural = 5
     """Most rounds per capability (published: up to 5 regenerations). 0: none is run, and every
     environment is trained on as it is drawn."""
-    calibration_temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
-    """Sampling temperature (published range 0.7 to 1.0; the trainer samples at 1)."""
-    band_low: Share = 0.20
-    """Mean reward and success rate wanted from here ... (published)"""
-    band_high: Share = 0.60
-    """... to here (published)."""
-    band_std: Share = 0.05
-    """Smallest standard deviation of the reward (published)."""
-    band_all_success: Share = 0.20
-    """Largest share of groups that always succeed (published)."""
-    band_all_zero: Share = 0.20
-    """Largest share of groups that never earn anything (published)."""
-    band_constant: Share = 0.50
-    """Largest share of groups with one and the same reward (published; so informative >= 0.5)."""
-    generator_rounds: Positive = 5
-    """Most attempts of a model at an environment (published: up to 5 regenerations)."""
-
-    @property
-    def adapter_reward(self) -> str:
-        """On the tasks that the adapters are trained on."""
-        return self.reward if self.synthesis == "select" else self.made_reward
-
-    @property
-    def calibration_round(self) -> int:
-        """Rollouts of one calibration round of one capability; 0 where none is run."""
-        if self.synthesis == "select" or not self.calibration_rounds:
-            return 0
-        return self.calibration_groups * self.calibration_group_size
-
-    def __post_init__(self) -> None:
-        if self.band_low > self.band_high:
-            raise UserError(
-                f"method.band_low={self.band_low} is above method.band_high={self.band_high}. "
-                "Change `method.band_low`."
-            )
-
-
-@dataclass(frozen=True)
-class TraceSettings(SynthesisSettings, AnalysisSettings):
-    """`method.*` of `method=trace`: the phases' settings, and what the phases share."""
-
-    analysis_share: Share = 0.10
-    """Part of the budget spent on analysis rollouts (ours; published: 164 rollouts, uncounted)."""
+    bands: bool = True
+    """Whether calibration's numbers have to lie in the published bands; without, they are measured
+    only (for rehearsals)."""
     minimum_training: Positive = 96
     """Fewest training rollouts per capability; a budget that cannot pay this for every selected
     capability trains fewer of them (ours: at 640 rollouts on the development split 96 gave 0.573 on
@@ -97,19 +55,32 @@ class TraceSettings(SynthesisSettings, AnalysisSettings):
     adapters: Literal["per_capability", "joint"] = "per_capability"
     """One adapter per capability (published), or "joint": one adapter on all selected
     environments with the same budget, used for every task; its own run, with its own ledger."""
+    reward: Literal["similarity", "success"] = "similarity"
+    """Which number of the score is the reward on the target's own training tasks."""
     finish: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Part of the budget for the last step, GRPO on the target's own training tasks from the sum of
     the adapters, or from the joint one (ours; 0: none, as published)."""
 
     def __post_init__(self) -> None:
         AnalysisSettings.__post_init__(self)
-        SynthesisSettings.__post_init__(self)
         if self.finish and not self.joint and not isinstance(self.route, Linear):
             raise UserError(
                 f"method.finish={self.finish} trains one adapter, the sum of all, and "
                 f"method.route={self.route.name} chooses between several. Set method.route=linear "
                 "or method.adapters=joint."
             )
+
+    @property
+    def adapter_reward(self) -> str:
+        """On the tasks that the adapters are trained on."""
+        return self.reward if self.synthesis == "select" else REWARD
+
+    @property
+    def calibration_round(self) -> int:
+        """Rollouts of one calibration round of one capability; 0 where none is run."""
+        if self.synthesis == "select" or not self.calibration_rounds:
+            return 0
+        return self.calibration_groups * self.calibration_group_size
 
     @property
     def weight(self) -> float:
@@ -136,27 +107,18 @@ class Budget:
         return int(self.settings.finish * self.total)
 
     @property
-    def gate(self) -> int:
-        """Rollouts that are kept for GRPO of the gate."""
-        return 0 if self.settings.joint else int(self.settings.route.rollouts * self.total)
-
-    @property
     def adapters(self) -> int:
         """Rollouts of all that comes before these."""
-        return self.total - self.gate - self.finish
+        return self.total - self.finish
 
     @property
     def each(self) -> int:
         """What one more capability costs at least: a calibration round and the least training."""
         return self._charged(self.settings.calibration_round) + self.settings.minimum_training
 
-    # -- what is left of it in a run ----------------------------------------------------------
-
     def left(self, lab: Lab) -> int:
-        """Before the gate's and the target's."""
-        return lab.budget_left() - self.gate - self.finish
-
-    # -- the shares ---------------------------------------------------------------------------
+        """Of a run, before the target's."""
+        return lab.budget_left() - self.finish
 
     def looking(self, tasks: int) -> int:
         """Analysis rollouts: the share, or one per training task up to a quarter of the budget, and
@@ -181,38 +143,24 @@ class Budget:
         if not settings.calibration_round:
             return 0
         first = capabilities * settings.calibration_round
-        wanted = max(first, int(settings.calibration_share * self.adapters))
+        wanted = max(first, int(CALIBRATION_SHARE * self.adapters))
         return wanted if self.free else min(wanted, left - capabilities * settings.minimum_training)
-
-    def training(self, left: int) -> int:
-        """Most rollouts of training: one capability is calibrated at least."""
-        return left - self._charged(self.settings.calibration_round)
 
     def _charged(self, rollouts: int) -> int:
         return 0 if self.free else rollouts
 
-    # -- whether it is enough -----------------------------------------------------------------
-
-    def phases(self, trainer: Trainer, left: int) -> tuple[Phase, ...]:
-        """Training of the adapters and of the gate. Raises UserError if the trainer needs more than
-        an adapter is sure to have of `left`."""
-        if left >= self.each:  # else the run refuses the budget
-            self._check_training(trainer, left)
+    def training(self, trainer: Trainer, left: int) -> Phase:
+        """Training of the adapters, where one capability is calibrated at least. Raises UserError
+        if the trainer needs more than an adapter is sure to have of `left`."""
         least, named = self.settings.minimum_training, "method.minimum_training"
-        training = Phase("training", self.training(left), True, True, least, named)
-        if not self.gate:
-            return (training,)
-        how, least = trainer.settings, 0
-        if trainer.has(Trainer.learner):
-            least = min(2, how.groups) * how.group_size
-        named = "method.route.share"
-        return training, Phase("training of the gate", self.gate, True, False, least, named)
-
-    def _check_training(self, trainer: Trainer, left: int) -> None:
-        most = self.capabilities(left)
-        rollouts = left - self._charged(self.calibration(left, most))
-        each = rollouts if self.settings.joint else rollouts // most
-        try:
-            trainer.plan_training(each, "one adapter", ())
-        except UserError as error:
-            raise UserError(f"{error} Or raise `method.minimum_training`.") from error
+        if left >= self.each:  # else the run refuses the budget
+            most = self.capabilities(left)
+            rollouts = left - self._charged(self.calibration(left, most))
+            try:
+                trainer.plan_training(
+                    rollouts if self.settings.joint else rollouts // most, "one adapter", ()
+                )
+            except UserError as error:
+                raise UserError(f"{error} Or raise `{named}`.") from error
+        rollouts = left - self._charged(self.settings.calibration_round)
+        return Phase("training", rollouts, True, True, least, named)

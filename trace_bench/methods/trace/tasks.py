@@ -17,7 +17,7 @@ from trace_bench.methods.making import GENERATOR, draw
 from trace_bench.methods.trace import calibrate
 from trace_bench.methods.trace.generate import questions
 from trace_bench.methods.trace.generate.checks import held_out
-from trace_bench.methods.trace.generate.generation import Generation
+from trace_bench.methods.trace.generate.generation import ATTEMPTS, Generation
 from trace_bench.methods.trace.settings import Budget, TraceSettings
 
 SELECTED = "environments selected from training tasks"
@@ -71,9 +71,9 @@ def generated(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
     settings, lab = looked.budget.settings, looked.lab
     names = [verdict.name for verdict in chosen]
     results = calibrate.calibrate(lab, looked.base, names, settings, looked.pool(len(names)))
-    looked.analysis.write(calibration=[calibrate.as_json(c) for c in results])
+    looked.analysis.write(calibration=[c.as_json() for c in results])
     for result in results:
-        lab.log(calibrate.in_words(result))
+        lab.log(result.in_words())
     worth = [c for c in results if c.outcome != "dropped"]
     count, seed = settings.synthetic_tasks, lab.seed
     return {c.name: draw(lab.suite, c.name, count, c.mix, seed, "train") for c in worth}
@@ -95,9 +95,9 @@ def _generated_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan
 def written(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
     """For the capabilities where it could."""
     lab, analysis = looked.lab, looked.analysis
-    settings, leaks = looked.budget.settings, held_out(lab.suite, looked.tasks)
-    pool = looked.pool(len(chosen))
-    generation = Generation(lab, looked.base, settings, analysis.tools(), leaks, pool)
+    leaks, pool = held_out(lab.suite, looked.tasks), looked.pool(len(chosen))
+    settings, tools = looked.budget.settings, analysis.tools()
+    generation = Generation(lab, looked.base, settings, tools, leaks, pool)
     by_name: dict[str, tuple[Task, ...]] = {}
     for n, verdict in enumerate(chosen, start=1):
         examples = [e.trajectory for e in analysis.lacking(verdict.name)]
@@ -117,7 +117,7 @@ def _written_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
             "accepted by what its calibration measures. Raise `method.calibration_rounds` to 1 or "
             "more."
         )
-    attempts = budget.capabilities(left) * settings.generator_rounds
+    attempts = budget.capabilities(left) * ATTEMPTS
     roles = (questions.GENERATOR, questions.JUDGE)
     asked = {role: attempts for role in roles if role in run.models}
     return MethodPlan(phases=_calibration(budget, left), questions=asked)
@@ -139,12 +139,12 @@ def selected(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
         lacking = {e.task.id: e.task for e in analysis.lacking(verdict.name)}
         if lacking:
             by_name[verdict.name] = tuple(lacking.values())
-    measured = []
+    measured, reward = [], looked.budget.settings.adapter_reward
     for name, tasks in by_name.items():
         ids = [task.id for task in tasks]
         groups = [[e.trajectory for e in analysis.episodes if e.task.id == i] for i in ids]
-        numbers = calibrate.of_groups(groups, looked.budget.settings)
-        measured.append({"name": name, "outcome": SELECTED, "tasks": ids, **vars(numbers)})
+        rounds = [{**vars(calibrate.measure(groups, reward)), "outside": []}]
+        measured.append({"name": name, "outcome": SELECTED, "tasks": ids, "rounds": rounds})
         lab.log(f"{name}: {len(tasks)} training tasks whose failures lack it")
     analysis.write(calibration=measured)
     return by_name

@@ -9,6 +9,4 @@ so that nothing here imports the methods.
     regression.py   the linear layer of the classifier, and how it is learned
     router.py       the router of an agent, from plain JSON
     merge.py        sums of adapters as adapters
-
-The gate is a soft classifier that is then trained: `methods/trace/gate.py`.
 """

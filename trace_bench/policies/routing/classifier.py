@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Need, Policy, Router, State
 from trace_bench.core.types import Message, Share, Tool
 from trace_bench.policies.routing.merge import Mixture
@@ -19,7 +19,6 @@ from trace_bench.policies.routing.route import AT_SERVERS, Evidence, Expert, Rou
 
 STATES = Need("policy", Policy.prompt_states, "docs/routing.md", AT_SERVERS)
 EXAMPLES = 256  # most openings of an adapter's tasks, and of its contrast cases (ours)
-LOCK = "prefill"  # the weights are set by the first prompt and kept
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,9 @@ class Soft(Classifier):
     name: Literal["soft"] = "soft"  # type: ignore[assignment]
 
 
-def learned(experts: Sequence[Expert], evidence: Evidence, warm: bool = True) -> dict[str, Any]:
+def learned(experts: Sequence[Expert], evidence: Evidence) -> dict[str, Any]:
     """Labels, weights and bias: a label is the adapter whose task an opening is of, or the base
-    model for a contrast case. All zero without `warm`."""
+    model for a contrast case."""
     labels: list[str | None] = [*(e.adapter.name for e in experts), None]
     by_class: list[Sequence[State]] = []
     contrast: list[State] = []
@@ -63,9 +62,6 @@ def learned(experts: Sequence[Expert], evidence: Evidence, warm: bool = True) ->
     by_class.append(contrast)
     states = [state for of_class in by_class for state in of_class]
     check_examples(states)
-    if not warm:
-        zero = [[0.0] * len(states[0]) for _ in labels]
-        return {"labels": labels, "weights": zero, "bias": [0.0] * len(labels)}
     there = [place for place, of_class in enumerate(by_class) if len(of_class)]
     key = tuple(expert.name for expert in experts)
     if key not in evidence.fitted:
@@ -87,8 +83,6 @@ class ClassifierRouter(Router):
                 "show it. Play it in this process (`policy` local; serve: without --backend), or "
                 "train it with `method.route` zero_shot."
             )
-        if (lock := description.get("lock", LOCK)) != LOCK:
-            raise unknown("lock", lock, (LOCK,), "agent.router.lock")
         self._model, self.waits = model, model.at_servers
         self.layer = Layer(description)
         self.soft = bool(description.get("soft", False))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, Need, State
-from trace_bench.core.types import AdapterRef, AgentSpec, Task
+from trace_bench.core.protocols import Need, State
+from trace_bench.core.types import AdapterRef, Task
 
 AT_SERVERS = "Servers show no hidden states: set `policy` to local, or `method.route` to zero_shot."
 """What to do where a router reads hidden states and the policy shows none."""
@@ -48,8 +48,7 @@ class Evidence(Protocol):
 
 @dataclass(frozen=True)
 class Route:
-    """A way to choose. `asks`: every episode first asks the base model; `rollouts`: the part of the
-    budget for its own training."""
+    """A way to choose. `asks`: every episode first asks the base model."""
 
     asks: ClassVar[bool] = False
 
@@ -57,19 +56,9 @@ class Route:
     def needs(self) -> tuple[Need, ...]:
         return ()
 
-    @property
-    def rollouts(self) -> float:
-        return 0.0
-
     def fit(self, experts: Sequence[Expert], evidence: Evidence) -> dict[str, Any]:
         """The router as JSON, without `otherwise`."""
         raise NotImplementedError
-
-    def finish(
-        self, agent: AgentSpec, tasks: Sequence[Task], lab: Lab, rollouts: int, reward: str
-    ) -> AgentSpec:
-        """The agent after the router's own training on the target's tasks, where it has any."""
-        return agent
 
     def router(self, experts: Sequence[Expert], evidence: Evidence) -> dict[str, Any]:
         """The router as JSON."""

@@ -6,7 +6,7 @@ A router's description is plain JSON in the AgentSpec:
     {"kind": "fixed", "adapter": name|null}   always the same
     {"kind": "zero_shot", "skills": [[name, what it is for], ...], "prompt": 1}
     {"kind": "classifier", "labels": [name|null, ...], "weights": [[number, ...], ...],
-     "bias": [number, ...], "others": 0.35, "soft": false, "lock": "prefill"}
+     "bias": [number, ...], "others": 0.35, "soft": false}
     {"kind": "sum", "parts": [[name, weight], ...]}                  always this sum
 
 Any but the first two may name the adapter that acts where none is chosen, in place of the base

@@ -1,5 +1,5 @@
 """What a written environment must pass before any rollout is spent on it, first by reading it, then
-by running it; the seeds that it is run with; and whether a made-up task repeats held-out ones.
+by running it; and whether a made-up task repeats held-out ones.
 
 The sandbox is what protects from a module; the restrictions are about what an environment is: its
 own code, the same at every hour and in every process, and no wrapper around the benchmark. Floors
@@ -18,17 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice
 from typing import Any
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EngineError, EpisodeError, UserError
 from trace_bench.core.protocols import Suite, make_env, perform, performed
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Score, Task, Tool, Trajectory, to_json
+from trace_bench.core.types import Message, Score, Task, Tool, to_json
 from trace_bench.envs.check import first_fault
 from trace_bench.methods.making import IDLE, opening, script, seeded
-from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.policies.scripted import plausible
 
 MODULES = frozenset((
@@ -84,37 +82,6 @@ def _imported(node: ast.AST) -> list[str]:
     return []
 
 
-# -- the seeds of its tasks -------------------------------------------------------------------
-
-RANGE = 2**31
-CHECKED = 16  # tasks that the checks look at
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """The seeds that a written environment is run with: of the checks, of calibration and of
-    training, disjoint parts of one random sequence, so that a module cannot tell from its seed what
-    it is run for. Each in 0 ... 2^31 - 1, and no seed twice. `training` holds twice the tasks that
-    are wanted, since some may be refused."""
-
-    checks: tuple[int, ...]
-    calibration: tuple[int, ...]
-    training: tuple[int, ...]
-
-    @classmethod
-    def of(cls, run: int, name: str, code: str, settings: SynthesisSettings) -> Seeds:
-        """The seeds of a module in the run with the seed `run`. Its text is part of what they are
-        drawn from: no module can know its own, nor those of its next version."""
-        calibration, training = settings.calibration_groups, 2 * settings.synthetic_tasks
-        drawn: dict[int, None] = {}  # all different
-        for number in count():
-            if len(drawn) == CHECKED + calibration + training:
-                break
-            drawn[stable_seed(run, "trace", "written", name, code, number) % RANGE] = None
-        seeds = iter(drawn)
-        return cls(*(tuple(islice(seeds, n)) for n in (CHECKED, calibration, training)))
-
-
 # -- by running it ----------------------------------------------------------------------------
 
 CONFORMING = 6  # of them, those that go through all of envs/check.py
@@ -138,7 +105,7 @@ def examine(
             or first_fault(suite, tasks[:CONFORMING])
             or _twin(suite, twin, tasks[:CONFORMING])
         )
-        return [fault] if fault else _floors(suite, twin, tasks)
+        return [fault] if fault else floors(suite, twin, tasks)
     except EngineError:
         raise
     except (UserError, EpisodeError) as error:
@@ -176,13 +143,6 @@ def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> str | None:
     return None
 
 
-def _floors(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
-    """The floors, and the same episodes in another process, the last one first."""
-    measured = floors(suite, tasks)
-    episodes = [episode for floor in measured for episode in floor.episodes]
-    return too_high(measured) or list(filter(None, [difference(twin, episodes)]))
-
-
 # -- what episodes earn -----------------------------------------------------------------------
 
 
@@ -193,16 +153,6 @@ class Episode:
     task: Task
     actions: tuple[Message, ...]
     score: Score
-
-
-def of_rollouts(tasks: Sequence[Task], played: Sequence[Trajectory]) -> list[Episode]:
-    """The rollouts of these tasks, without those that the infrastructure lost."""
-    return [
-        # A malformed call never reaches the environment.
-        Episode(task, tuple(turn.reply for turn in t.turns if turn.malformed is None), t.score)
-        for task, t in zip(tasks, played, strict=True)
-        if t.score is not None and t.failure is None
-    ]
 
 
 def difference(suite: Suite, episodes: Sequence[Episode]) -> str | None:
@@ -229,41 +179,26 @@ Script = Callable[[Suite, Task], tuple[Sequence[Message], Message]]
 """The first messages of an agent, and the one that it sends from then on."""
 
 
-@dataclass(frozen=True)
-class Floor:
-    """One such agent. `episodes`: those that ended, of `tasks`; the others earned nothing."""
-
-    agent: str
-    limit: float
-    tasks: int
-    episodes: tuple[Episode, ...]
-
-    @property
-    def earned(self) -> float:
-        return sum(e.score.similarity for e in self.episodes) / self.tasks
-
-
-def floors(suite: Suite, tasks: Sequence[Task]) -> list[Floor]:
-    """The floors on these tasks. EpisodeError when the environment fails."""
+def floors(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
+    """Which agents earn too much on these tasks; else the episode that ends otherwise in another
+    process. EpisodeError when the environment fails."""
     agents: tuple[tuple[str, float, Script], ...] = (
         ("does nothing", IDLE_LIMIT, lambda suite, task: ((), IDLE)),
         ("only talks", IDLE_LIMIT, _talk),
         ("calls tools at random", RANDOM_LIMIT, partial(_random_calls, calls=CALLS)),
         ("calls one tool at random", RANDOM_LIMIT, partial(_random_calls, calls=1)),
     )
-    measured = []
+    faults: list[str] = []
+    episodes: list[Episode] = []
     for agent, limit, turns in agents:
-        played = [_episode(suite, task, *turns(suite, task)) for task in tasks]
-        measured.append(Floor(agent, limit, len(tasks), tuple(filter(None, played))))
-    return measured
-
-
-def too_high(measured: Sequence[Floor]) -> list[str]:
-    return [
-        f"an agent that {f.agent} earns {f.earned:.2f} on average; allowed: {f.limit:g}."
-        for f in measured
-        if f.earned > f.limit
-    ]
+        played = [e for task in tasks if (e := _episode(suite, task, *turns(suite, task)))]
+        earned = sum(e.score.similarity for e in played) / len(tasks)
+        if earned > limit:
+            faults.append(
+                f"an agent that {agent} earns {earned:.2f} on average; allowed: {limit:g}."
+            )
+        episodes += played
+    return faults or list(filter(None, [difference(twin, episodes)]))
 
 
 def _episode(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Episode | None:

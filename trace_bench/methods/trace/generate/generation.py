@@ -1,11 +1,11 @@
 """Environments that a language model writes (the map's step 4), and what they must pass first.
 
     ask for a module -> restrictions -> load it in the sandbox -> checks -> judge -> calibration
-    -> checks of its tasks
+    -> self-test of its tasks
 
-What fails goes back to the model with the reason, `method.generator_rounds` times at most; every
-attempt's code and verdict are kept in the run folder (generated/). The capability is dropped when
-no attempt passes. Calibration episodes are rollouts like any other and in the ledger.
+What fails goes back to the model with the reason, `ATTEMPTS` times at most; every attempt's code
+and verdict are kept in the run folder (generated/). The capability is dropped when no attempt
+passes. Calibration episodes are rollouts like any other and in the ledger.
 """
 
 from __future__ import annotations
@@ -19,29 +19,18 @@ from trace_bench.core.errors import EngineError, EpisodeError, SourceError, User
 from trace_bench.core.protocols import Lab, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool, Trajectory
+from trace_bench.core.types import AgentSpec, Message, Task, Tool, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_block
 from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.making import seeded, self_test
 from trace_bench.methods.trace import calibrate
-from trace_bench.methods.trace.generate.checks import (
-    TOO_CLOSE,
-    Episode,
-    Leaks,
-    Seeds,
-    difference,
-    examine,
-    floors,
-    of_rollouts,
-    quoted,
-    too_high,
-    violations,
-)
+from trace_bench.methods.trace.generate.checks import TOO_CLOSE, Leaks, examine, quoted, violations
 from trace_bench.methods.trace.generate.questions import GENERATOR, again, objection, request
-from trace_bench.methods.trace.settings import SynthesisSettings
+from trace_bench.methods.trace.settings import TraceSettings
 
-SAMPLE = 32  # training tasks whose floors are measured
+ATTEMPTS = 5  # of a model at an environment (published: up to 5 regenerations)
+CHECKED = 16  # tasks that the checks look at
 
 
 @dataclass
@@ -63,15 +52,13 @@ def refuse(problems: Sequence[str]) -> None:
         raise Refused(*problems)
 
 
-@contextmanager
-def as_source_error() -> Iterator[None]:
-    """What a module does wrong while tasks are made of it as a SourceError."""
-    try:
-        yield
-    except EngineError:
-        raise
-    except UserError as error:
-        raise SourceError(str(error)) from error
+def seeds_of(run: int, name: str, code: str, count: int) -> list[int]:
+    """Seeds for a module, in the run with the seed `run`: of the checks, of calibration and of
+    training, parts of one random sequence, so that a module cannot tell from a seed what it is run
+    for. Its text is part of what they are drawn from: no module can know its own."""
+    return random.Random(stable_seed(run, "trace", "written", name, code)).sample(
+        range(2**31), count
+    )
 
 
 class Generation:
@@ -81,7 +68,7 @@ class Generation:
         self,
         lab: Lab,
         base: AgentSpec,
-        settings: SynthesisSettings,
+        settings: TraceSettings,
         tools: Mapping[str, Tool],
         leaks: Leaks,
         pool: int,
@@ -99,27 +86,26 @@ class Generation:
         name = capability.name
         limit = self.lab.prompt_limit(GENERATOR)
         assert limit is not None, "no model plays the generator"
-        talk = first = request(capability, self.tools, examples, limit, self.settings)
+        talk = first = request(capability, self.tools, examples, limit)
         last = ""
-        for number in range(self.settings.generator_rounds):
+        for number in range(ATTEMPTS):
             if self.pool < self.settings.calibration_round * (1 + waiting):
-                left = "no rollouts are left to calibrate another attempt"
-                self._drop(name, f"{left} (budget, method.calibration_share){last}")
+                self._drop(name, f"no rollouts are left to calibrate another attempt{last}")
                 return None
             attempt = Attempt(f"{name}@{number}")
+            problems: list[str] = []
             try:
                 attempt.code = self._ask(f"{name}/{number}", talk)
                 tasks = self._try(capability, attempt)
             except Refused as refused:
                 problems = [str(why) for why in refused.args]
-                self._keep(f"{file_name(name)}/{number}", attempt, problems)
-                self.lab.log(f"{name}, attempt {number + 1}: {problems[0]}")
-                last = f"; the last one: {problems[0]}"
-                talk = again(first, attempt.code, problems) if attempt.code else first
-            else:
-                self._keep(f"{file_name(name)}/{number}", attempt, [])
-                self.lab.log(f"{name}, attempt {number + 1}: accepted")
+            self._keep(f"{file_name(name)}/{number}", attempt, problems)
+            said = problems[0] if problems else "accepted"
+            self.lab.log(f"{name}, attempt {number + 1}: {said}")
+            if not problems:
                 return tasks
+            last = f"; the last one: {said}"
+            talk = again(first, attempt.code, problems) if attempt.code else first
         self._drop(name, f"no attempt at its environment was accepted{last}")
         return None
 
@@ -142,25 +128,18 @@ class Generation:
             raise Refused(*error.args) from error
 
     def _run(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...]:
-        """Checks, judge, calibration, tasks, and checks on these; each, and training, has fresh
-        workers."""
-        name, code = attempt.name, attempt.code
-        seeds = Seeds.of(self.lab.seed, name, code, self.settings)
+        """Checks in workers of their own, judge, calibration, tasks."""
+        name, code, settings = attempt.name, attempt.code, self.settings
+        used = CHECKED + settings.calibration_groups
+        seeds = seeds_of(self.lab.seed, name, code, used + 2 * settings.synthetic_tasks)
         with self._fresh(name, code) as suite, self._fresh(f"{name}'", code) as twin:
-            refuse(examine(suite, twin, seeds.checks, self.tools, self.leaks))
+            refuse(examine(suite, twin, seeds[:CHECKED], self.tools, self.leaks))
         if why := objection(self.lab, capability, name, code):
             raise Refused(f"a reader objects: {why}")
         suite = self._load(name, code)
-        played = self._calibrate(attempt, suite, seeds)
-        tasks = self._tasks(suite, seeds)
-        rng = random.Random(stable_seed("floors", name))
-        with self._fresh(f"{name}'", code) as fresh:
-            if why := difference(fresh, played):
-                raise Refused(why)
-            refuse(too_high(floors(fresh, rng.sample(tasks, min(SAMPLE, len(tasks))))))
-        self.lab.drop_suite(name)
-        self._load(name, code)
-        return tasks
+        self._calibrate(attempt, suite, seeds[CHECKED:used])
+        with as_source_error():
+            return self._tasks(suite, seeds[used:])
 
     def _load(self, name: str, code: str) -> Suite:
         try:
@@ -176,40 +155,31 @@ class Generation:
         finally:
             self.lab.drop_suite(name)
 
-    def _calibrate(self, attempt: Attempt, suite: Suite, seeds: Seeds) -> list[Episode]:
-        """The episodes of a calibration round; Refused for the bands that the base agent misses."""
+    def _calibrate(self, attempt: Attempt, suite: Suite, seeds: Sequence[int]) -> None:
+        """Raises Refused for the bands that the base agent misses."""
         self.pool -= self.settings.calibration_round
-        size = self.settings.calibration_group_size
-        tasks = [task for task in _draw(suite, seeds.calibration) for _ in range(size)]
-        call, temperature = f"calibration/{attempt.name}", self.settings.calibration_temperature
-        played = self.lab.rollouts(
-            call, self.base, tasks, purpose=Purpose.CALIBRATION, temperature=temperature
-        )
-        attempt.numbers = calibrate.numbers(played, self.settings)
-        outside = calibrate.outside_bands(attempt.numbers, self.settings)
+        with as_source_error():
+            tasks = [seeded(suite, seed) for seed in seeds]
+        call = f"calibration/{attempt.name}"
+        (attempt.numbers,) = calibrate.play(self.lab, self.base, call, tasks, self.settings)
+        outside = attempt.numbers.outside() if self.settings.bands else ()
         refuse([f"played by the agent that is to be trained: {what}" for what in outside])
-        return of_rollouts(tasks, played)
 
-    @as_source_error()
-    def _tasks(self, suite: Suite, seeds: Seeds) -> tuple[Task, ...]:
-        """Tested training tasks."""
+    def _tasks(self, suite: Suite, seeds: Sequence[int]) -> tuple[Task, ...]:
+        """Tested training tasks: half as many as there are seeds, since some may be refused."""
         count = self.settings.synthetic_tasks
         kept: list[Task] = []
         why = ""
-        for task in _draw(suite, seeds.training):
-            if len(kept) == count:
-                break
+        for task in (seeded(suite, seed) for seed in seeds):
             if self.leaks.in_task(suite, task):
                 why = TOO_CLOSE  # without the task: it would tell which words
             elif (wrong := self_test(suite, task)) is not None:
                 why = f"{task.id}: {wrong}"
             else:
                 kept.append(task)
-        if len(kept) < count:
-            raise SourceError(
-                f"only {len(kept)} of {len(seeds.training)} tasks pass the test: {why}"
-            )
-        return tuple(kept)
+            if len(kept) == count:
+                return tuple(kept)
+        raise SourceError(f"only {len(kept)} of {len(seeds)} tasks pass the test: {why}")
 
     def _drop(self, capability: str, why: str) -> None:
         self.dropped[capability] = why
@@ -222,7 +192,12 @@ class Generation:
         self.lab.write(f"generated/{place}.json", {**verdict, "calibration": measured})
 
 
-@as_source_error()
-def _draw(suite: Suite, seeds: Sequence[int]) -> list[Task]:
-    """Tasks by seed. Raises SourceError when the module cannot make one."""
-    return [seeded(suite, seed) for seed in seeds]
+@contextmanager
+def as_source_error() -> Iterator[None]:
+    """What a module does wrong while tasks are made of it as a SourceError."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except UserError as error:
+        raise SourceError(str(error)) from error

@@ -12,8 +12,8 @@ from trace_bench.core.types import Message, Tool, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_json
 from trace_bench.methods.looking.capabilities import Capability
+from trace_bench.methods.trace.calibrate import HIGH, LOW
 from trace_bench.methods.trace.generate.checks import MODULES
-from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.transcript import compact
 
 GENERATOR = "generator"  # its role
@@ -65,11 +65,10 @@ def request(
     tools: Mapping[str, Tool],
     examples: Sequence[Trajectory],
     limit: int,
-    settings: SynthesisSettings,
 ) -> list[Message]:
     """The first question. `limit`: characters that it may have."""
     modules = ", ".join(sorted(MODULES))
-    rules = RULES.format(low=settings.band_low, high=settings.band_high, modules=modules)
+    rules = RULES.format(low=LOW, high=HIGH, modules=modules)
     listed = "\n".join(json.dumps(tool["function"]) for _, tool in sorted(tools.items()))
     head = (
         f"Capability: {capability.name}\n{capability.description}\n\n"
