@@ -126,26 +126,9 @@ class Suite(tb.Suite):
         _, split, n = task_id.split("/")
         return tb.Task(task_id, "bell", split, int(n), {"of": split, "number": int(n)})
 
-    def milestones(self, task):
-        return [tb.Milestone("rings", 0.0, False, tells="Ding.")]
-
     def make(self):
         return Bell()
 """
-
-
-@pytest.mark.parametrize("sandbox", ["inline", "process"])
-def test_milestones_are_checked_wherever_the_suite_runs(
-    sandbox: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "bell.py").write_text(BELL)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert main(["env.factory=bell:Suite", f"sandbox={sandbox}", "limit=2"]) == 0
-    assert "ok         2  its score has the task's milestones, unmet" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,34 +3,26 @@ the second number. It has references and no milestones, and may or may not make 
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from named import method
-from toy import ToyEnv, ToySuite
+from toy import ToySuite
 from trace_lab import BASE, MemoryLab
 
-from trace_bench.core.chat import call_message, text_message
+from trace_bench.core.chat import text_message
 from trace_bench.core.protocols import PlannedRun, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import (
     Message,
-    Milestone,
     Purpose,
-    Score,
-    Step,
-    StopReason,
     Task,
     Trajectory,
     Turn,
 )
 from trace_bench.methods.grpo import Untargeted
-from trace_bench.methods.looking.capabilities import Label
-from trace_bench.methods.looking.rules import label
 from trace_bench.methods.making import TaskSettings
 from trace_bench.methods.rft import PromptOnly, PromptOnlySettings
 from trace_bench.methods.trace import Trace
@@ -59,39 +51,6 @@ class Bare(ToySuite):
 
     variant = "bare"
     reference = Suite.reference  # type: ignore[assignment]
-
-
-class MarkedEnv(ToyEnv):
-    """The toy environment with a milestone for each number and one for the answer."""
-
-    def reset(self, task: Task) -> Step:
-        self.added: list[str] = []
-        return super().reset(task)
-
-    def step(self, action: Message) -> Step:
-        calls = action.get("tool_calls", ())
-        self.added += [json.loads(c["function"]["arguments"])["number"] for c in calls]
-        step = super().step(action)
-        if step.score is None:
-            return step
-        wanted = f"sum {sum(self.task.data['add'])}"
-        told = action["content"] == wanted
-        made = [Milestone(f"add {n}", float(hit), hit)
-                for n in self.task.data["add"] for hit in (n in self.added,)]  # fmt: skip
-        said = Milestone("says the sum", float(told), told, tells=wanted)
-        return replace(step, score=replace(step.score, milestones=(*made, said)))
-
-
-class Marked(Bare):
-    """A suite with milestones and no references."""
-
-    def make(self) -> MarkedEnv:
-        return MarkedEnv()
-
-    def milestones(self, task: Task) -> Sequence[Milestone]:
-        wanted = f"sum {sum(task.data['add'])}"
-        added = [Milestone(f"add {n}", 0.0, False) for n in task.data["add"]]
-        return [*added, Milestone("says the sum", 0.0, False, tells=wanted)]
 
 
 class Adding(MemoryLab):
@@ -145,52 +104,6 @@ def test_with_references_only_it_trains_on_training_tasks() -> None:
     (numbers,) = measured["rounds"]
     assert numbers["rollouts"] == 2 * numbers["groups"] == 2 * len(job.tasks)
     assert 0 <= numbers["success"] < 1
-
-
-def test_milestones_do_where_there_are_no_references() -> None:
-    """The same capability is found as with references, with the same label in every episode."""
-    agent, lab = fit(Trace(TraceSettings(synthesis="select")), Marked())
-    assert [a.capability for a in agent.adapters] == [PARTS]
-    _, other = fit(Trace(TraceSettings(synthesis="select")), ToySuite())
-    rows, others = (x.files["capabilities.json"]["labels"] for x in (lab, other))
-    verdicts = [r["labels"][PARTS] for r in rows]
-    assert verdicts == [r["labels"][PARTS] for r in others]
-    assert set(verdicts) == {"LACKING", "PRESENT", "NA"}
-    assert {r["labels"]["converts_values"] for r in rows} == {"NA"}  # no rule can see that
-
-
-def shown(*messages: Message, listed: Any = (), **marks: Any) -> dict[str, str]:
-    """The labels by the milestones of the score, or `listed` ones where it has none; those that are
-    NA left out."""
-    turns = tuple(Turn((), m) for m in messages if m["role"] == "assistant")
-    seen = [m for m in messages if m["role"] != "assistant"]
-    played = Trajectory(
-        "t", 0, "base", (), tuple(replace(t, messages=tuple(seen[i : i + 1])) for i, t in
-        enumerate(turns)), tuple(seen[len(turns) :]), StopReason.DONE, Score(0.0, False, **marks),
-    )  # fmt: skip
-    return {k: v.value for k, v in label(listed, played).items() if v is not Label.NA}
-
-
-def test_the_rules_for_milestones() -> None:
-    ask = {"role": "user", "content": "Send it."}
-    failed = {"role": "tool", "tool_call_id": "call_0", "name": "f", "content": "ValueError: no"}
-    worked = {**failed, "content": "1"}
-    call, done = call_message("f", {}), text_message("Done.")
-    missed, met = Milestone("sent", 0.0, False), Milestone("sent", 1.0, True)
-    said = Milestone("says so", 0.0, False, tells="It is sent.")
-    assert shown(ask, call, failed, done, milestones=(missed,))["recovers_from_errors"] == "LACKING"
-    again = shown(ask, call, failed, call, worked, done, milestones=(met,))
-    assert again["recovers_from_errors"] == "PRESENT"
-    needless = shown(ask, call, failed, done, milestones=(met,))
-    assert "recovers_from_errors" not in needless
-    assert shown(ask, done, minefields=(met,))["declines_when_impossible"] == "LACKING"
-    assert shown(ask, done, minefields=(missed,))["declines_when_impossible"] == "PRESENT"
-    assert shown(ask, done, milestones=(met, said))["tells_the_user"] == "LACKING"
-    assert "tells_the_user" not in shown(ask, done, milestones=(missed, said))
-    assert shown(ask, done, milestones=(missed,))["uses_tools_at_all"] == "LACKING"
-    assert "uses_tools_at_all" not in shown(ask, done, milestones=(said,))
-    cut = shown(ask, call, failed, call, failed, listed=(missed,))  # an episode without its own
-    assert cut["recovers_from_errors"] == "LACKING" and cut["uses_tools_at_all"] == "PRESENT"
 
 
 def test_with_a_generator_it_trains_on_the_tasks_that_the_suite_makes() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from trace_bench.core.chat import make_call, make_tool
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Typical
-from trace_bench.core.types import Message, Milestone, Score, Step, Task
+from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs import met, package_folder
 from trace_bench.envs.games import Game, GameSuite
 
@@ -215,9 +215,6 @@ class BabyAISuite(GameSuite):
 
     def make(self) -> BabyAIEnv:
         return BabyAIEnv(self._steps)
-
-    def milestones(self, task: Task) -> Sequence[Milestone]:
-        return self.begun(task).score().milestones
 
     def capabilities(self) -> Sequence[str]:
         return [name for name, of in SKILLS.items() if set(of) & set(self.levels)]

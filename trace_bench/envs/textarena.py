@@ -172,9 +172,6 @@ class TextArenaSuite(GameSuite):
     def make(self) -> TextArenaEnv:
         return TextArenaEnv(self._steps)
 
-    def milestones(self, task: Task) -> Sequence[Milestone]:
-        return _milestones(0.0)
-
     def capabilities(self) -> Sequence[str]:
         return (SKILL,)
 

@@ -98,18 +98,16 @@ def check_needs(
         )
     acting = policy.declared if built is None else type(built)
     for need in plan.needs:
-        one_of = [a for a in (need.ability, need.instead) if a is not None]
         if need.group == "policy":
-            able = acting is Policy or any(overrides(acting, a) for a in one_of)
+            able = acting is Policy or overrides(acting, need.ability)
         else:
-            part = suite if need.group == "env" else trainer
-            able = any(part.has(a) for a in one_of)
+            able = (suite if need.group == "env" else trainer).has(need.ability)
         if not able:
             label = name_of(suite) if need.group == "env" else parts[need.group].label
-            wanted = " or ".join(f"`{ability.__qualname__}`" for ability in one_of)
             hint = f" {need.hint}" if need.hint else ""
             raise UserError(
-                f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and "
+                f"method={parts['method'].label} needs "
+                f"`{need.ability.__qualname__}` of the setting `{need.group}`, and "
                 f"{label} does not have it.{hint} {need.page} explains it. Change `{need.group}` "
                 "or `method`."
             )

@@ -10,7 +10,7 @@ from trace_bench.core.decode import Unreadable, convert, messages_of
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Env, Lender, Suite
 from trace_bench.core.text import is_name
-from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
+from trace_bench.core.types import Boundary, Message, Score, Step, Task
 from trace_bench.sandbox.calls import PooledEpisode, Result
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import step_from_json, task_from_json
@@ -48,7 +48,7 @@ class SandboxedEnv(Env):
 
 ABILITIES: Mapping[str, Callable[..., Any]] = {
     f.__name__: f
-    for f in (Suite.reference, Suite.milestones, Suite.checklist, Suite.capabilities,
+    for f in (Suite.reference, Suite.checklist, Suite.capabilities,
               Suite.synthetic)
 }  # fmt: skip
 """What a sandboxed suite takes over from the suite inside; a worker reports the names."""
@@ -114,9 +114,6 @@ class SandboxedSuite(Suite):
 
     def reference(self, task: Task) -> Sequence[Message]:
         return self.inside.reference(task)
-
-    def milestones(self, task: Task) -> Sequence[Milestone]:
-        return self.inside.milestones(task)
 
     def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
         return self.inside.checklist(task)
@@ -199,9 +196,6 @@ class _Remote(Suite):
     def reference(self, task: Task) -> Sequence[Message]:
         return self._read("reference", messages_of, task)
 
-    def milestones(self, task: Task) -> Sequence[Milestone]:
-        return self._read("milestones", _milestones, task)
-
     def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
         return self._read("checklist", lambda a: [[dict(i) for i in turn] for turn in a], task)
 
@@ -210,10 +204,6 @@ class _Remote(Suite):
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return self._read("synthetic", self._task, capability, seed)
-
-
-def _milestones(values: Any) -> Sequence[Milestone]:
-    return convert({"similarity": 0, "success": False, "milestones": values}, Score).milestones
 
 
 def _names(values: Any) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.core.types import AgentSpec, Message, Milestone, Score, Step, Task, Tool, Turn
+from trace_bench.core.types import AgentSpec, Message, Score, Step, Task, Tool, Turn
 
 
 class Part:
@@ -133,12 +133,6 @@ class Suite(Part):
 
     def reference(self, task: Task) -> Sequence[Message]:
         """The task's reference solution: the agent's messages, in order."""
-        raise NotImplementedError
-
-    def milestones(self, task: Task) -> Sequence[Milestone]:
-        """The milestones (`Score.milestones`) of a task, at least one, as an agent that does
-        nothing leaves them; an episode that is cut off without a score of its own has met none.
-        Without references, TRACE's program labels episodes by them."""
         raise NotImplementedError
 
     def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:

@@ -117,13 +117,12 @@ class Method(Part):
 class Need:
     """An ability that a method needs, such as `Suite.reference`. `group`: which part must have it
     ("env", "policy" or "trainer"); `page`: its documentation; `hint`: a sentence with an
-    alternative, for the error message; `instead`: another ability that will do."""
+    alternative, for the error message."""
 
     group: Literal["env", "policy", "trainer"]
     ability: Callable[..., Any]
     page: str
     hint: str = ""
-    instead: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from trace_bench.methods.looking.capabilities import (
     Labelled,
     Verdict,
 )
-from trace_bench.methods.looking.evidence import Facts, facts_of
+from trace_bench.methods.looking.evidence import Heard, replayed
 from trace_bench.methods.looking.rules import label
 from trace_bench.play.suites import needed
 
@@ -33,7 +33,6 @@ LABELS = Need(
     Suite.reference,
     "docs/environments.md",
     "With llm.analyst.by=endpoint a model labels the episodes instead.",
-    Suite.milestones,
 )
 
 
@@ -88,10 +87,10 @@ class Analysis:
         self._report()
 
     def _by_program(self) -> None:
-        facts = self._of_tasks()
+        references = self._references()
         for episode in self.episodes:
-            if episode.task.id in facts and episode.scored:
-                episode.labels = label(facts[episode.task.id], episode.trajectory)
+            if episode.task.id in references and episode.scored:
+                episode.labels = label(references[episode.task.id], episode.trajectory)
         rows = [Labelled(e.passed, e.labels) for e in self.episodes if e.labels is not None]
         self.candidates = [
             c for c in VOCABULARY if any(r.labels[c.name] is not Label.NA for r in rows)
@@ -99,17 +98,18 @@ class Analysis:
         self.runs = capabilities.resamples(rows, self.settings.runs, self.lab.seed)
         self.keep = self.settings.keep_runs
 
-    def _of_tasks(self) -> dict[str, Facts]:
-        """Without tasks at which the environment fails: their episodes get no labels."""
-        facts: dict[str, Facts] = {}
+    def _references(self) -> dict[str, Heard]:
+        """What the tasks' references do; no agent acts, so no rollout is spent. Without tasks at
+        which the environment fails: their episodes get no labels."""
+        suite, heard = self.lab.suite, dict[str, Heard]()
         for task_id, task in {e.task.id: e.task for e in self.episodes}.items():
             try:
-                facts[task_id] = facts_of(self.lab.suite, task)
+                heard[task_id], _ = replayed(suite, task, suite.reference(task))
             except UserError:
                 raise
             except Exception as error:  # an environment may raise anything
                 self.lab.log(f"{task_id} is not labelled, its reference cannot be run: {error}")
-        return facts
+        return heard
 
     def _by_model(self) -> None:
         scored = [e for e in self.episodes if e.scored]

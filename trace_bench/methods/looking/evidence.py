@@ -196,23 +196,12 @@ def records(call: Call) -> list[dict[str, Any]]:
 @dataclass(frozen=True)
 class Case:
     """One trajectory to be labelled, with the milestones and minefields of its score, and the
-    task's reference with its results, if it has one: that is all the program may know."""
+    task's reference with its results: that is all the program may know."""
 
     agent: Heard
     milestones: tuple[Milestone, ...]
     minefields: tuple[Milestone, ...]
-    reference: Heard = Heard()
-
-
-Facts = Heard | tuple[Milestone, ...]
-"""What is known of a task: its reference with the results, or its milestones, none of them met."""
-
-
-def facts_of(suite: Suite, task: Task) -> Facts:
-    """Replays the reference, if there is one; no agent acts, so no rollout is spent."""
-    if not suite.has(Suite.reference):
-        return tuple(suite.milestones(task))
-    return replayed(suite, task, suite.reference(task))[0]
+    reference: Heard
 
 
 def replayed(suite: Suite, task: Task, replies: Sequence[Message]) -> tuple[Heard, Step]:

@@ -2,8 +2,7 @@
 rule per capability.
 
 It compares a trajectory with the task's reference, which it has replayed for its results, and with
-the milestones of the score, where there are any. Without a reference the milestones and the agent's
-own calls have to do; what they cannot tell is NA. It never looks at a task's data. Each rule asks
+the milestones of the score, where there are any. It never looks at a task's data. Each rule asks
 first whether the situation came up and was reached (else NA), then for the positive sign of a lack;
 all that is unclear is PRESENT. Controls say LACKING only where no capability explains more.
 """
@@ -18,7 +17,6 @@ from trace_bench.core.types import Score, StopReason, Task, Trajectory
 from trace_bench.methods.looking.capabilities import VOCABULARY, Label
 from trace_bench.methods.looking.evidence import (
     Case,
-    Facts,
     Heard,
     Text,
     as_number,
@@ -44,21 +42,15 @@ HIT = 1.0 - 1e-6
 TOLD = 0.5  # a closing message less similar than this to the wanted one does not tell the result
 
 
-def label(facts: Facts, trajectory: Trajectory) -> dict[str, Label]:
-    """Labels of all capabilities of the vocabulary, in its order, by what is known of the task.
-    Never raises for what an agent did; expects a scored trajectory."""
+def label(reference: Heard, trajectory: Trajectory) -> dict[str, Label]:
+    """Labels of all capabilities of the vocabulary, in its order, by the task's reference. Never
+    raises for what an agent did; expects a scored trajectory."""
     score, agent = trajectory.score, read(trajectory.messages)
     assert score is not None
-    if isinstance(facts, Heard):
-        case = Case(agent, score.milestones, score.minefields, facts)
-        labels = {name: rule(case) for name, (rule, _) in RULES.items()}
-        acts = bool(facts.calls)
-    else:
-        case = Case(agent, score.milestones or facts, score.minefields)
-        labels = dict.fromkeys(RULES, NA) | _by_milestones(case)
-        acts = any(m.tells is None for m in case.milestones)
+    case = Case(agent, score.milestones, score.minefields, reference)
+    labels = {name: rule(case) for name, (rule, _) in RULES.items()}
     explained = LACKING in labels.values()
-    for name, verdict in _controls(trajectory, agent, acts).items():
+    for name, verdict in _controls(trajectory, agent, bool(reference.calls)).items():
         labels[name] = PRESENT if verdict is LACKING and explained else verdict
     return {c.name: labels[c.name] for c in VOCABULARY}
 
@@ -78,35 +70,6 @@ def _controls(trajectory: Trajectory, agent: Heard, acts: bool) -> dict[str, Lab
         "closes_conversation": _lacking(not agent.ends_with_text),
         "stays_within_turn_limit": _lacking(late),
     }
-
-
-# -- without a reference ----------------------------------------------------------------------
-
-
-def _by_milestones(case: Case) -> dict[str, Label]:
-    """What can be seen without a reference. After a failed call: did one of that tool succeed
-    later? If none did and nothing is missing, the call was not needed. Of several things to do:
-    were some done and others not, though nothing was in the way? Of those that must not be done:
-    was one?"""
-    agent, hits = case.agent, [m.hit for m in case.milestones if m.tells is None]
-    labels = {"tells_the_user": _tells(case)}
-    if any(c.error is not None for c in agent.calls):
-        unmended = (NA if all(hits) else LACKING) if agent.stuck() else PRESENT
-        labels["recovers_from_errors"] = unmended
-    if len(hits) > 1 and any(hits) and not agent.stuck():
-        labels["completes_all_parts"] = _lacking(not all(hits) and bool(agent.said))
-    if case.minefields:
-        labels["declines_when_impossible"] = _lacking(any(m.hit for m in case.minefields))
-    return labels
-
-
-def _tells(case: Case) -> Label:
-    """Everything else was done: was the user told? Questions are not answers."""
-    told = [m.similarity for m in case.milestones if m.tells is not None and "?" not in m.tells]
-    rest = [m.similarity for m in case.milestones if m.tells is None or "?" in m.tells]
-    if not told or min(rest, default=1.0) < HIT or case.agent.stuck():
-        return NA
-    return _lacking(min(told) < TOLD)
 
 
 # -- recovers_from_errors ---------------------------------------------------------------------
@@ -318,6 +281,15 @@ def _declines(case: Case) -> Label:
     if not refuses and not case.minefields:
         return NA
     return LACKING if any(c.name not in expected for c in case.agent.calls) else PRESENT
+
+
+def _tells(case: Case) -> Label:
+    """Everything else was done: was the user told? Questions are not answers."""
+    told = [m.similarity for m in case.milestones if m.tells is not None and "?" not in m.tells]
+    rest = [m.similarity for m in case.milestones if m.tells is None or "?" in m.tells]
+    if not told or min(rest, default=1.0) < HIT or case.agent.stuck():
+        return NA
+    return _lacking(min(told) < TOLD)
 
 
 def _tells_all(case: Case) -> Label:
