@@ -95,8 +95,8 @@ def test_a_repeated_run_makes_the_same_calls(fitted) -> None:
 @pytest.mark.parametrize(
     ("failure", "calls", "raises", "words"),
     [
-        (ConnectionError("no answer"), 2, TraceBenchError,
-         "3 proposals failed .* ConnectionError: no answer"),
+        (ConnectionError("no answer"), 4, TraceBenchError,
+         "5 proposals failed .* ConnectionError: no answer"),
         # The rollouts of further minibatches would be spent for nothing.
         (UserError("the reflector does not answer"), 0, UserError, "does not answer"),
     ],
@@ -109,7 +109,7 @@ def test_failing_proposals_end_the_method(
         raise failure
 
     lab = ListeningLab(HABITS, 640)
-    adapter = GepaAdapter(lab, BASE, GepaSettings(failures=3), broken, frozenset())  # type: ignore[arg-type]
+    adapter = GepaAdapter(lab, BASE, GepaSettings(), broken, frozenset())  # type: ignore[arg-type]
     shown: dict[str, list] = {"guidance": []}
     for _ in range(calls):
         same = adapter.propose_new_texts({"guidance": "x"}, shown, ["guidance"])

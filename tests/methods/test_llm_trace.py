@@ -242,6 +242,6 @@ def test_gepa_with_a_model_as_its_reflector(tmp_path: Path) -> None:
 
 def test_gepa_stops_when_its_reflector_fails_again_and_again(tmp_path: Path) -> None:
     with serve(lambda path, body: chat("I refuse.")) as server:
-        failing = gepa(server, tmp_path / "r", "method.failures=2")
+        failing = gepa(server, tmp_path / "r")
         with pytest.raises(UserError, match=r"\d proposals failed one after .*`llm.reflector`"):
             run(failing)

@@ -57,9 +57,9 @@ class WritingLab(ListeningLab):
 
 def test_a_playbook_is_asked_for_once_a_round() -> None:
     lab = WritingLab([{"add": ["A.", "B."]}, {"add": ["C."], "harmed": [1], "helped": [2]}], 64)
-    agent = fit(lab, lines=2)
+    agent = fit(lab)
     assert [call for call, _ in lab.asked] == ["0000/00", "0001/00"]
-    assert agent.prompt.splitlines() == ["B.", "C."]
+    assert agent.prompt.splitlines() == ["A.", "B.", "C."]
 
 
 def test_an_answer_that_cannot_be_used_leaves_the_memory_and_an_outage_stops() -> None:
@@ -77,10 +77,15 @@ def test_rounds_are_whole_where_there_are_few_tasks() -> None:
 
 
 def test_edits() -> None:
-    memory = (Lesson("A.", helped=1), Lesson("B.", harmed=1), Lesson("C."))
-    assert [x.text for x in edited(memory, {"add": ["D.", "D.", " A. "]}, 3)] == ["A.", "C.", "D."]
-    assert edited(memory, {"add": [], "remove": [1, 9]}, 3) == memory[1:]
-    assert edited(memory, {"add": [], "helped": [2, 2]}, 3)[1] == Lesson("B.", 2, 1)
+    memory = (
+        Lesson("A.", helped=1),
+        Lesson("B.", harmed=1),
+        *map(Lesson, ("C.", "D.", "E.", "F.")),
+    )
+    texts = [lesson.text for lesson in edited(memory, {"add": ["G.", "G.", " A. "]})]
+    assert texts == ["A.", "C.", "D.", "E.", "F.", "G."]
+    assert edited(memory, {"add": [], "remove": [1, 9]}) == memory[1:]
+    assert edited(memory, {"add": [], "helped": [2, 2]})[1] == Lesson("B.", 2, 1)
 
 
 def test_lines_are_drawn_for_what_was_noticed() -> None:

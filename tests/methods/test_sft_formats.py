@@ -11,8 +11,9 @@ import pytest
 
 from trace_bench.core.errors import UserError
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.methods.sft import objection, others, played, tools_of
-from trace_bench.methods.sft.formats import Dialogue, read, read_line
+from trace_bench.methods.sft import objection, others, played
+from trace_bench.methods.sft.formats import read, read_line
+from trace_bench.tiny.played import Demonstration
 
 TIER = "model"  # it trains an adapter
 SUITE = EmbeddedSuite()
@@ -33,7 +34,7 @@ TALK: dict[str, Any] = {
 def test_what_cannot_be_imitated_is_left_out() -> None:
     call = {"id": "z", "function": {"name": "fly", "arguments": "{}"}}
     good = next(iter(played(SUITE, TASKS, 1, 0, 20)))
-    talk = Dialogue("here", good.messages, good.tools, good.learned)
+    talk = replace(good, task="here")
     name = good.tools[0]["function"]["name"]
     for changed, why in (
         (talk, None),
@@ -51,25 +52,22 @@ def called(name: str, arguments: str) -> dict[str, Any]:
     return {"id": "z", "function": {"name": name, "arguments": arguments}}
 
 
-def with_call(talk: Dialogue, call: dict[str, Any]) -> Dialogue:
+def with_call(talk: Demonstration, call: dict[str, Any]) -> Demonstration:
     more = {"role": "assistant", "content": "", "tool_calls": [call]}
     return replace(talk, messages=(*talk.messages, more))
 
 
 def test_what_is_left_out_is_counted_and_nothing_left_is_an_error(tmp_path: Path) -> None:
-    """A line without tools has those of the suite."""
     path = tmp_path / "a.jsonl"
     bare = {"messages": TALK["messages"]}
     path.write_text(json.dumps(bare) + "\n")
     with pytest.raises(UserError, match=r"no demonstration that fits: 1 for a call .* weather"):
-        list(others(tmp_path, 9, lambda: tools_of(SUITE, TASKS), print))
+        list(others(tmp_path, 9, print))
     path.write_text(json.dumps(bare) + "\n" + json.dumps(TALK) + "\n")
     noted: list[str] = []
-    (talk,) = others(tmp_path, 9, tuple, noted.append)
+    (talk,) = others(tmp_path, 9, noted.append)
     assert talk.tools == tuple(TALK["tools"])
     assert "1 left out: 1 for a call of a tool that is not offered, weather (first: " in noted[0]
-    fitting = others(tmp_path, 9, lambda: tuple(TALK["tools"]), noted.append)
-    assert [each.tools for each in fitting] == [talk.tools] * 2
 
 
 def test_openais_format() -> None:

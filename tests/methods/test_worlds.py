@@ -25,7 +25,7 @@ SHORT: dict[str, Any] = {
 FEW = {
     "analysis_minimum": 16, "runs": 2, "keep_runs": 1, "minimum_support": 0,
     "coverage": 0, "gap": 0, "synthetic_tasks": 4, "calibration_rounds": 0, "minimum_training": 8,
-    "rounds": 1, "tasks": 4, "validation": 4, "minibatch": 4, "demonstrations": 8,
+    "tasks": 4, "validation": 4, "minibatch": 4, "demonstrations": 8,
 }  # fmt: skip
 """Method settings with which one iteration of each is cheap, where a method has them."""
 

@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
@@ -28,6 +28,7 @@ from trace_bench.methods.transcript import conversation, feedback
 from trace_bench.play.suites import needed
 
 COMPONENT = "guidance"
+FAILURES = 5  # failed proposals in a row after which it stops with an error
 Reflector = Callable[[str, Sequence[Mapping[str, Any]]], str]
 
 
@@ -42,10 +43,6 @@ class GepaSettings:
     """Training tasks kept for comparing accepted candidates; the others are for proposals."""
     lines: Positive = 4
     """Most lines of the prompt (the program reflector's)."""
-    reward: Literal["similarity", "success"] = "similarity"
-    """Which number of the score is maximized."""
-    failures: Positive = 5
-    """Failed proposals in a row after which it stops with an error."""
 
     @property
     def iteration(self) -> int:
@@ -105,7 +102,7 @@ class GepaAdapter:
     def _score(self, trajectory: Trajectory) -> float:
         if trajectory.score is None or trajectory.failure is not None:
             return 0.0
-        return float(getattr(trajectory.score, self.settings.reward))
+        return trajectory.score.similarity
 
     def _validated(self, prompt: str, mean: float) -> None:
         self.history.append({"prompt": prompt.splitlines(), "validation": mean})
@@ -144,14 +141,13 @@ class GepaAdapter:
         """Counts a failed proposal; the prompt stays as it is."""
         self.failed += 1
         trouble = f"{type(error).__name__}: {error}"
-        if self.failed < self.settings.failures:
+        if self.failed < FAILURES:
             self.lab.log(f"a proposal failed: {trouble}")
             return dict(candidate)
         row = f"{self.failed} proposals failed one after the other"
         why = f"method=gepa: {row}, the last with {trouble}"
         if isinstance(error, LLMError):  # the model's failure, not one of this program
-            hint = "Change `llm.reflector`, or raise `method.failures`."
-            self._stop(UserError(f"{why.rstrip('.')}. {hint}"), error)
+            self._stop(UserError(f"{why.rstrip('.')}. Change `llm.reflector`."), error)
         self._stop(TraceBenchError(why), error)
 
     def _stop(self, fatal: TraceBenchError, cause: Exception) -> NoReturn:

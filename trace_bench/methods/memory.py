@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from trace_bench.core.chat import opening_of
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
@@ -25,6 +25,7 @@ from trace_bench.methods.reflectors import ANY, MOST, POOL, ROLE, symptoms, unde
 from trace_bench.methods.transcript import compact, conversation, feedback
 from trace_bench.play.suites import needed
 
+LINES = 6  # of the memory, at most
 RULES = """\
 You keep the memory of an agent that works with tools: numbered lines of general advice, which it
 reads before every task. You see its attempts at several tasks, with what came of them. Name the
@@ -49,10 +50,6 @@ class AceSettings:
 
     tasks: Positive = 32
     """Training tasks of a round, one rollout each."""
-    lines: Positive = 6
-    """Most lines of the memory."""
-    reward: Literal["similarity", "success"] = "similarity"
-    """Which number of the score tells better attempts from worse."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +59,8 @@ class Lesson:
     harmed: int = 0
 
 
-@dataclass(frozen=True)
-class Rated:
-    """An attempt that was not lost, and its reward."""
-
-    trajectory: Trajectory
-    reward: float
-
-
+Attempts = Sequence[tuple[Trajectory, float]]
+"""Those that were not lost, each with its reward."""
 Memory = tuple[Lesson, ...]
 
 
@@ -94,15 +85,13 @@ class Ace(Method):
             agent = with_memory(base, memory)
             played = lab.rollouts(f"memory/{place:04d}", agent, now, purpose=Purpose.PROMPT)
             attempts = [
-                Rated(t, float(getattr(t.score, self.settings.reward)))
-                for t in played
-                if t.score is not None and t.failure is None
+                (t, t.score.similarity) for t in played if t.score is not None and t.failure is None
             ]
             if attempts:
-                worst_first = sorted(attempts, key=lambda a: a.reward)
+                worst_first = sorted(attempts, key=lambda attempt: attempt[1])
                 answer = self._written(lab, f"{place:04d}/00", memory, worst_first)
-                memory = edited(memory, answer, self.settings.lines)
-            mean = sum(a.reward for a in attempts) / max(1, len(attempts))
+                memory = edited(memory, answer)
+            mean = sum(reward for _, reward in attempts) / max(1, len(attempts))
             rounds.append({"reward": mean, "memory": [line.text for line in memory]})
             lab.write("memory.json", rounds)
             lab.metric(phase="prompt", round=place, reward=mean, lines=len(memory))
@@ -120,7 +109,7 @@ class Ace(Method):
         )
 
     def _written(
-        self, lab: Lab, call: str, memory: Memory, attempts: Sequence[Rated]
+        self, lab: Lab, call: str, memory: Memory, attempts: Attempts
     ) -> Mapping[str, Any]:
         """The writer's answer (`SCHEMA`) to the attempts of a round."""
         limit = lab.prompt_limit(ROLE)
@@ -128,10 +117,10 @@ class Ace(Method):
             return by_program(
                 memory, attempts, random.Random(stable_seed(lab.seed, "memory", call))
             )
-        rules = RULES.format(lines=self.settings.lines)
+        rules = RULES.format(lines=LINES)
         lines = "\n".join(f"{n}. {line.text}" for n, line in enumerate(memory, 1)) or "(none)"
         each = max(200, (limit - len(rules) - len(lines)) // len(attempts) - 100)
-        talks = (f"-- {feedback(a.trajectory)}\n{compact(a.trajectory, each)}" for a in attempts)
+        talks = (f"-- {feedback(t)}\n{compact(t, each)}" for t, _ in attempts)
         messages = opening_of(rules, f"Memory:\n{lines}\n\n" + "\n\n".join(talks))
         try:
             return lab.ask(ROLE, call, messages, lambda text: read_json(text, SCHEMA), SCHEMA)
@@ -146,11 +135,11 @@ def with_memory(base: AgentSpec, memory: Memory) -> AgentSpec:
     return under(base, "\n".join(filter(None, lines)), "memory")
 
 
-def by_program(memory: Memory, attempts: Sequence[Rated], rng: random.Random) -> dict[str, Any]:
+def by_program(memory: Memory, attempts: Attempts, rng: random.Random) -> dict[str, Any]:
     """What the program in the writer's place answers: it counts a line as helpful where more than
     half of the attempts that it is about went well, and adds one about what is seen in failed
     attempts."""
-    noticed = [(symptoms(conversation(a.trajectory)), a.reward) for a in attempts]
+    noticed = [(symptoms(conversation(t)), reward) for t, reward in attempts]
     counted: dict[str, list[int]] = {"helped": [], "harmed": []}
     for n, line in enumerate(memory, 1):
         rewards = [reward for there, reward in noticed if about(line.text) & there]
@@ -161,8 +150,8 @@ def by_program(memory: Memory, attempts: Sequence[Rated], rng: random.Random) ->
     return {"add": drawn(memory, failed, rng), **counted}
 
 
-def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:
-    """The memory after an answer (`SCHEMA`). Beyond `most` lines the (oldest) worst ones go."""
+def edited(memory: Memory, answer: Mapping[str, Any]) -> Memory:
+    """The memory after an answer (`SCHEMA`). Beyond `LINES` the (oldest) worst ones go."""
     kept = [
         replace(
             line,
@@ -175,7 +164,7 @@ def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:
     texts = {line.text for line in kept}
     new = dict.fromkeys(" ".join(text.split()) for text in answer["add"])
     kept += [Lesson(text) for text in new if text and text not in texts]
-    while len(kept) > most:
+    while len(kept) > LINES:
         kept.remove(min(kept, key=lambda line: line.helped - line.harmed))
     return tuple(kept)
 

@@ -32,6 +32,7 @@ from trace_bench.trainers.episodes import exact
 if TYPE_CHECKING:
     from trace_bench.trainers.tree import Tokens
 
+ROUNDS = 2  # of rollouts and fine-tuning, each with the same part of the budget
 PER_TASK = 4  # successes that are kept of a task in a round, so that easy ones do not crowd out
 
 
@@ -45,8 +46,6 @@ class RftSettings(TuningSettings):
     """Conversations in one optimizer step."""
     learning_rate: NotNegative = 0.003
     """At the first step, as with trainer=local; it falls linearly to 0."""
-    rounds: Positive = 2
-    """Rounds of rollouts and fine-tuning, each with the same part of the budget."""
 
 
 class Rft(Method):
@@ -59,9 +58,9 @@ class Rft(Method):
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter; itself when nothing succeeded."""
         agent, kept = base, list[Trajectory]()
-        budget, rounds = lab.budget_left(), self.settings.rounds
-        for turn in range(rounds):
-            share = budget // rounds + (budget % rounds if turn == rounds - 1 else 0)
+        budget = lab.budget_left()
+        for turn in range(ROUNDS):
+            share = budget // ROUNDS + (budget % ROUNDS if turn == ROUNDS - 1 else 0)
             played = lab.rollouts(
                 f"rft/{turn}",
                 agent,
@@ -77,11 +76,10 @@ class Rft(Method):
         return agent
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        least = self.settings.rounds
         return MethodPlan(
-            phases=(Phase("training", run.budget, least=least, setting="method.rounds"),),
+            phases=(Phase("training", run.budget),),
             needs=(HERE,),
-            adapters=self.settings.rounds,
+            adapters=ROUNDS,
             trains=True,
             caveat="its rounds are shares of the whole budget",
         )

@@ -4,15 +4,12 @@ outcome."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import groupby
 
 from trace_bench.core.types import Trajectory
 
 ERROR = re.compile(r"^result: \S*(?:Error|Exception)\b")
-_KEPT = 6  # lines at the end that are shortened last
-_CUT = "\n[cut here]\n"
-_GAP = "[{} lines are left out here]"
+_KEPT = 6  # lines at the end that are shortened less
+_GAP = "\n[cut here]\n"
 
 
 def lines(trajectory: Trajectory) -> list[str]:
@@ -53,34 +50,22 @@ def feedback(trajectory: Trajectory) -> str:
 
 
 def compact(trajectory: Trajectory, most: int) -> str:
-    """At most `most` characters. Long lines are cut, ever shorter (calls, errors and the ends less
-    than results), and lines are left out from the middle, calls and errors only if nothing else
-    helps. The user's request and the end stay to the last, when what is left is cut in between."""
+    """At most `most` characters: long lines are cut, ever shorter (calls, errors and the ends less
+    than results); where that is not enough, what is in the middle goes."""
     whole = lines(trajectory)
-    telling = {n for n, s in enumerate(whole) if s.startswith("call: ") or ERROR.match(s)}
-    ends = {0, *range(len(whole) - _KEPT, len(whole))}
-    from_middle = sorted(range(len(whole)), key=lambda n: abs(n - len(whole) // 2))
-    loose = [n for n in from_middle if n not in telling | ends]
-    for width in (400, 120, 60, 30, 15):
-        limits = [4 * width if n in ends | telling else width for n in range(len(whole))]
-        short = [s if len(s) <= w else f"{s[:w]}..." for s, w in zip(whole, limits, strict=True)]
-        if len(text := _leave_out(short, loose, most)) <= most:
+    for width in (None, 400, 120, 60, 30, 15):
+        text = "\n".join(_cut(s, n, len(whole), width) for n, s in enumerate(whole))
+        if len(text) <= most:
             return text
-    rest = [n for n in from_middle if n in telling - ends]
-    if len(text := _leave_out(short, [*loose, *rest], most)) <= most:
-        return text
     head = most // 3
-    tail = most - head - len(_CUT)
-    return text[:head] + _CUT + text[-tail:] if tail > 0 else text[len(text) - most :]
+    tail = most - head - len(_GAP)
+    return text[:head] + _GAP + text[-tail:] if tail > 0 else text[len(text) - most :]
 
 
-def _leave_out(short: Sequence[str], order: Sequence[int], most: int) -> str:
-    """Without as many lines as it takes, the first in `order` first."""
-    for count in range(len(order) + 1):
-        gone, out = set(order[:count]), list[str]()
-        for left_out, run in groupby(range(len(short)), gone.__contains__):
-            places = list(run)
-            out += [_GAP.format(len(places))] if left_out else [short[n] for n in places]
-        if len(text := "\n".join(out)) <= most:
-            break
-    return text
+def _cut(line: str, place: int, count: int, width: int | None) -> str:
+    if width is None:
+        return line
+    telling = line.startswith("call: ") or ERROR.match(line)
+    if telling or place == 0 or place >= count - _KEPT:
+        width *= 4
+    return line if len(line) <= width else f"{line[:width]}..."

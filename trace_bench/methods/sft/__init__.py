@@ -6,8 +6,7 @@ of them, and a gain of a method over this one is not a gain from demonstrations 
 worlds the training tasks are solved (`tiny.played`). The budget stays unspent.
 
 Conversations of others may be of any world (`python -m trace_bench.tiny demonstrate`): their tools
-are their own, or the suite's where their lines name none. One that cannot be imitated is left out,
-and counted in the log with the reason.
+are their own. One that cannot be imitated is left out, and counted in the log with the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +28,10 @@ from trace_bench.core.protocols import (
     PlannedRun,
     RunContext,
     Suite,
-    performed,
 )
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Positive, Task, Tool
-from trace_bench.methods.sft.formats import Dialogue, read
+from trace_bench.core.types import AgentSpec, Positive, Task
+from trace_bench.methods.sft.formats import read
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
 from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.played import Demonstration
@@ -61,10 +58,7 @@ class SftSettings(TuningSettings):
 
 
 class Sft(Method):
-    """A LoRA adapter fine-tuned on demonstrations; no rollout is spent.
-
-    With demonstrations of others (`method.data`) the training tasks are looked at for their tools
-    alone."""
+    """A LoRA adapter fine-tuned on demonstrations; no rollout is spent."""
 
     def __init__(self, settings: SftSettings, run: RunContext) -> None:
         self.settings, self.context = settings, run
@@ -111,8 +105,7 @@ class Sft(Method):
             return played(lab.suite, tasks, count, seed, self.context.max_turns)
         if self.settings.data is None:
             return general(self.context.general_demonstrations, count, seed)
-        offered = cache(lambda: tools_of(lab.suite, tasks))
-        return others(Path(self.settings.data), count, offered, lab.log)
+        return others(Path(self.settings.data), count, lab.log)
 
 
 def demonstrations(
@@ -193,23 +186,19 @@ def played(
     return solved(suite, tasks, count, seed=seed, max_turns=max_turns)
 
 
-def others(
-    place: Path, count: int, offered: Callable[[], tuple[Tool, ...]], log: Callable[[str], None]
-) -> Iterator[Demonstration]:
-    """The first `count` conversations of a file or folder that an agent can learn from. `offered`:
-    the tools of a conversation whose line has none. Raises UserError if there is none."""
+def others(place: Path, count: int, log: Callable[[str], None]) -> Iterator[Demonstration]:
+    """The first `count` conversations of a file or folder that an agent can learn from. Raises
+    UserError if there is none."""
     used = 0
     refused: Counter[str] = Counter()
     first: dict[str, str] = {}
     for talk in read(place):
-        if talk.tools is None:
-            talk = replace(talk, tools=offered())
         if why := objection(talk):
             refused[why] += 1
-            first.setdefault(why, talk.where)
+            first.setdefault(why, talk.task)
         else:
             used += 1
-            yield Demonstration("", talk.messages, talk.tools or (), talk.learned)
+            yield talk
         if used == count:
             break
     told = "; ".join(f"{n} for {why} (first: {first[why]})" for why, n in refused.most_common())
@@ -219,7 +208,7 @@ def others(
         log(f"sft: {used} conversations are used, {refused.total()} left out: {told}")
 
 
-def objection(talk: Dialogue) -> str | None:
+def objection(talk: Demonstration) -> str | None:
     """Why a conversation is none that an agent should imitate."""
     roles = [m["role"] for m in talk.messages]
     if "assistant" not in roles or roles[0] == "assistant":
@@ -228,7 +217,7 @@ def objection(talk: Dialogue) -> str | None:
     ids = {call["id"] for call in calls}
     if any(m["role"] == "tool" and m["tool_call_id"] not in ids for m in talk.messages):
         return "a tool's result that answers no call"
-    names = {_name(tool) for tool in talk.tools or ()}
+    names = {tool["function"]["name"] for tool in talk.tools}
     for call in calls:
         try:
             name, _ = read_call(call)
@@ -237,15 +226,3 @@ def objection(talk: Dialogue) -> str | None:
         if name not in names:
             return f"a call of a tool that is not offered, {name}"
     return None
-
-
-def tools_of(suite: Suite, tasks: Sequence[Task]) -> tuple[Tool, ...]:
-    """The suite's tools, as these tasks offer them; none where a task cannot be looked at without
-    the model that plays its user."""
-    looked_at = () if suite.asks_user() else tasks
-    offered = [tool for task in looked_at for tool in performed(suite, task)[0].tools]
-    return tuple({_name(tool): tool for tool in offered}.values())
-
-
-def _name(tool: Tool) -> str:
-    return str(tool.get("function", {}).get("name"))

@@ -1,7 +1,7 @@
 """Demonstrations of others: the lines of `method.data`, each a conversation in OpenAI's format.
 
-A line has `messages`, and `tools` if it says which were offered. An assistant's message with
-`weight` 0 is not learned, as in OpenAI's fine-tuning. The older `function_call` is refused.
+A line has `messages`, and the `tools` that were offered. An assistant's message with `weight` 0 is
+not learned, as in OpenAI's fine-tuning. The older `function_call` is refused.
 """
 
 from __future__ import annotations
@@ -15,25 +15,15 @@ from trace_bench.core.chat import call_json
 from trace_bench.core.decode import Limits, Unreadable, decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import bounded_lines
-from trace_bench.core.types import Message, Tool
+from trace_bench.core.types import Message
+from trace_bench.tiny.played import Demonstration
 
 LONGEST = 64 * 2**20  # bytes of a conversation
 
 
-@dataclass(frozen=True)
-class Dialogue:
-    """A conversation of a file. `where`: file and line. `tools`: as the file defines them; None: it
-    says nothing of them. `learned`: of each of the agent's messages."""
-
-    where: str
-    messages: tuple[Message, ...]
-    tools: tuple[Tool, ...] | None
-    learned: tuple[bool, ...]
-
-
-def read(place: Path) -> Iterator[Dialogue]:
-    """The conversations of a file, or of all files in a folder and below it, by name. Raises
-    UserError naming file, line and field of what is not in its format."""
+def read(place: Path) -> Iterator[Demonstration]:
+    """The conversations of a file, or of all files in a folder and below it, by name; `task` is
+    file and line. Raises UserError naming file, line and field of what is not in its format."""
     files = [place]
     if place.is_dir():
         files = sorted(path for path in place.rglob("*.jsonl") if path.is_file())
@@ -50,7 +40,7 @@ def read(place: Path) -> Iterator[Dialogue]:
             raise UserError(f"{path} cannot be read ({error}). {fix}") from error
 
 
-def read_line(text: bytes, where: str) -> Dialogue:
+def read_line(text: bytes, where: str) -> Demonstration:
     """The conversation of a line; `where` it stands is named in its errors, all UserErrors."""
     try:
         return _dialogue(decode(text, _Line, Limits(LONGEST)), where)
@@ -107,7 +97,7 @@ class _Line:
 # -- as conversations -----------------------------------------------------------------------------
 
 
-def _dialogue(line: _Line, where: str) -> Dialogue:
+def _dialogue(line: _Line, where: str) -> Demonstration:
     called: dict[str, str] = {}  # the tools' names by the ids of their calls
     out: list[Message] = []
     for message in line.messages:
@@ -124,4 +114,4 @@ def _dialogue(line: _Line, where: str) -> Dialogue:
             called |= {c.id: c.function.name for c in message.tool_calls}
         out.append(plain)
     learned = tuple(bool(m.weight) for m in line.messages if m.role == "assistant")
-    return Dialogue(where, tuple(out), line.tools or None, learned)
+    return Demonstration(where, tuple(out), line.tools or (), learned)
