@@ -21,13 +21,13 @@ from typing import Any
 
 from trace_bench.checklists.items import Checklist, checklists_of, read_checklist, to_json
 from trace_bench.checklists.judges import ChecklistProgress, ProgramJudge, Scene
-from trace_bench.checklists.sources import of_reference, rewarded_in, spread
+from trace_bench.checklists.sources import of_reference, spread
 from trace_bench.checklists.talk import UserTurn, text_of, turns_of
 from trace_bench.core.command import command, told, whole_number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite, conversation, make_env, perform, performed
 from trace_bench.core.store import Lines, canonical, read_object, stable_seed, whole, write_json
-from trace_bench.core.types import Message, Milestone, Task
+from trace_bench.core.types import Message, Task
 from trace_bench.envs.recorded.data import META, Record
 from trace_bench.play.suites import chosen_of, splits_of, tasks_of
 from trace_bench.runner.build import make_suite, run_context
@@ -72,6 +72,9 @@ def of_suite(settings: Settings, out: Path, split: str | None, least: int) -> di
             "command": "suite", "suite": f"{suite.name}/{suite.variant}", "split": chosen,
             "options": dict(settings.env.options), "turns": least,
         }  # fmt: skip
+        if not suite.has(Suite.reference):
+            name = f"{suite.name}/{suite.variant}"
+            raise UserError(f"{name} has no references to record. Change `env`.")
         if (out / META).exists():
             there = read_object(out / META)
             if there.get("made_by") != made_by:
@@ -133,16 +136,13 @@ def held_out(suite: Suite, splits: Sequence[str]) -> set[str]:
     scenarios = set()
     for split in splits:
         for task in suite.tasks(split):
-            actions = suite.reference(task) if suite.has(Suite.reference) else ()
+            actions = suite.reference(task)
             scenarios.add(scenario_of(conversation(performed(suite, task, actions), actions)))
     return scenarios
 
 
 def of_task(suite: Suite, task: Task) -> Record | None:
-    """The dialogue of a task's reference; None for one that does not succeed. UserError for a suite
-    without references."""
-    if not suite.has(Suite.reference):
-        raise UserError(f"{suite.name}/{suite.variant} has no references to record. Change `env`.")
+    """The dialogue of a task's reference; None for one that does not succeed."""
     actions = suite.reference(task)
     with closing(make_env(suite)) as env:
         steps = perform(env, task, actions)
@@ -150,24 +150,20 @@ def of_task(suite: Suite, task: Task) -> Record | None:
     if not score.success:
         return None
     messages = conversation(steps, actions)
-    opening, turns = turns_of(messages)
+    _, turns = turns_of(messages)
     return {
         "uuid": task.id,
         "messages": messages,
         "tools": list(steps[0].tools),
-        "checklists": to_json([_checklist(suite, task, len(opening), turns, score.milestones)]),
+        "checklists": to_json([_checklist(suite, task, turns)]),
         "source": {"suite": f"{suite.name}/{suite.variant}", "task": task.id, "by": "reference"},
     }
 
 
-def _checklist(
-    suite: Suite, task: Task, first: int, turns: Sequence[UserTurn], milestones: Sequence[Milestone]
-) -> Checklist:
-    """The suite's own checklist, laid over the turns; without one, of what was rewarded, or of all
-    calls and replies if the suite does not say where its milestones were met."""
+def _checklist(suite: Suite, task: Task, turns: Sequence[UserTurn]) -> Checklist:
+    """The suite's own checklist, laid over the turns; without one, of all calls and replies."""
     if not suite.has(Suite.checklist):
-        placed = any(m.place is not None for m in milestones)
-        return of_reference(turns, rewarded_in(turns, first, milestones) if placed else None)
+        return of_reference(turns)
     items = [list(turn) for turn in suite.checklist(task)]
     checklist = read_checklist(items, f"task {task.id}")
     if len(checklist.turns) == len(turns):

@@ -35,8 +35,8 @@ Fault = Callable[[str, dict[str, Any]], Answer | None]
 
 
 def settings(server: Server, folder: Path, *more: str) -> Any:
-    roles = [f"llm.{role}.model={role}" for role in ("analyst", "generator", "judge")]
-    roles += [f"llm.{role}.deadline=30" for role in ("analyst", "generator", "judge")]
+    roles = [f"llm.{role}.model={role}" for role in ("analyst", "generator")]
+    roles += [f"llm.{role}.deadline=30" for role in ("analyst", "generator")]
     where = ["llm=endpoint", f"llm.shared.base_url={server.url}", "llm.shared.model=any"]
     return compose([*SMALL, *where, *roles, f"run_dir={folder}", *more])
 
@@ -55,7 +55,7 @@ def test_the_whole_road_with_faults_on_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Labelling run 3 is never usable, run 5 only after a repair; requests meet 429 and resets; the
-    environments are bad in several ways before they are good, and the judge objects once."""
+    environments are bad in several ways before they are good."""
     seen: dict[str, int] = {}
 
     def fault(role: str, body: dict[str, Any]) -> Answer | None:
@@ -78,12 +78,11 @@ def test_the_whole_road_with_faults_on_the_way(
         return None
 
     wrong: set[int] = set()
-    odd = GOOD + "\n# unrelated\n"
     modules = {
         FOUND[0]: ["I refuse.", *map(block, (BAD["file"], BAD["loop"], BAD["cheat"], GOOD))],
-        FOUND[1]: [*map(block, (BAD["import_error"], BAD["tires"], odd, GOOD))],
+        FOUND[1]: [*map(block, (BAD["import_error"], BAD["tires"], GOOD))],
     }
-    writer = Writer(modules, fault, fits=lambda code: "# unrelated" not in code)
+    writer = Writer(modules, fault)
     monkeypatch.setenv("PLANTED_KEY", KEY)
     with serve(writer) as server:
         key = "llm.shared.key_env=PLANTED_KEY"
@@ -98,9 +97,9 @@ def test_the_whole_road_with_faults_on_the_way(
     assert [c["name"] for c in said["candidates"] if c["selected"]] == list(FOUND[:2])
     assert said["thresholds"]["runs"] >= 8
     assert [v["accepted"] for v in verdicts(folder, FOUND[0])] == [False, False, False, True]
-    why = [v["problems"][0] for v in verdicts(folder, FOUND[1])[:3]]
+    why = [v["problems"][0] for v in verdicts(folder, FOUND[1])[:2]]
     assert "cannot be loaded: the environment's source is broken: RuntimeError" in why[0]
-    assert "AssertionError" in why[1] and why[2].startswith("a reader objects: ")
+    assert "AssertionError" in why[1]
     assert (folder / "generated" / FOUND[0] / "3.py").read_text() == GOOD
     # The tiny agent never solves these environments, so there is nothing to learn from.
     assert said["training"] == [] and "no adapter was trained" in said["outcome"]["reason"]
@@ -117,32 +116,30 @@ def test_the_whole_road_with_faults_on_the_way(
 
 
 TWICE = {name: [block(BAD["cheat"]), block(GOOD)] for name in FOUND[:2]}
-QUICK = ("llm.generator.retries=1", "llm.judge.retries=1")
+QUICK = ("llm.generator.retries=1",)
 
 
 @pytest.mark.slow
 def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(tmp_path: Path) -> None:
-    """No capability is given up because a server is down, first the generator's and then the
-    judge's, nor because the analyst made no sense: the same command goes on, and ends as a run in
-    which nothing was down."""
+    """No capability is given up because the generator's server is down, nor because the analyst
+    made no sense: the same command goes on, and ends as a run in which nothing was down."""
     with serve(lambda path, body: chat("I cannot.")) as server, pytest.raises(UserError):
         run(settings(server, tmp_path / "r", *QUICK))
     whole = tmp_path / "whole"
     with serve(Writer(TWICE)) as server:
         run(settings(server, whole, *QUICK))
     left = {**TWICE, FOUND[0]: TWICE[FOUND[0]][1:]}
-    for role, texts in (("generator", TWICE), ("judge", left)):
 
-        def down(asked: str, body: dict[str, Any], role: str = role) -> Answer | None:
-            again = "was not accepted" in body["messages"][-1]["content"] or role == "judge"
-            return Answer({}, 500) if asked == role and again else None
+    def down(role: str, body: dict[str, Any]) -> Answer | None:
+        again = "was not accepted" in body["messages"][-1]["content"]
+        return Answer({}, 500) if role == "generator" and again else None
 
-        with (
-            serve(Writer(texts, down)) as server,
-            pytest.raises(UserError, match=f"the {role} does not answer.*The same command goes on"),
-        ):
-            run(settings(server, tmp_path / "r", *QUICK))
-        assert not (tmp_path / "r" / "summary.json").exists()
+    with (
+        serve(Writer(TWICE, down)) as server,
+        pytest.raises(UserError, match=r"the generator does not answer.*The same command goes on"),
+    ):
+        run(settings(server, tmp_path / "r", *QUICK))
+    assert not (tmp_path / "r" / "summary.json").exists()
     with serve(Writer(left)) as server:
         run(settings(server, tmp_path / "r", *QUICK))
     names = ("agent.json", "ledger.jsonl")

@@ -158,9 +158,9 @@ def test_traces_yardstick_is_itself_with_one_adapter() -> None:
 
 
 def test_questions_are_counted_for_the_roles_that_models_play() -> None:
-    models = frozenset({"analyst", "generator", "judge", "reflector"})
+    models = frozenset({"analyst", "generator", "reflector"})
     whole = plan("trace", 437, models=models)
-    assert whole.questions == {"analyst": 1 + 10 * 8, "generator": 2 * 5, "judge": 2 * 5}
+    assert whole.questions == {"analyst": 1 + 10 * 8, "generator": 2 * 5}
     assert plan("trace", 437).questions == {}
     assert plan("prompt_only", 300, models=models).questions == {"analyst": 1 + 10 * 38}
     assert plan("gepa", 300, models=models).questions == {"reflector": (300 - 24) // 16}

@@ -126,7 +126,7 @@ def tuning_of(kind: type[Tuning], place: Any) -> Tuning:
         shown = general(EmbeddedSuite.general_demonstrations, settings.demonstrations, seed)
         return demonstrations(Chat(load_model(MODEL_FOLDER)[1]), BASE, shown, context, place.log)
 
-    return kind("sft", BASE, place, settings, {}, sequences)
+    return kind("sft", BASE, place, settings, sequences)
 
 
 def test_what_teaches_nothing_is_left_out(tmp_path: Path, trainer: Any) -> None:

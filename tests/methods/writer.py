@@ -98,10 +98,9 @@ class Writer:
         self,
         modules: Mapping[str, Sequence[str]],
         fault: Callable[[str, dict[str, Any]], Answer | None] = lambda role, body: None,
-        fits: Callable[[str], bool] = lambda code: True,
     ) -> None:
         self.modules = {name: list(codes) for name, codes in modules.items()}
-        self.fault, self.fits = fault, fits
+        self.fault = fault
         self.asked: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -129,10 +128,6 @@ class Writer:
         (name,) = re.findall(r"^Capability: (\w+)", messages[1]["content"])
         codes = self.modules[name]
         return codes.pop(0) if len(codes) > 1 else codes[0]
-
-    def judge(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        fits = self.fits(messages[1]["content"])
-        return json.dumps({"fits": fits, "why": "it rewards something else"})
 
     def reflector(self, messages: Sequence[Mapping[str, Any]]) -> str:
         return block(f"Line {self.asked['reflector']}: retry what failed.\n")

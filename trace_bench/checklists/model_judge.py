@@ -16,7 +16,7 @@ from typing import Any
 
 from trace_bench.checklists.items import CALLS, REPLY, RESULTS, THINKING, Item
 from trace_bench.checklists.judges import Scene
-from trace_bench.checklists.talk import text_of, thinking, visible
+from trace_bench.checklists.talk import text_of, visible
 from trace_bench.core.chat import ask_until, opening_of
 from trace_bench.core.decode import Limits
 from trace_bench.core.decode import read as read_text
@@ -167,8 +167,6 @@ def _line(message: Mapping[str, Any]) -> dict[str, Any]:
     if role != "assistant":
         return {role: cut(text)}
     out: dict[str, Any] = {"agent": cut(visible(text))}
-    if thought := thinking(text):
-        out["thinking"] = cut(thought)
     if calls := message.get("tool_calls"):
         out["calls"] = [cut(json.dumps(call.get("function"))) for call in calls]
     return out

@@ -67,11 +67,6 @@ def visible(text: str) -> str:
     return apart(text)[1].strip()
 
 
-def thinking(text: str) -> str:
-    """The thinking in a text of the agent."""
-    return apart(text)[0]
-
-
 def turns_of(messages: Sequence[Message]) -> tuple[list[Message], list[UserTurn]]:
     """(the messages before the user's first, such as the system's, and the turns)."""
     opening: list[Message] = []

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
-from trace_bench.core.store import fingerprint, stable_seed
+from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, NotNegative, Positive, Purpose, Task, Trajectory
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.looking.capabilities import AnalysisSettings
@@ -120,9 +120,7 @@ def tune(
 
         return stretches(*kept)
 
-    said = [[t.task, [list(turn.token_ids) for turn in t.turns]] for t in kept]
-    identity = {"kept": fingerprint({"said": said})}
-    return Tuning(name, base, lab, settings, identity, sequences).run()
+    return Tuning(name, base, lab, settings, sequences).run()
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trace_bench.core.checked import identifying
 from trace_bench.core.errors import UserError
@@ -53,9 +53,8 @@ class TuningSettings:
 
 
 class Tuning(Training["Sequence[Tokens]"]):
-    """Fine-tuning of one adapter, `<name>@<steps>`; an iteration is an optimizer step. `origin`:
-    what the conversations follow from, for the job's identity. `tokenize` gives them as tokens when
-    they are needed: it is told how many tokens the model takes."""
+    """Fine-tuning of one adapter, `<name>@<steps>`; an iteration is an optimizer step. `tokenize`
+    gives the conversations as tokens when they are needed: it is told how many the model takes."""
 
     state: State
     optimizer: torch.optim.Optimizer
@@ -66,12 +65,11 @@ class Tuning(Training["Sequence[Tokens]"]):
         base: AgentSpec,
         lab: Lab,
         settings: TuningSettings,
-        origin: Mapping[str, Any],
         tokenize: Callable[[int], Sequence[Tokens]],
     ) -> None:
         trainer = lab.trainer
         self.name, self.base, self.lab, self.settings = name, base, lab, settings
-        self.origin, self.tokenize = origin, tokenize
+        self.tokenize = tokenize
         self.learner: Learner = trainer.learner(base.model)
         rate = settings.learning_rate
         self.trainer = dataclasses.replace(trainer.settings, learning_rate=rate)
@@ -184,7 +182,6 @@ class Tuning(Training["Sequence[Tokens]"]):
                 "agent": self.base.version,
                 "seed": self.seed,
                 "settings": dataclasses.asdict(self.settings),
-                "origin": self.origin,
                 "trainer": identifying(self.trainer),
             }
         )

@@ -152,9 +152,8 @@ class LLMSettings:
     reflector: RoleSettings = RoleSettings(temperature=1.0, max_tokens=1024)
     """Writes GEPA's prompts."""
     judge: RoleSettings = RoleSettings(max_tokens=512)
-    """Judges whether a generated environment exercises its capability, and τ²'s assertions about a
-    conversation (env.tasks=v1.0, retail); env=recorded: the items of checklists. program: no judge;
-    env=recorded: the items' own conditions."""
+    """Judges τ²'s assertions about a conversation (env.tasks=v1.0, retail); env=recorded: the
+    items of checklists. program: no judge; env=recorded: the items' own conditions."""
     annotator: RoleSettings = RoleSettings(max_tokens=8192)
     """Writes checklists for recorded dialogues (examples/annotate.py)."""
     simulator: RoleSettings = RoleSettings(max_tokens=1024, tries=2)

@@ -76,7 +76,7 @@ class Sft(Method):
         from trace_bench.policies.loading import load_tokenizer
 
         seed = stable_seed(lab.seed, "sft")
-        return Tuning("sft", base, lab, self.settings, {}, sequences).run()
+        return Tuning("sft", base, lab, self.settings, sequences).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         needs = [HERE]

@@ -117,9 +117,7 @@ def _written_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
             "accepted by what its calibration measures. Raise `method.calibration_rounds` to 1 or "
             "more."
         )
-    attempts = budget.capabilities(left) * ATTEMPTS
-    roles = (questions.GENERATOR, questions.JUDGE)
-    asked = {role: attempts for role in roles if role in run.models}
+    asked = {questions.GENERATOR: budget.capabilities(left) * ATTEMPTS}
     return MethodPlan(phases=_calibration(budget, left), questions=asked)
 
 

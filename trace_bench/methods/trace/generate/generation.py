@@ -1,6 +1,6 @@
 """Environments that a language model writes (the map's step 4), and what they must pass first.
 
-    ask for a module -> restrictions -> load it in the sandbox -> checks -> judge -> calibration
+    ask for a module -> restrictions -> load it in the sandbox -> checks -> calibration
     -> self-test of its tasks
 
 What fails goes back to the model with the reason, `ATTEMPTS` times at most; every attempt's code
@@ -26,7 +26,7 @@ from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.making import seeded, self_test
 from trace_bench.methods.trace import calibrate
 from trace_bench.methods.trace.generate.checks import TOO_CLOSE, Leaks, examine, quoted, violations
-from trace_bench.methods.trace.generate.questions import GENERATOR, again, objection, request
+from trace_bench.methods.trace.generate.questions import GENERATOR, again, request
 from trace_bench.methods.trace.settings import TraceSettings
 
 ATTEMPTS = 5  # of a model at an environment (published: up to 5 regenerations)
@@ -96,7 +96,7 @@ class Generation:
             problems: list[str] = []
             try:
                 attempt.code = self._ask(f"{name}/{number}", talk)
-                tasks = self._try(capability, attempt)
+                tasks = self._try(attempt)
             except Refused as refused:
                 problems = [str(why) for why in refused.args]
             self._keep(f"{file_name(name)}/{number}", attempt, problems)
@@ -116,26 +116,24 @@ class Generation:
         except LLMError as error:
             raise Refused(f"the generator gave no module: {error}") from error
 
-    def _try(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...]:
+    def _try(self, attempt: Attempt) -> tuple[Task, ...]:
         """Raises Refused at the first step that the module does not pass."""
         refuse(violations(attempt.code))
         if self.leaks.overlap(quoted(attempt.code)):
             raise Refused(TOO_CLOSE)
         try:
-            return self._run(capability, attempt)
+            return self._run(attempt)
         except (SourceError, EpisodeError, Refused) as error:
             self.lab.drop_suite(attempt.name)
             raise Refused(*error.args) from error
 
-    def _run(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...]:
-        """Checks in workers of their own, judge, calibration, tasks."""
+    def _run(self, attempt: Attempt) -> tuple[Task, ...]:
+        """Checks in workers of their own, calibration, tasks."""
         name, code, settings = attempt.name, attempt.code, self.settings
         used = CHECKED + settings.calibration_groups
         seeds = seeds_of(self.lab.seed, name, code, used + 2 * settings.synthetic_tasks)
         with self._fresh(name, code) as suite, self._fresh(f"{name}'", code) as twin:
             refuse(examine(suite, twin, seeds[:CHECKED], self.tools, self.leaks))
-        if why := objection(self.lab, capability, name, code):
-            raise Refused(f"a reader objects: {why}")
         suite = self._load(name, code)
         self._calibrate(attempt, suite, seeds[CHECKED:used])
         with as_source_error():

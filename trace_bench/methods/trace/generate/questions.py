@@ -1,5 +1,5 @@
-"""What the generator of environments is asked, and the judge: a second model that reads what it
-wrote. VERSION is written into every run, since other words give other environments."""
+"""What the generator of environments is asked. VERSION is written into every run, since other words
+give other environments."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from trace_bench.core.chat import opening_of
-from trace_bench.core.protocols import Lab
 from trace_bench.core.types import Message, Tool, Trajectory
-from trace_bench.llm.client import LLMError
-from trace_bench.llm.structured import read_json
 from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.trace.calibrate import HIGH, LOW
 from trace_bench.methods.trace.generate.checks import MODULES
@@ -86,33 +83,3 @@ def again(first: Sequence[Message], code: str, problems: Sequence[str]) -> list[
     why = f"This module was not accepted:\n{listed}\nWrite the whole module again."
     answer = {"role": "assistant", "content": f"```python\n{code}```"}
     return [*first, answer, {"role": "user", "content": why}]
-
-
-# -- the judge --------------------------------------------------------------------------------
-
-JUDGE = "judge"
-JUDGED = """\
-You read a training environment for an agent that works with tools. Its tasks should be impossible
-to solve fully without one capability, and should ask for little else. Say whether that is so.
-Answer with one JSON object and nothing else: {"fits": true or false, "why": "one sentence"}"""
-VERDICT = {
-    "type": "object",
-    "required": ["fits", "why"],
-    "properties": {"fits": {"type": "boolean"}, "why": {"type": "string", "maxLength": 1000}},
-}
-
-
-def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | None:
-    """Why the environment does not fit; None when it does, or the judge's answer cannot be
-    used."""
-    limit = lab.prompt_limit(JUDGE)
-    if limit is None:
-        return None
-    text = f"Capability: {capability.description}\n\n```python\n{code[: limit - len(JUDGED)]}```"
-    messages = opening_of(JUDGED, text)
-    try:
-        verdict = lab.ask(JUDGE, name, messages, lambda answer: read_json(answer, VERDICT), VERDICT)
-    except LLMError as error:
-        lab.log(f"{name} is not judged: {error}")
-        return None
-    return None if verdict["fits"] else str(verdict["why"])
