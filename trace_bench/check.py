@@ -99,7 +99,7 @@ def _apart(suite: Suite, settings: Settings) -> tuple[int, list[str]]:
 def _seen(suite: Suite, tasks: Sequence[Task]) -> Iterator[str]:
     """What TRACE can see of each capability in these tasks, by its labelling program."""
     if not suite.has(Suite.reference):
-        yield "TRACE would see more if the suite had reference(task) (docs/environments.md)."
+        yield "TRACE sees nothing by program without reference(task) (docs/environments.md)."
         return
     yield "What TRACE can see (docs/environments.md):"
     seen = Counter(name for task in tasks for name in seen_in(suite, task))

@@ -44,9 +44,7 @@ def plan(name: str, budget: int, *, tasks: int = 64, **facts: Any) -> MethodPlan
 
 
 @pytest.mark.parametrize(
-    ("budget", "habits", "leave"),
-    [(300, HABITS, 0), (437, FEW, 0), (777, HABITS, 40)],
-    ids=["several capabilities", "one", "a trainer that leaves some"],
+    ("budget", "habits", "leave"), [(300, HABITS, 0), (437, FEW, 0), (777, HABITS, 40)]
 )
 @pytest.mark.parametrize("name", BUDGETED)
 def test_a_plan_agrees_with_what_is_played(name: str, budget: int, habits: Any, leave: int) -> None:

@@ -113,12 +113,7 @@ def test_every_number_is_kept_and_printed() -> None:
     verdicts = choose(two_causes(), [NAME, "closes_conversation"], settings, seed=0)
     kept: dict[str, Any] = dict(as_json(verdicts[0]))
     assert kept["name"] == NAME and kept["selected"] is True and len(kept["runs"]) == 10
-    run = kept["runs"][0]
-    assert run["coverage"] == pytest.approx(run["lacking_failed"] / run["failed"])
-    mean = sum(r["gap"] for r in kept["runs"]) / 10
-    assert kept["gap"] == pytest.approx(mean)
-    votes = [sum(not missed(run, settings) for run in v.runs) for v in verdicts]
-    assert votes == [v.votes for v in verdicts] == [10, 0]
+    assert kept["gap"] == pytest.approx(sum(run["gap"] for run in kept["runs"]) / 10)
+    assert [v.votes for v in verdicts] == [10, 0]
     text = table(verdicts, settings, 8, 10)
-    assert "disambiguates" in text and "10/10" in text and "(control)" in text
-    assert "Cov >= 0.05" in text and "support < 5 in 10 of 10 runs" in text
+    assert "10/10" in text and "(control)" in text and "support < 5 in 10 of 10 runs" in text

@@ -84,7 +84,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 # -- by running it ----------------------------------------------------------------------------
 
-CONFORMING = 6  # of them, those that go through all of envs/check.py
+CONFORMING = 6  # of the tasks, those that go through all of envs/check.py
 # It must not say which words: the author would learn what is held out.
 TOO_CLOSE = (
     "a wording, name or number is too close to tasks that you must not know. Make up your own."
@@ -101,7 +101,7 @@ def examine(
         fault = (
             _variety(suite, tasks)
             or _tools(suite, tasks, tools)
-            or _leaks(suite, tasks, leaks)
+            or (TOO_CLOSE if any(leaks.in_task(suite, task) for task in tasks) else None)
             or first_fault(suite, tasks[:CONFORMING])
             or _twin(suite, twin, tasks[:CONFORMING])
         )
@@ -129,10 +129,6 @@ def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> st
             if to_json(tool) != to_json(tools[name]):
                 return f"the schema of {name!r} is not the target's; use TOOLS[{name!r}]."
     return None
-
-
-def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> str | None:
-    return TOO_CLOSE if any(leaks.in_task(suite, task) for task in tasks) else None
 
 
 def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> str | None:
