@@ -19,7 +19,7 @@ from trace_bench.core.summary import read_settings
 from trace_bench.core.types import Stored
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.methods.looking.capabilities import Label
-from trace_bench.methods.looking.evidence import facts_of
+from trace_bench.methods.looking.evidence import heard_of
 from trace_bench.methods.looking.rules import label
 
 
@@ -30,7 +30,7 @@ def main(folders: Sequence[str]) -> int:
         raise UserError(f"runs with env.needs {sorted(map(str, needs))} given; allowed: one value.")
     suite = EmbeddedSuite(needs=needs.pop())
     tasks = {task.id: task for task in suite.tasks("test")}
-    facts = {name: facts_of(suite, task) for name, task in tasks.items()}
+    facts = {name: heard_of(suite, task) for name, task in tasks.items()}
     counts: Counter[tuple[str, Label]] = Counter()
     for folder in folders:
         for line in (Path(folder) / "evaluation_trajectories.jsonl").open("rb"):

@@ -17,7 +17,7 @@ from trace_bench.core.protocols import RunContext, perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task
 from trace_bench.envs.babyai import DEFAULT, BabyAISuite
 from trace_bench.methods.looking.capabilities import Label
-from trace_bench.methods.looking.evidence import facts_of
+from trace_bench.methods.looking.evidence import heard_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.policies.scripted import (
     IdlePolicy,
@@ -144,7 +144,7 @@ def labelled(suite: BabyAISuite, task: Task, actions: Sequence[Message]) -> dict
     left = iter([*actions, text_message("I give up.")])
     policy = FunctionPolicy(lambda request: next(left))
     (played,) = play(policy, suite, AgentSpec("x"), [task], [0], max_turns=40)
-    return label(facts_of(suite, task), played)
+    return label(heard_of(suite, task), played)
 
 
 def test_who_gives_up_at_a_locked_door_lacks_recovery(suite: BabyAISuite) -> None:

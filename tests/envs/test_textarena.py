@@ -14,7 +14,7 @@ from trace_bench.core.protocols import RunContext, perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task
 from trace_bench.envs.textarena import SKILL, TextArenaSuite
 from trace_bench.methods.looking.capabilities import Label
-from trace_bench.methods.looking.evidence import facts_of
+from trace_bench.methods.looking.evidence import heard_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy
 
@@ -123,7 +123,7 @@ def test_the_capability_is_lacking_where_the_way_was_not_walked_to_its_end(
         (played,) = play(
             ReferencePolicy(suite), suite, AgentSpec("x"), [task], [0], max_turns=len(moves)
         )
-        assert label(facts_of(suite, task), played)[SKILL] is found
+        assert label(heard_of(suite, task), played)[SKILL] is found
     drawn = [suite.synthetic(SKILL, n) for n in range(200)]
     contrast = [task for task in drawn if task.data["contrast"]]
     assert 20 <= len(contrast) <= 60

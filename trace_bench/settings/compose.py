@@ -172,7 +172,7 @@ _NAMES = re.compile(r"(?!(?:null|true|false)$)[A-Za-z_](\w*(,\w+)*|[\w.]*:\w[\w.
 
 def _opened(overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra wants them: `++` before a setting that is in none of our files, such as
-    `env.options.size=40`, `method.route.share=0.2` (of what a name chooses) or `env.args.size=40`
+    `env.options.size=40`, `method.route.weight=0.2` (of what a name chooses) or `env.args.size=40`
     (of keys of any name); `method.route=soft` is `method.route.name=soft`; `GROUP=custom` before a
     factory whose group neither a choice nor an experiment sets; no factory that is null. Raises
     UserError."""

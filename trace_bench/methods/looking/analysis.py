@@ -23,7 +23,7 @@ from trace_bench.methods.looking.capabilities import (
     Labelled,
     Verdict,
 )
-from trace_bench.methods.looking.evidence import Heard, replayed
+from trace_bench.methods.looking.evidence import Heard, heard_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.play.suites import needed
 
@@ -99,12 +99,11 @@ class Analysis:
         self.keep = self.settings.keep_runs
 
     def _references(self) -> dict[str, Heard]:
-        """What the tasks' references do; no agent acts, so no rollout is spent. Without tasks at
-        which the environment fails: their episodes get no labels."""
-        suite, heard = self.lab.suite, dict[str, Heard]()
+        """Without tasks at which the environment fails: their episodes get no labels."""
+        heard: dict[str, Heard] = {}
         for task_id, task in {e.task.id: e.task for e in self.episodes}.items():
             try:
-                heard[task_id], _ = replayed(suite, task, suite.reference(task))
+                heard[task_id] = heard_of(self.lab.suite, task)
             except UserError:
                 raise
             except Exception as error:  # an environment may raise anything

@@ -204,6 +204,11 @@ class Case:
     reference: Heard
 
 
+def heard_of(suite: Suite, task: Task) -> Heard:
+    """What a task's reference does; no agent acts, so no rollout is spent."""
+    return replayed(suite, task, suite.reference(task))[0]
+
+
 def replayed(suite: Suite, task: Task, replies: Sequence[Message]) -> tuple[Heard, Step]:
     """The conversation with these replies, and the episode's last step."""
     steps = performed(suite, task, replies)
