@@ -132,6 +132,5 @@ def test_bad_descriptions_are_refused(policy: Any, adapters: Any) -> None:
     refused(r"made for 64 features.*gives 128", hidden=64)
     by_block = {"weights": np.zeros((4, 4, 128)).tolist(), "bias": [[0.0] * 4] * 4}
     refused(r"4 labels, weights of shape \(4, 4, 128\)", **by_block)
-    refused(r"unknown lock 'turn'; allowed: prefill", lock="turn")
     refused(r"others is 2", others=2)
     refused(r"finite", bias=[0.0, float("nan"), 0.0, 0.0])

@@ -33,7 +33,7 @@ def talks(path: str) -> list[dict[str, Any]]:
 def test_a_line_is_read_with_its_own_tools_and_without_the_mistakes() -> None:
     assert main([*WORLD, "out=shown/desk.jsonl"]) == 0
     written = talks("shown/desk.jsonl")
-    read = list(others(Path("shown"), 99, tuple, print))
+    read = list(others(Path("shown"), 99, print))
     assert len(read) == len(written) == 24
     for shown, talk in zip(read, written, strict=True):
         agent = [m for m in talk["messages"] if m["role"] == "assistant"]
