@@ -37,7 +37,7 @@ def test_a_class_has_what_it_overrides_however_it_comes_by_it() -> None:
         pass
 
     assert Both().has(Suite.synthetic) and Both().has(Suite.reference)
-    assert not ToySuite().has(Suite.synthetic) and not Both().has(Suite.milestones)
+    assert not ToySuite().has(Suite.synthetic) and not Both().has(Suite.checklist)
     assert not ToyEnv().has(Env.solution) and not RandomPolicy().has(Policy.prompt_states)
     assert overrides(LocalTrainer, Trainer.learner) and not overrides(Trainer, Trainer.learner)
 
@@ -101,7 +101,7 @@ def test_a_run_of_parts_of_ones_own(tmp_path: Path) -> None:
 
 class Misspelt(ToySuite):
     def sythetic(self, capability: str, seed: int) -> None: ...
-    def milestone(self, task: Task) -> None: ...
+    def checklists(self, task: Task) -> None: ...
 
 
 class Misshapen(ToySuite):
@@ -121,7 +121,7 @@ def test_the_check_refuses_misspelt_and_misshapen_members() -> None:
     assert faults(Misspelt()) == [
         f"Misspelt.{name} looks like `{meant}` of trace_bench.Suite; give it another name if it is "
         "not"
-        for name, meant in (("sythetic", "synthetic"), ("milestone", "milestones"))
+        for name, meant in (("sythetic", "synthetic"), ("checklists", "checklist"))
     ]
     assert faults(Misshapen()) == [
         "Misshapen.about is no method; Suite wants about()",
