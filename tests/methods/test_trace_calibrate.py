@@ -111,6 +111,7 @@ def test_a_settled_capability_is_not_played_again(monkeypatch: pytest.MonkeyPatc
     assert recovers.outcome == "in bands" and len(recovers.rounds) == 1
     assert len(which.rounds) == DEFAULTS.calibration_rounds
     free = replace(DEFAULTS, bands=False)
+    lab = MemoryLab({"disambiguates": 1.0}, budget=900)
     (measured,) = c.calibrate(lab, BASE, names[1:], free, pool=900)  # type: ignore[arg-type]
     assert measured.outcome == "in bands" and len(measured.rounds) == 1
 
