@@ -180,7 +180,7 @@ COMMANDS: dict[str, Main] = {
 OTHERS: dict[str, tuple[str, Sequence[str]]] = {
     "show nope": ("show nope", ["nope is not a folder"]),
     "show an empty folder": ("show empty", ["empty holds no trajectories", "trajectories.jsonl"]),
-    "tables of nothing": ("results tables --out out", ["no finished run in no place"]),
+    "tables of nothing": ("results tables --out out", ["required", "PLACE|FILTER"]),
     "tables of nope": ("results tables nope --out out", ["nope does not exist"]),
     "an export of no run": ("results export empty --out out", ["empty: not finished"]),
     "a sweep that is not there": ("sweep nope.yaml", ["nope.yaml cannot be read"]),

@@ -19,7 +19,7 @@ COMMANDS = {
     "new": "env 1st",
     "record": "nothing",
     "report.__main__": "/nowhere",
-    "results.__main__": "tables /nowhere --out /nowhere --coverage 2",
+    "results.__main__": "tables /nowhere --out /nowhere",
     "sandbox.build": "nothing",
     "serve.__main__": "/nowhere",
     "show": "/nowhere",

@@ -92,7 +92,6 @@ def test_an_unknown_cost_stands_in_no_table(
         by_total([record("base", [1, 1]), unknown])
     write_text(tmp_path / "records.jsonl", as_line(unknown))
     command = ["tables", str(tmp_path / "records.jsonl"), "--out", str(tmp_path / "out")]
-    command += ["--coverage", "0"]
     assert main(command) == 2
     assert "unknown cost" in capsys.readouterr().err
 

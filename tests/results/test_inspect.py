@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +78,13 @@ def test_trials_are_epochs(tmp_path: Path) -> None:
 
 def test_a_lost_episode_is_an_error_and_no_score(grpo_run: Path) -> None:
     """Scores of lost episodes are left out of an exported mean."""
-    [first, *_] = [e for e in episodes(grpo_run) if e.group.startswith(HELD_OUT)]
-    lost = _changed(first, score=None, failure={"boundary": "sandbox", "error": "gone"})
-    sample = _sample(lost, {})
+    [first, *_] = [t for group, _, t in episodes(grpo_run) if group.startswith(HELD_OUT)]
+    failure = {"boundary": "sandbox", "error": "gone"}
+    lost = convert({**to_json(first), "score": None, "failure": failure}, Trajectory)
+    sample = _sample(lost, 0, {})
     assert "scores" not in sample and sample["error"]["message"] == "sandbox: gone"
-    figures = _figures("success", [_sample(first, {}), sample])
-    score = first.trajectory.score
+    figures = _figures("success", [_sample(first, 0, {}), sample])
+    score = first.score
     assert score and figures["metrics"]["mean"]["value"] == float(score.success)
     assert (figures["scored_samples"], figures["unscored_samples"]) == (1, 1)
 
@@ -105,8 +105,3 @@ def test_an_edited_run_is_refused(
     assert main(["export", str(copy), "--out", str(tmp_path / "x")]) == 2
     assert "trajectories.jsonl is not the file" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
-
-
-def _changed(played: Any, **changes: Any) -> Any:
-    data = {**to_json(played.trajectory), **changes}
-    return replace(played, trajectory=convert(data, Trajectory))

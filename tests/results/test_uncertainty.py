@@ -108,7 +108,7 @@ def test_what_a_design_can_show_follows_from_its_repeats() -> None:
     assert "task): none (not even a difference of 1)" in can_show(3, 2, 1, noisy)
 
 
-def test_repeats_are_read_from_seeds_then_from_trials() -> None:
+def test_repeats_are_read_from_seeds() -> None:
     one, two = (record("grpo", [1, 1, 0, 0] * 25, 0), record("grpo", [1, 0, 0, 0] * 25, 1))
     seeds = repeats_of([one, two])
     assert seeds.flips == pytest.approx(0.25) and "between the seeds" in seeds.source
@@ -118,9 +118,6 @@ def test_repeats_are_read_from_seeds_then_from_trials() -> None:
     still = [record("base", [1, 0], s) for s in (0, 1)]
     assert repeats_of([*still, one, two]).flips == pytest.approx(0.25)
     assert repeats_of(still) is ASSUMED
-    # 1 of 2 trials: the two always disagree; 2 of 2: never.
-    tried = repeats_of([replace(one, passes=((1, 2), (2, 2)))])
-    assert tried.flips == pytest.approx(0.5) and "trials" in tried.source
 
 
 def test_the_null_difference_of_equal_seeds_is_within_its_interval() -> None:

@@ -158,35 +158,32 @@ def text_of(shown: Demonstration) -> str:
 
 
 @pytest.mark.slow
-def test_an_agent_is_made_and_the_same_after_a_kill(tmp_path: Path) -> None:
-    """Killed after its first snapshot, it goes on there; its bytes are those of one go."""
+def test_an_agent_is_made_whole_and_the_same_twice(tmp_path: Path) -> None:
     said: list[str] = []
 
     class Killed(Exception):
         pass
 
     def dies(line: str) -> None:
-        said.append(line)
         if line.startswith("step 10/"):
             raise Killed
 
-    figures = make(Sums(), tmp_path / "whole", log=lambda line: None, **QUICK)
+    figures = make(Sums(), tmp_path / "one", log=lambda line: None, **QUICK)
     assert figures["greedy"]["n"] == 12 and 0 <= figures["sampled"]["success"] <= 1
     with pytest.raises(Killed):
-        make(Sums(), tmp_path / "cut", log=dies, **QUICK)
-    assert not (tmp_path / "cut").exists()
-    assert make(Sums(), tmp_path / "cut", log=said.append, **QUICK) == figures
-    assert "goes on after step 5" in said
-    assert sum(line.startswith("60 demonstrations") for line in said) == 1  # not played again
-    assert folder_bytes(tmp_path / "whole") == folder_bytes(tmp_path / "cut")
-    assert [p.name for p in sorted(tmp_path.iterdir())] == ["cut", "whole"]
-    card = (tmp_path / "whole" / "README.md").read_text()
+        make(Sums(), tmp_path / "two", log=dies, **QUICK)
+    assert [p.name for p in tmp_path.iterdir()] == ["one"]
+    assert make(Sums(), tmp_path / "two", log=said.append, **QUICK) == figures
+    assert sum(line.startswith("60 demonstrations") for line in said) == 1
+    assert folder_bytes(tmp_path / "one") == folder_bytes(tmp_path / "two")
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["one", "two"]
+    card = (tmp_path / "one" / "README.md").read_text()
     assert "# A tiny agent for toy/tests" in card and "12 tasks (split demo)" in card
     assert "| greedy | " in card and "70% leave a call of the solution out" in card
     said.clear()
-    assert make(Sums(), tmp_path / "cut", log=said.append, **QUICK) == figures and not said
+    assert make(Sums(), tmp_path / "two", log=said.append, **QUICK) == figures and not said
     with pytest.raises(UserError, match="was not made by this command with these settings"):
-        make(Sums(), tmp_path / "cut", **{**QUICK, "seed": 1})
+        make(Sums(), tmp_path / "two", **{**QUICK, "seed": 1})
 
 
 def test_an_agent_of_the_shipped_size_begins_with_the_shipped_one(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trace_bench.results.cells import Cell, cells, difference
 from trace_bench.results.compare import check_pairable
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import find as runs_at
-from trace_bench.results.run import DEFAULT, Run, counted
+from trace_bench.results.run import Run, counted
 from trace_bench.results.statistics import holm
 
 Row = Mapping[str, Any]
@@ -34,7 +34,7 @@ def find(places: Sequence[Path]) -> tuple[list[Cell], tuple[str, ...]]:
     for place in places:
         if not place.is_dir():
             raise UserError(f"{place} is not a folder. Name folders of finished runs.")
-    selection = runs_at(places, DEFAULT)
+    selection = runs_at(places)
     if not selection.runs:
         why = "; ".join(selection.skipped[:3]) or "no folder with a config.yaml"
         raise UserError(f"no finished run in {', '.join(map(str, places))} ({why}).")
@@ -72,7 +72,7 @@ def tasks(run: Run) -> dict[str, Any]:
     by_agent = grouped(lines, lambda line: line.agent)
     ids = sorted({line.task for line in lines})
     tags = read_if_there(folder_of(run) / TASKS)
-    columns = {a: _columns(counted(some, DEFAULT), ids) for a, some in by_agent.items()}
+    columns = {a: _columns(counted(some), ids) for a, some in by_agent.items()}
     return {"ids": ids, "tags": [tags.get(i, []) for i in ids], "agents": columns}
 
 

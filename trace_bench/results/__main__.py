@@ -5,8 +5,6 @@
                                           folder for each group of runs that can stand together
                                           --across SETTING: runs may differ in it, too (also of
                                           plan)
-                                          --rule RULE: by another reporting rule, from the
-                                          attempts that the run folders keep
     compare RUN RUN                       two runs, or two agents with their seeds, also of one
                                           method: what their settings differ in, each against its
                                           own base agent, one against the other
@@ -15,11 +13,11 @@
     export RUN --out FOLDER               one run as logs that Inspect reads
 
 A place is a run folder, a folder with run folders somewhere below it, or a file of records.
-Filters choose among what lies there: method=trace,grpo budget=640, also seed=, env=, suite=,
-split=, model=, or any setting by its full name. What is left out is named, with the reason.
+Filters choose among what lies there: method=trace,grpo budget=640, also seed=, env=, suite=, or
+any setting by its full name. What is left out is named, with the reason.
 
-Reporting rules: retry (the default), exclude, zero. --coverage SHARE: of the held-out episodes
-that must have a score (default 0.9); `tables` leaves out runs with fewer, `compare` refuses them.
+`tables` leaves out runs without a score for a tenth of their held-out episodes, `compare` refuses
+them.
 """
 
 from __future__ import annotations
@@ -39,47 +37,36 @@ from trace_bench.results.captions import by_total
 from trace_bench.results.groups import across
 from trace_bench.results.places import Selection, recorded, select
 from trace_bench.results.records import as_line
-from trace_bench.results.run import RULES
 from trace_bench.results.statistics import many
-
-COVERAGE = 0.9  # the share of held-out episodes that must have a score, unless another is given
-ONLY: Mapping[str, tuple[str, ...]] = {
-    "out": ("collect", "tables", "export"),
-    "across": ("tables", "plan"),
-    "rule": ("tables",),
-    "comparisons": ("plan",),
-}
-"""Options that belong to some of the commands. Those of `out` need it."""
 
 
 @command()
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("results", __doc__)
-    parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("places", nargs="*", metavar="PLACE|FILTER")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--across", metavar="SETTING,...")
-    parser.add_argument("--rule", choices=RULES)
-    parser.add_argument("--comparisons", help="in one table (default: 1)")
-    parser.add_argument("--coverage", type=float, default=COVERAGE)
-    asked = parser.parse_intermixed_args(arguments)
-    for name, commands in ONLY.items():
-        if getattr(asked, name) is not None and asked.command not in commands:
-            parser.error(f"--{name} is an option of {' and '.join(commands)}")
-    if asked.out is None and asked.command in ONLY["out"]:
-        parser.error(f"{asked.command} needs --out")
-    if asked.out is not None:
-        remove_leftovers(asked.out.parent.glob(f".{asked.out.name}.*.tmp"))
-        remove_leftovers(asked.out.glob(".*.tmp"))
-    if not 0 <= asked.coverage <= 1:
-        raise UserError(f"--coverage {asked.coverage} is no share; allowed: 0 to 1.")
-    for path in COMMANDS[asked.command](asked):
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, function in COMMANDS.items():
+        commands.add_parser(name, help=function.__doc__).set_defaults(function=function)
+    collect, tables_, compare_, plan_, export = commands.choices.values()
+    plan_.add_argument("difference", type=float)
+    for one in (collect, tables_, compare_, plan_):
+        one.add_argument("places", nargs="+", metavar="PLACE|FILTER")
+    export.add_argument("run", type=Path)
+    for one in (collect, tables_, export):
+        one.add_argument("--out", type=Path, required=True)
+    for one in (tables_, plan_):
+        one.add_argument("--across", metavar="SETTING,...")
+    plan_.add_argument("--comparisons", default=1, help="in one table (default: 1)")
+    asked = parser.parse_args(arguments)
+    if out := getattr(asked, "out", None):
+        remove_leftovers(out.parent.glob(f".{out.name}.*.tmp"))
+        remove_leftovers(out.glob(".*.tmp"))
+    for path in asked.function(asked):
         print(path)
     return 0
 
 
 def _collect(asked: argparse.Namespace) -> list[Path]:
-    """One line a run, in a fixed order."""
+    """Records of run folders in one file to commit, a line a run, in a fixed order."""
     ordered = sorted(
         _some(asked).runs,
         key=lambda r: (r.label, r.training_tasks, r.budget, r.seed, str(r.method_settings)),
@@ -89,38 +76,34 @@ def _collect(asked: argparse.Namespace) -> list[Path]:
 
 
 def _tables(asked: argparse.Namespace) -> list[Path]:
-    return tables.make_tables(_rows(tables.usable(_some(asked), asked.coverage), asked), asked.out)
+    """Tables and figures of every group of runs that can stand together."""
+    return tables.make_tables(_rows(tables.usable(_some(asked)), asked), asked.out)
 
 
 def _compare(asked: argparse.Namespace) -> list[Path]:
+    """Two agents side by side."""
     a, b = compare.sides_of(select(asked.places))
-    places.check_coverage((*a.runs, *b.runs), asked.coverage)
+    places.check_coverage((*a.runs, *b.runs))
     print(compare.text(a, b))
     return []
 
 
 def _plan(asked: argparse.Namespace) -> list[Path]:
-    """Prints how many seeds and tasks a difference needs."""
-    first, *arguments = asked.places or [""]
-    try:
-        size = float(first)
-    except ValueError:
-        size = 0.0
-    if not 0 < size < 1:
+    """How many seeds and tasks a difference needs."""
+    if not 0 < asked.difference < 1:
         raise UserError(
-            f"plan {first} is not allowed; allowed: a difference between 0 and 1, such as 0.05, "
-            "before the places."
+            f"plan {asked.difference:g} is not allowed; allowed: a difference between 0 and 1, "
+            "such as 0.05, before the places."
         )
-    comparisons = whole_number("--comparisons", asked.comparisons or 1)
-    runs = _rows(select(arguments), asked).runs
-    print(plan.text(size, plan.varied(runs), comparisons))
+    comparisons = whole_number("--comparisons", asked.comparisons)
+    runs = _rows(select(asked.places), asked).runs
+    print(plan.text(asked.difference, plan.varied(runs), comparisons))
     return []
 
 
 def _export(asked: argparse.Namespace) -> list[Path]:
-    if len(asked.places) != 1:
-        raise UserError(f"export takes one run folder, got {len(asked.places)}.")
-    written = inspect.export(Path(asked.places[0]), asked.out)
+    """One run as logs that Inspect reads."""
+    written = inspect.export(asked.run, asked.out)
     print(f"{asked.out}: {many(len(written), 'file')}")
     return []
 
@@ -132,7 +115,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], list[Path]]] = {
 
 def _some(asked: argparse.Namespace) -> Selection:
     """The runs that places and filters leave. Raises UserError where there is none."""
-    selection = select(asked.places, asked.rule)
+    selection = select(asked.places)
     if not selection.runs:
         raise UserError(
             f"no finished run in {', '.join(asked.places) or 'no place'}; name run folders or "

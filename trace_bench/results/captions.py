@@ -15,7 +15,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.summary import SHOWN, EarlierRun, facts
 from trace_bench.core.types import grouped
 from trace_bench.results.cells import Cell
-from trace_bench.results.run import RULES, Run
+from trace_bench.results.run import Run
 from trace_bench.results.statistics import ASSUMED, Repeats, can_show, many, mean
 
 _BOUNDS = ("idle", "reference")
@@ -88,14 +88,14 @@ def _code(runs: Sequence[Run]) -> str:
 
 
 def _drops(runs: Sequence[Run]) -> str:
-    """The reporting rule and what happened to held-out episodes and rollouts on the way."""
-    rule, every = runs[0].rule, [run.drops for run in runs]
+    """What happened to held-out episodes and rollouts on the way."""
+    every = [run.drops for run in runs]
     return (
-        f"Rule {rule} ({RULES[rule]}): of {sum(d.episodes for d in every)} held-out episodes the "
-        f"infrastructure lost {_sum(d.lost for d in every)}; "
+        "Rule retry (a lost episode is played again; what is lost again is left out of the score): "
+        f"of {sum(d.episodes for d in every)} held-out episodes the infrastructure lost "
+        f"{_sum(d.lost for d in every)}; "
         f"{sum(d.retried for d in every)} were retried, "
-        f"{sum(d.excluded for d in every)} left out, "
-        f"{sum(d.zeroed for d in every)} counted as failures; "
+        f"{sum(d.excluded for d in every)} left out, 0 counted as failures; "
         f"cut off by a limit: {_sum(d.limits for d in every)}. Rollouts of the methods that were "
         f"lost: {_sum(d.rollouts_lost for d in every)}."
     )
@@ -197,8 +197,8 @@ def _mark(run: Run) -> str:
 
 
 def repeats_of(runs: Sequence[Run]) -> Repeats:
-    """From runs that differ in the seed only, else from the trials of each run, else assumed. Runs
-    that never disagree, such as those without training, say nothing."""
+    """From runs that differ in the seed only, else assumed. Runs that never disagree, such as those
+    without training, say nothing."""
 
     def apart(r: Run) -> str:
         settings = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
@@ -209,9 +209,6 @@ def repeats_of(runs: Sequence[Run]) -> Repeats:
         flips, excess, freedom = (mean([each[i] for each in measured]) for i in range(3))
         source = f"between the seeds of these runs, mean over {many(len(measured), 'setting')}"
         return Repeats(flips, source, math.sqrt(excess), 2 * freedom)
-    tried = [2 * c * (n - c) / (n * (n - 1)) for r in runs for c, n in r.passes if n > 1]
-    if any(tried):
-        return Repeats(mean(tried), "between the trials of these runs")
     return ASSUMED
 
 

@@ -59,7 +59,7 @@ class Cell:
     def base(self) -> Cell:
         """The base agents that its runs evaluated."""
         name = style().control
-        agents = (replace(r.named(name), success=r.base, passes=()) for r in self.runs)
+        agents = (replace(r.named(name), success=r.base) for r in self.runs)
         return Cell(name, self.budget, tuple(agents))
 
     def on(self, places: Sequence[int]) -> Cell:

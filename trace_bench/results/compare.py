@@ -48,7 +48,7 @@ def _sides(runs: Sequence[Run]) -> list[Cell]:
 
     def side(r: Run) -> tuple[object, ...]:
         plain = json.dumps([r.flat, r.about], sort_keys=True)
-        alike = (r.label, r.budget, r.rule, r.tasks, began_with(r), plain)
+        alike = (r.label, r.budget, r.tasks, began_with(r), plain)
         before[alike, r.seed] += 1
         return alike, before[alike, r.seed]
 
@@ -139,6 +139,5 @@ def settings_of(cell: Cell) -> dict[str, Any]:
         "seed": ", ".join(str(r.seed) for r in cell.runs),
         "training.suite": first.trained_on.get("training.suite", "none"),
         "begins with": began_with(first) or "the bare model",
-        "rule": first.rule,
         **first.flat,
     }

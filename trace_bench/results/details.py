@@ -1,4 +1,4 @@
-"""Detail tables: routing, selection, reliability, parts of the tasks, cost."""
+"""Detail tables: routing, selection, parts of the tasks, cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from trace_bench.core.types import grouped
 from trace_bench.results.cells import Cell, Cells, Difference, by_cell, cells, difference, scored
 from trace_bench.results.run import Run
-from trace_bench.results.statistics import holm, many, mean, pass_hat
+from trace_bench.results.statistics import holm, many, mean
 from trace_bench.results.table import Table, style
 
 PURPOSES = ("analysis", "calibration", "training", "prompt", "validation")
@@ -58,30 +58,6 @@ def _selected(name: str, runs: Sequence[Run]) -> str:
     count = sum(name in r.capabilities for r in runs)
     shares = [r.votes[name][0] / r.votes[name][1] for r in runs if r.votes.get(name, (0, 0))[1]]
     return f"{count} of {len(runs)}" + (f" ({mean(shares):.2f})" if shares else "")
-
-
-def reliability(grid: Cells, caption: str) -> Table:
-    """pass^k, mean over seeds, where tasks were tried several times."""
-    tried = {key: cell for key, cell in grid.items() if cell.runs[0].passes}
-    most = max((c.runs[0].trials for c in tried.values()), default=0)
-
-    def row(cell: Cell) -> Iterator[list[str]]:
-        columns = [
-            [v for r in cell.runs if (v := pass_hat(r.passes, k)) is not None]
-            for k in range(1, most + 1)
-        ]
-        counts = [n for r in cell.runs for _, n in r.passes]
-        lost = f"{most * len(counts) - sum(counts)} of {most * len(counts)}"
-        yield [*(f"{mean(values):.3f}" if values else "" for values in columns), lost]
-
-    text = (
-        "pass^k: the probability that k trials of a task all succeed, C(c, k) / C(n, k) for c "
-        "successes in n trials, mean over tasks. Trials without a score are left out, and with "
-        "them tasks that have fewer than k, as tau2-bench's metrics do; by the rule zero they are "
-        f"failures, as on its leaderboard. {caption}"
-    )
-    header = (*(f"k={k}" for k in range(1, most + 1)), "lost")
-    return by_cell("reliability", text, header, tried, row)
 
 
 def by_needs(grid: Cells, caption: str) -> Table:

@@ -18,7 +18,7 @@ from trace_bench.core.run_files import ELSEWHERE, FLOORS, HASHED, SUMMARY, TASKS
 from trace_bench.core.summary import Borrowed, Summary, read_settings, read_summary
 from trace_bench.core.types import Boundary, Outcome, Purpose, charged, flat, grouped, to_json
 from trace_bench.results.records import run_of
-from trace_bench.results.run import DEFAULT, Run, counted, drops
+from trace_bench.results.run import Run, counted, drops
 from trace_bench.results.statistics import mean, task_means
 
 # Settings in which runs of one table may differ without harm to the comparison.
@@ -28,15 +28,15 @@ FREE = (
 )  # fmt: skip
 CHECKED = ("ledger.jsonl", "evaluation.jsonl", "metrics.jsonl", "capabilities.json", TASKS)
 AS_THEY_ARE = (
-    "method", "budget", "seed", "rollouts", "curve", "wall_s", "versions", "git", "fingerprint",
-    "marks", "adapters", "beginning", "parameters", "machine",
+    "method", "budget", "seed", "rollouts", "wall_s", "versions", "git", "fingerprint",
+    "marks", "adapters", "beginning", "parameters", "machine", "routing",
 )  # fmt: skip
 """What a record has from the summary unchanged."""
 _TASK = re.compile(rb'"task":("(?:[^"\\]|\\.)*")')
 _TOKENS = re.compile(rb'"tokens":(\d+)')
 
 
-def read_run(folder: Path, rule: str = DEFAULT) -> Run:
+def read_run(folder: Path) -> Run:
     """The run of a folder. Raises UserError, and others for damaged files (`DAMAGE`)."""
     summary = finished(folder)
     config = _config(folder, summary)
@@ -50,13 +50,10 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Run:
     if config["protocol"] == "held_out":
         _check_tasks(folder, ledger, {o.task for some in lines.values() for o in some})
     final, base = (lines.get(agent, []) for agent in ("final", "base"))
-    # Only where an episode was lost do the reporting rules differ; the summary's figures of routing
-    # hold for the default rule only.
-    alike = rule == DEFAULT or not any(o.lost for some in lines.values() for o in some)
-    outcomes = counted(final, rule)
+    outcomes = counted(final)
     tasks = sorted({o.task for o in outcomes})
-    told, trials = to_json(summary), int(config["evaluation"]["trials"])
-    bounds = {name: counted(lines.get(name, []), rule) for name in FLOORS}
+    told = to_json(summary)
+    bounds = {name: counted(lines.get(name, [])) for name in FLOORS}
     data = {
         **{name: told[name] for name in AS_THEY_ARE},
         "settings": settings,
@@ -64,13 +61,10 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Run:
         "method_settings": _options(config["method"]),
         "tasks": hashlib.sha256("\n".join(tasks).encode()).hexdigest()[:16],
         "success": _per_task(outcomes, tasks),
-        "base": _per_task(counted(base, rule), tasks),
+        "base": _per_task(counted(base), tasks),
         "similarity": _mean(outcomes, "similarity") or 0.0,
         "tokens": sum(map(int, _TOKENS.findall(ledger))),
-        "rule": rule,
-        "drops": to_json(drops(final, rule, _lost(ledger))),
-        "passes": _passes(outcomes, tasks) if trials > 1 else [],
-        "routing": told["routing"] if alike else None,
+        "drops": to_json(drops(final, _lost(ledger))),
         "capabilities": summary.capabilities or (),
         "votes": _votes(folder),
         "floors": {n: v for n, o in bounds.items() if (v := _mean(o, "success")) is not None},
@@ -185,15 +179,6 @@ def _lost(ledger: bytes) -> dict[str, int]:
 def _per_task(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> tuple[float | None, ...]:
     scored = task_means((o.task, o.success) for o in outcomes if not o.lost)
     return tuple(map(scored.get, tasks))
-
-
-def _passes(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> list[list[int]]:
-    counts = {task: [0, 0] for task in tasks}
-    for o in outcomes:
-        if not o.lost:
-            counts[o.task][0] += o.success == 1
-            counts[o.task][1] += 1
-    return [counts[task] for task in tasks]
 
 
 def _mean(outcomes: Sequence[Outcome], what: str) -> float | None:

@@ -61,11 +61,11 @@ def groups_of(runs: Sequence[Run], free: Sequence[str] = ()) -> list[Group]:
 
 def shared(run: Run, facts: Iterable[str]) -> dict[str, Any]:
     """What all runs of a table must agree in, wherever their training tasks came from: settings,
-    held-out tasks, reporting rule, and the suite's own `facts`."""
+    held-out tasks, and the suite's own `facts`."""
     apart = (*TRAINING, "env.eval_split")  # the split that was reported is evaluation.split
     settings = {key: value for key, value in run.settings.items() if key not in apart}
     about = {f"the suite's {n}": run.about.get(n, "not recorded") for n in facts}
-    return {**settings, "held-out tasks": run.tasks, "rule": run.rule, **about}
+    return {**settings, "held-out tasks": run.tasks, **about}
 
 
 def _place(run: Run) -> str:

@@ -6,13 +6,12 @@ and without a score."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import fingerprint, read_if_there, read_lines, whole, write_text
 from trace_bench.core.text import file_name
@@ -30,9 +29,6 @@ def export(folder: Path, out: Path) -> list[Path]:
     """Writes the logs of a finished run to the folder `out`, which has this name when all are in
     it; its files. Raises UserError, also for a run that is unfinished, edited or damaged."""
     with damage(folder):
-        for file in folder.iterdir():
-            if not file.resolve().is_relative_to(folder.resolve()):
-                raise UserError(f"{folder}: {file.name} is a link to a place outside of the folder")
         run, summary = read_run(folder), finished(folder)  # unedited, and within its budget
         for name in summary.hashes:
             check_hash(folder, name, summary)
@@ -46,10 +42,8 @@ def write(run: Run, folder: Path, out: Path) -> None:
     made_at = (folder / "summary.json").stat().st_mtime
     date = datetime.fromtimestamp(made_at, UTC).isoformat()
     needs: Mapping[str, Sequence[str]] = read_if_there(folder / TASKS)
-    for group, some in grouped(episodes(folder), lambda episode: episode.group).items():
-        by_attempt = sorted(some, key=lambda episode: episode.attempt)
-        last = {(e.trajectory.task, e.trial): e for e in by_attempt}  # that of each trial
-        log = _log(run, group, [_sample(episode, needs) for episode in last.values()], date)
+    for group, some in grouped(episodes(folder), lambda episode: episode[0]).items():
+        log = _log(run, group, [_sample(played, trial, needs) for _, trial, played in some], date)
         # Inspect lists JSON files whose names begin with a time.
         name = file_name(f"{run.method}-{run.fingerprint}-{group}")
         write_text(out / f"{date[:19].replace(':', '-')}+00-00_{name}.json", json.dumps(log))
@@ -109,12 +103,11 @@ def _figures(name: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _sample(episode: Episode, needs: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    t = episode.trajectory
+def _sample(t: Trajectory, trial: int, needs: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     opening = t.turns[0].messages if t.turns else t.closing
     sample = {
         "id": t.task,
-        "epoch": episode.trial + 1,
+        "epoch": trial + 1,
         "input": [_message(m) for m in opening] or "",
         "target": "",
         "messages": [*_messages(t)],
@@ -123,7 +116,6 @@ def _sample(episode: Episode, needs: Mapping[str, Sequence[str]]) -> dict[str, A
             "agent": t.agent,
             "adapter": t.adapter,
             "stop": t.stop.value,
-            "attempt": episode.attempt,
             "needs": needs.get(t.task, []),
             "tools": [tool["function"]["name"] for tool in t.tools],
         },
@@ -182,33 +174,16 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     return out | {"arguments": arguments}
 
 
-# -- the stored episodes ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Episode:
-    """`group`: the held-out agent ("evaluation/final") or the method's call; `trial`: of the task
-    in its group, from 0; `attempt`: how often it had been lost before."""
-
-    group: str
-    trial: int
-    attempt: int
-    trajectory: Trajectory
-
-
-def episodes(folder: Path) -> Iterator[Episode]:
-    """Every stored episode of a run: held-out ones first, then the method's rollouts."""
+def episodes(folder: Path) -> Iterator[tuple[str, int, Trajectory]]:
+    """(group, trial, the last attempt) of every stored trial: held-out ones first, by agent
+    ("evaluation/final"), then the method's rollouts, by call. Trials of a task count from 0."""
     for name in ("evaluation_trajectories.jsonl", "trajectories.jsonl"):
         lines = read_lines(folder / name, Stored)
-        of_task = grouped(lines, lambda line: (_group(line.call)[0], line.trajectory.task))
-        ranks = {key: sorted({line.index for line in some}) for key, some in of_task.items()}
-        for line in lines:
-            group, attempt = _group(line.call)
-            trial = ranks[group, line.trajectory.task].index(line.index)
-            yield Episode(group, trial, attempt, line.trajectory)
+        for (group, _), some in grouped(lines, lambda s: (_group(s), s.trajectory.task)).items():
+            last = {stored.index: stored.trajectory for stored in some}
+            for trial, index in enumerate(sorted(last)):
+                yield group, trial, last[index]
 
 
-def _group(call: str) -> tuple[str, int]:
-    """The call without its attempt, and the attempt."""
-    group, mark, attempt = call.rpartition("/attempt")
-    return (group, int(attempt)) if mark and attempt.isdigit() else (call, 0)
+def _group(stored: Stored) -> str:
+    return re.sub(r"/attempt\d+$", "", stored.call)

@@ -16,10 +16,12 @@ from trace_bench.core.store import brief, reason
 from trace_bench.core.text import visible
 from trace_bench.results.folder import read_run
 from trace_bench.results.records import DAMAGE, read_records
-from trace_bench.results.run import DEFAULT, Run
+from trace_bench.results.run import Run
 
 RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
 MOST_NAMED = 12
+COVERAGE = 0.9
+"""The share of held-out episodes that must have a score."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,10 @@ class Selection:
     skipped: tuple[str, ...] = ()
 
 
-def select(arguments: Sequence[str], rule: str | None = None) -> Selection:
+def select(arguments: Sequence[str]) -> Selection:
     """The runs that places and filters leave; what is left out is listed on stderr. UserError."""
     places, filters = split(arguments)
-    selection = find(places, rule)
+    selection = find(places)
     say("skipped", selection.skipped)
     return replace(selection, runs=choose(selection.runs, filters))
 
@@ -44,15 +46,14 @@ def say(what: str, lines: Iterable[str]) -> None:
         print(" ".join(visible(f"{what}: {text}").splitlines()), file=sys.stderr)
 
 
-def find(places: Sequence[Path], rule: str | None = None) -> Selection:
-    """The runs of all folders at or below `places`, and of files of records named there. `rule`
-    None is the default rule for folders, for files the one that they were made by. Skipped and
-    named are folders that are unfinished, damaged or edited, and runs that were there before.
-    UserError for a place that does not exist, and for a file of records of another rule."""
+def find(places: Sequence[Path]) -> Selection:
+    """The runs of all folders at or below `places`, and of files of records named there. Skipped
+    and named are folders that are unfinished, damaged or edited, and runs that were there before.
+    UserError for a place that does not exist."""
     runs: dict[str, Run] = {}
     skipped: list[str] = []
     for place in places:
-        for run in _at(place, rule, skipped):
+        for run in _at(place, skipped):
             key = run.fingerprint or f"unnamed {len(runs)}"
             if runs.setdefault(key, run) is not run:
                 where = run.folder or place
@@ -60,7 +61,7 @@ def find(places: Sequence[Path], rule: str | None = None) -> Selection:
     return Selection(tuple(runs.values()), tuple(skipped))
 
 
-def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[Run]:
+def _at(place: Path, skipped: list[str]) -> Iterator[Run]:
     """Runs of a file, or the finished ones at or below a folder; `skipped` names others."""
     try:
         there, file = place.exists(), place.is_file()
@@ -69,18 +70,12 @@ def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[Run]:
     if not there:
         raise UserError(f"{place} does not exist; name run folders or record files.")
     if file:
-        runs = read_records(place)
-        if rule is not None and (other := {r.rule for r in runs} - {rule}):
-            raise UserError(
-                f"{place} holds records by the rule {', '.join(sorted(other))}; another rule needs "
-                "the attempts themselves. Name the run folders."
-            )
-        yield from runs
+        yield from read_records(place)
         return
     for folder in _folders(place, skipped):
         try:
             with damage(folder):
-                run = read_run(folder, rule or DEFAULT)
+                run = read_run(folder)
             yield run
         except UserError as error:
             skipped.append(str(error))
@@ -120,15 +115,14 @@ def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
             skipped.append(f"{brief(folder)}: cannot be read ({type(error).__name__})")
 
 
-def check_coverage(runs: Sequence[Run], least: float) -> None:
+def check_coverage(runs: Sequence[Run]) -> None:
     """Raises UserError for runs that lost so much that the rest says little."""
-    poor = [r for r in runs if r.coverage < least]
+    poor = [r for r in runs if r.coverage < COVERAGE]
     if poor:
         named = ", ".join(f"run {r.fingerprint} ({r.coverage:.0%})" for r in poor[:5])
         raise UserError(
-            f"{len(poor)} of {len(runs)} runs have a score for less than {least:.0%} of their "
-            f"held-out episodes: {named}. Run them again, count what was lost as failures "
-            "(`tables --rule zero`), or allow a smaller share with --coverage."
+            f"{len(poor)} of {len(runs)} runs have a score for less than {COVERAGE:.0%} of their "
+            f"held-out episodes: {named}. Start them again: what was lost is run again."
         )
 
 
@@ -225,25 +219,11 @@ def _texts(settings: Mapping[str, object], key: str) -> tuple[str, ...]:
     return (str(value).lower() if isinstance(value, bool) else as_typed(value),)
 
 
-def _env(run: Run) -> tuple[str, ...]:
-    """With the name that a suite of one's own gives itself."""
-    name = run.suite.rpartition("/")[0]
-    return (*_texts(run.settings, "env.name"), *([name] if name else []))
-
-
-def _suite(run: Run) -> tuple[str, ...]:
-    env, _, variant = run.suite_name.rpartition("/")
-    more = (env, str(run.settings["env.name"])) if run.suite else ()
-    return (run.suite_name, variant, *more)
-
-
 SHORT: Mapping[str, Callable[[Run], tuple[str, ...]]] = {
     "method": lambda r: (r.marked, r.method),  # with and without its marks
     "budget": lambda r: (str(r.budget),),
     "seed": lambda r: (str(r.seed),),
-    "env": _env,
-    "suite": _suite,
-    "split": lambda r: _texts(r.settings, "evaluation.split"),
-    "model": lambda r: _texts(r.settings, "model.name"),
+    "env": lambda r: _texts(r.settings, "env.name"),
+    "suite": lambda r: (r.suite_name,),
 }
 """Filters with names of their own; any other is a setting by its full name."""

@@ -12,7 +12,7 @@ from trace_bench.core.decode import Unreadable, brief, convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import CHARGED, to_json
-from trace_bench.results.run import FORMAT, RULES, Run
+from trace_bench.results.run import FORMAT, Run
 
 DAMAGE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
@@ -20,7 +20,7 @@ DAMAGE = (
 """What reading raises where a file holds something else than a run has written."""
 CAPTION = ("env.name", "env.suite", "evaluation.split", "protocol")
 """Settings that stand in captions."""
-FREE_TEXT = ("settings", "method_settings", "source", "versions", "machine", "about", "curve")
+FREE_TEXT = ("settings", "method_settings", "source", "versions", "machine", "about")
 """The fields whose texts stand in no table."""
 OPTIONAL = (
     "about", "beginning", "needs", "suite", "source", "parameters", "marks", "machine", "worlds",
@@ -59,7 +59,8 @@ def as_line(run: Run) -> str:
 def run_of(data: Mapping[str, Any]) -> Run:
     """The run that plain data hold, which strangers may have made; behind this check no table or
     figure needs to look again. Raises one of `DAMAGE`."""
-    run = convert(data, Run)
+    keys = Run.__annotations__  # an empty value under another key says nothing
+    run = convert({key: value for key, value in data.items() if value or key in keys}, Run)
     json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
     _check_names(run, data)
     _check_agreement(run)
@@ -82,18 +83,15 @@ def _check_names(run: Run, data: Mapping[str, Any]) -> None:
 def _check_agreement(run: Run) -> None:
     """Raises Unreadable where one field contradicts another."""
     settings, tasks = run.settings, len(run.success)
-    pairs = [*run.votes.values(), *run.passes]
     counts = [settings.get("evaluation.trials", 1), settings.get("env.train_tasks") or 0]
     counts += [run.method_settings.get("max_capabilities", 0)]
     for what, fine in (
-        ("rule", run.rule in RULES),
         ("accounting", settings.get("accounting", "strict") in CHARGED),
         ("base", len(run.base) == tasks),
         ("success", any(v is not None for v in run.success)),
         ("needs", len(run.needs) in (0, tasks)),
         ("worlds", len(run.worlds) in (0, tasks)),
-        ("passes", len(run.passes) in (0, tasks)),
-        ("passes or votes", all(p[0] <= p[1] for p in pairs)),
+        ("votes", all(some <= of for some, of in run.votes.values())),
         ("a count in the settings", all(type(n) is int and 0 <= n <= 2**53 for n in counts)),
     ):
         if not fine:

@@ -1,7 +1,5 @@
 """A finished run as tables and figures see it: read from its folder (`folder`) or from a line of a
-file of records (`records`), by a reporting rule: which attempts of an episode count, and how lost
-ones are treated. Every figure follows one rule and every table names it; an evaluation keeps all
-attempts, so that figures can be made again under another."""
+file of records (`records`)."""
 
 from __future__ import annotations
 
@@ -10,22 +8,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from trace_bench.core.summary import GRPO, Began, ByName, Commit, Routing, titled
-from trace_bench.core.types import Amount, Figure, Figures, Meta, Name, Outcome, Share, charged
+from trace_bench.core.types import Amount, Figure, Meta, Name, Outcome, Share, charged
 
 FORMAT = 1
-DEFAULT = "retry"
-RULES = {
-    "retry": "a lost episode is played again; what is lost again is left out of the score",
-    "exclude": "the first attempt counts; what was lost is left out of the score",
-    "zero": "the first attempt counts; what was lost is a failure of the agent",
-}
 TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
 """Settings that choose the tasks which a method has."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
-Pair = tuple[Trials, Trials]
+Votes = tuple[Trials, Trials]
 
 
 @dataclass(frozen=True)
@@ -37,7 +29,7 @@ class Drops:
     attempts: Amount = 0
     retried: Amount = 0
     excluded: Amount = 0
-    zeroed: Amount = 0
+    zeroed: Literal[0] = 0  # none is counted as a failure
     lost: ByName = field(default_factory=dict)
     limits: ByName = field(default_factory=dict)
     rollouts_lost: ByName = field(default_factory=dict)
@@ -59,14 +51,13 @@ class Run:
     base: tuple[Share | None, ...]  # the same of the base agent
     similarity: Figure
     tokens: Amount  # of all charged rollouts
-    rule: str = DEFAULT  # the reporting rule
+    rule: Literal["retry"] = "retry"
+    """A lost episode is played again; what is lost again is left out of the score."""
     drops: Drops = field(default_factory=Drops)
-    passes: tuple[Pair, ...] = ()  # with several trials: [successes, scored] per task
     routing: Routing | None = None
     capabilities: tuple[Name, ...] = ()
-    votes: Mapping[Name, Pair] = field(default_factory=dict)  # [for, labelling runs]
+    votes: Mapping[Name, Votes] = field(default_factory=dict)  # [for, labelling runs]
     adapters: tuple[Name, ...] = ()
-    curve: tuple[Mapping[str, Any], ...] = ()  # checkpoints on the development split
     floors: Mapping[Name, Figure] = field(default_factory=dict)
     wall_s: Mapping[Name, Figure] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
@@ -165,7 +156,7 @@ class Run:
 
     @property
     def coverage(self) -> float:
-        """The share of held-out episodes with a score (all, by the rule `zero`)."""
+        """The share of held-out episodes with a score."""
         drops = self.drops
         return 1 - drops.excluded / drops.episodes if drops.episodes else 1.0
 
@@ -175,30 +166,25 @@ class Run:
         return sum(scores) / len(scores) if scores else 0.0
 
 
-def counted(lines: Iterable[Outcome], rule: str) -> list[Outcome]:
-    """One line per task and trial: the attempt that counts, without a score if it was lost."""
+def counted(lines: Iterable[Outcome]) -> list[Outcome]:
+    """One line per task and trial: the last attempt, without a score if it was lost."""
     chosen: dict[tuple[str, int], Outcome] = {}
     for line in lines:
         key = (line.task, line.trial)
-        if key not in chosen or (rule == "retry" and line.attempt > chosen[key].attempt):
+        if key not in chosen or line.attempt > chosen[key].attempt:
             chosen[key] = line
-    if rule == "zero":
-        failed = Figures(success=False, similarity=0.0)
-        return [replace(o, score=failed) if o.lost else o for o in chosen.values()]
     return list(chosen.values())
 
 
-def drops(lines: Sequence[Outcome], rule: str, rollouts_lost: ByName) -> Drops:
+def drops(lines: Sequence[Outcome], rollouts_lost: ByName) -> Drops:
     lost = {(o.task, o.trial): o.error.partition(":")[0] for o in lines if o.error}
     again = {(o.task, o.trial) for o in lines if o.attempt}
-    chosen = counted(lines, "retry" if rule == "retry" else "exclude")
-    without = sum(line.lost for line in chosen)
+    chosen = counted(lines)
     return Drops(
         episodes=len(chosen),
         attempts=len(lines),
-        retried=len(again) if rule == "retry" else 0,
-        excluded=0 if rule == "zero" else without,
-        zeroed=without if rule == "zero" else 0,
+        retried=len(again),
+        excluded=sum(line.lost for line in chosen),
         lost=Counter(lost.values()),
         limits=Counter(o.stop.value for o in chosen if o.stop.endswith("_limit")),
         rollouts_lost=rollouts_lost,

@@ -25,7 +25,6 @@ from trace_bench.core.types import grouped
 
 LEVEL = 0.95  # of every interval
 RESAMPLES = 10_000
-EXACT_PAIRS = 14  # 2^14 sign patterns take a few milliseconds
 
 
 def mean(values: Sequence[float]) -> float:
@@ -73,35 +72,23 @@ def share_interval(values: Sequence[float]) -> Interval:
     return bootstrap_interval(values)
 
 
-def permutation_p(differences: Sequence[float], *, resamples: int = RESAMPLES * 2) -> float:
+def permutation_p(differences: Sequence[float]) -> float:
     """Two-sided p-value of the paired sign-flip test of "mean difference is 0". Exact when all
     differences have one size (single-trial success: the sign test, McNemar's exact test) and when
-    at most `EXACT_PAIRS` differ; otherwise Monte Carlo with the +1 correction, so never 0."""
+    few differ; otherwise Monte Carlo with the +1 correction, so never 0."""
+    from scipy.stats import binomtest, permutation_test
+
     sample = _sample(differences)
     changed = sample[sample != 0]
     if changed.size == 0:
         return 1.0
-    observed = abs(float(changed.sum()))
-    sizes = np.abs(changed)
-    if np.allclose(sizes, sizes[0]):
-        positive, n = int((changed > 0).sum()), changed.size
-        tail = sum(math.comb(n, k) for k in range(min(positive, n - positive) + 1))
-        return min(1.0, 2 * tail / 2**n)
-    # Sums that are equal on paper differ in the last bits; count them as equal.
-    bound = observed - 1e-9 * max(1.0, float(sizes.sum()))
-    if changed.size <= EXACT_PAIRS:
-        patterns = np.arange(2**changed.size)[:, None] >> np.arange(changed.size) & 1
-        sums = (2 * patterns - 1) @ sizes
-        return float((np.abs(sums) >= bound).mean())
-    rng = np.random.default_rng(0)
-    hits = 0
-    width, total = -(-changed.size // 8), float(sizes.sum())
-    for start in range(0, resamples, 1000):
-        rows = min(1000, resamples - start)
-        drawn = np.frombuffer(rng.bytes(rows * width), np.uint8).reshape(rows, width)
-        kept = np.unpackbits(drawn, axis=1)[:, : changed.size].astype(float)
-        hits += int((np.abs(2 * (kept @ sizes) - total) >= bound).sum())
-    return (hits + 1) / (resamples + 1)
+    if np.allclose(np.abs(changed), abs(changed[0])):
+        return float(binomtest(int((changed > 0).sum()), changed.size).pvalue)
+    flips = permutation_test(
+        (changed,), np.mean, permutation_type="samples", vectorized=True,
+        n_resamples=RESAMPLES, batch=1000, random_state=0,
+    )  # fmt: skip
+    return float(flips.pvalue)
 
 
 def paired_difference(
@@ -126,14 +113,6 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
         worst = max(worst, min(1.0, (len(p_values) - rank) * p))
         out[name] = worst
     return out
-
-
-def pass_hat(passes: Iterable[Sequence[int]], k: int) -> float | None:
-    """pass^k: the probability that k trials of a task all succeed, mean over tasks. `passes` holds
-    [successes, trials] per task; those with fewer than k are left out, None without any. Unbiased
-    per task: C(successes, k) / C(trials, k). Source: tau-bench (arXiv 2406.12045)."""
-    rates = [math.comb(c, k) / math.comb(n, k) for c, n in passes if n >= k]
-    return mean(rates) if rates else None
 
 
 def _sample(values: Sequence[float]) -> np.ndarray:

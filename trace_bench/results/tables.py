@@ -12,7 +12,7 @@ from trace_bench.results import details, figures
 from trace_bench.results.captions import began_alike, describe, head, readable
 from trace_bench.results.cells import Cell, Cells, Difference, cells, difference, starred
 from trace_bench.results.groups import Group, groups_of, overview
-from trace_bench.results.places import Selection, check_coverage, say
+from trace_bench.results.places import COVERAGE, Selection, check_coverage, say
 from trace_bench.results.run import Run
 from trace_bench.results.statistics import ALPHA, holm, many
 from trace_bench.results.table import Table, paragraph, style, write
@@ -20,22 +20,20 @@ from trace_bench.results.table import Table, paragraph, style, write
 ABOUT = "about_tables"
 
 
-def usable(selection: Selection, least: float) -> Selection:
+def usable(selection: Selection) -> Selection:
     """The runs that tables can show; the others are named in `skipped`. UserError without any."""
-    why = {r.fingerprint: _unusable(r, least) for r in selection.runs}
+    why = {r.fingerprint: _unusable(r) for r in selection.runs}
     kept = tuple(r for r in selection.runs if not why[r.fingerprint])
     if not kept:
-        check_coverage(selection.runs, least)
+        check_coverage(selection.runs)
     poor = [f"run {fingerprint}: {text}" for fingerprint, text in why.items() if text]
     say("left out", poor)
     return replace(selection, runs=kept or selection.runs, skipped=(*selection.skipped, *poor))
 
 
-def _unusable(run: Run, least: float) -> str:
-    if (share := run.coverage) < least:
-        return (
-            f"a score for {share:.0%} of its held-out episodes, less than {least:.0%} (--coverage)"
-        )
+def _unusable(run: Run) -> str:
+    if (share := run.coverage) < COVERAGE:
+        return f"a score for {share:.0%} of its held-out episodes, less than {COVERAGE:.0%}"
     return "it began with an agent of unknown cost" if run.before is None else ""
 
 
@@ -73,7 +71,6 @@ def _tables(group: Group, skipped: Sequence[str], out: Path) -> list[Path]:
         details.selection(runs, caption),
         details.by_needs(grid, caption),
         details.by_world(grid, caption),
-        details.reliability(grid, caption),
         details.cost(grid, caption),
     ]
     written = write(every_table, out, ABOUT, page)

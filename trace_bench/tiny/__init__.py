@@ -49,9 +49,6 @@ class MadeSettings:
     rare: Share = 0.0
     """Of `build`: the share of demonstrations that exercise each of the phone agent's seven
     capabilities; 0: the shipped agent's shares."""
-    renamed: bool = True
-    """In half of the demonstrations other names stand for half of the names, so that an agent
-    learns to copy them; false suits a world in which every split has the same names."""
     demonstrations: Positive = 2000
     """How many."""
     passes: Positive = 1
@@ -81,11 +78,6 @@ def shipped(path: str | None = None) -> str:
     """`model=tiny`: the tiny Qwen3-architecture agent that ships with the package.
 
     `path`: another build of it; null: the shipped one."""
-    if path is None and not (MODEL_FOLDER / "config.json").is_file():
-        raise UserError(
-            f"the shipped model is missing in {MODEL_FOLDER}. Build it with `python -m "
-            "trace_bench.tiny build`, or name another one in `model.path`."
-        )
     return path or str(MODEL_FOLDER)
 
 
@@ -112,9 +104,9 @@ def for_world(settings: MadeSettings, run: RunContext) -> str:
 
 
 def make(suite: Suite, out: str | Path, log: Log | None = None, **options: Any) -> dict[str, Any]:
-    """Makes a tiny agent for a suite in the folder `out`, and returns its figures. `options`: those
-    of `MadeSettings`; and `train`, `dev`, `test` (names of splits), `max_turns`, `max_tokens`. A
-    call that was interrupted goes on. Raises UserError."""
+    """Makes a tiny agent for a suite in the folder `out`, and returns its figures; UserError.
+    `options`: those of `MadeSettings`; and `train`, `dev`, `test` (names of splits), `max_turns`,
+    `max_tokens`."""
     from trace_bench.tiny.making import make_in
     from trace_bench.tiny.tasks import Tasks
 

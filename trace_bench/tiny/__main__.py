@@ -5,15 +5,14 @@
     python -m trace_bench.tiny build [out=FOLDER] [size=0.3] [rare=0.05]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
-`split`, `size`, `hasty`, `minutes`, `synthetic`, `renamed`, `demonstrations`, `passes`,
-`seed` (docs/own_world.md). `demonstrate` writes what such an agent learns from to a file,
-to fine-tune another model on (docs/models.md): `out`, `count`, `split`, `synthetic`, `seed`;
-`method=sft` reads them.
+`split`, `size`, `hasty`, `minutes`, `synthetic`, `demonstrations`, `passes`, `seed`
+(docs/own_world.md). `demonstrate` writes what such an agent learns from to a file, to fine-tune
+another model on (docs/models.md): `out`, `count`, `split`, `synthetic`, `seed`; `method=sft` reads
+them.
 
 `build` is `make` for the agent of the phone world, from demonstrations of no task, as many as the
 shipped one's. Without `out` it means the folder from which the package loads its model, which is
-built anew once it is removed: in about twenty minutes on two CPU cores. After an interruption the
-same command goes on.
+built anew once it is removed: in about twenty minutes on two CPU cores.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def build(words: list[str]) -> None:
 COMMANDS = {"make": make, "demonstrate": demonstrate, "build": build}
 
 
-@command("interrupted; the same command goes on")
+@command("interrupted; nothing is left of it")
 def main(words: Sequence[str]) -> int:
     if told(words, __doc__):
         return 0

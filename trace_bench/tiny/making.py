@@ -1,24 +1,19 @@
 """Making a tiny agent: demonstrations, tokenizer, training, figures, card, and last the folder's
-name. The same call goes on after a kill.
-
-Agents differ in their `Source`: what they are shown, what they begin with, and what is said of it.
-"""
+name. Agents differ in their `Source`: what they are shown, what they begin with, and what is said
+of it."""
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from trace_bench.core import store
 from trace_bench.core.checked import identifying
@@ -30,7 +25,7 @@ from trace_bench.play.suites import Suites, about_of, name_of, tasks_of
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.results.statistics import wilson_interval
 from trace_bench.tiny import Log, MadeSettings, World
-from trace_bench.tiny.train import STATE, Corpus, Talk, TinyRecipe, corpus_of, train
+from trace_bench.tiny.train import Corpus, Talk, TinyRecipe, corpus_of, train
 
 LOOKED_AT = 128  # development tasks
 
@@ -181,35 +176,39 @@ def make_in(
             "the run, or make it by `python -m trace_bench.tiny make`."
         )
     work = out.with_name(f".{out.name}.making")
-    with _alone(work):
-        if out.exists():
-            there = out / "training.json"
-            if there.is_file() and store.read_object(there).get("asked") == wanted:
-                return out
-            raise UserError(
-                f"{out} is there already and was not made by this command with these settings. "
-                "Change `out` (`model.path`), or remove the folder."
-            )
-        lessons = source(world, settings)
-        if not (work / "asked.json").is_file() or store.read_json(work / "asked.json") != wanted:
-            for file in (STATE, "corpus.npz"):
-                (work / file).unlink(missing_ok=True)
-            store.write_json(work / "asked.json", wanted)
-        log(f"making a tiny agent for {name_of(world.suite)} in {out}, {settings.minutes:g} "
-            "minutes at most")  # fmt: skip
-        _make(work, lessons, wanted, log)
-        with store.disk_errors(out):
-            work.rename(out)
+    with store.locked(work):  # waits until no other process makes this agent
+        try:
+            if not out.exists():
+                lessons = source(world, settings)
+                log(f"making a tiny agent for {name_of(world.suite)} in {out}, "
+                    f"{settings.minutes:g} minutes at most")  # fmt: skip
+                with store.whole(out) as building:
+                    _make(building, lessons, wanted, log)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    there = out / "training.json"
+    if not there.is_file() or store.read_object(there).get("asked") != wanted:
+        raise UserError(
+            f"{out} is there already and was not made by this command with these settings. "
+            "Change `out` (`model.path`), or remove the folder."
+        )
     return out
 
 
 def _make(work: Path, source: Source, asked: Mapping[str, Any], log: Log) -> None:
-    corpus, facts = _corpus(work, source, log)
-    recipe, settings = source.recipe(corpus), source.settings
-    seconds = max(settings.minutes * 60 - facts["seconds"], 1.0)
-    report = train(work, corpus, recipe, log, seconds, source.start)
-    report["seconds_in_all"] = round(facts["seconds"] + report["seconds"], 1)
-    facts["steps"] = recipe.steps
+    begun, settings = time.monotonic(), source.settings
+    lessons = source.lessons(log)
+    tokenizer = lessons.tokenizer
+    corpus = corpus_of(tokenizer.backend_tokenizer, lessons.talks)
+    recipe = source.recipe(corpus)
+    tokenizer.model_max_length = recipe.context
+    tokenizer.save_pretrained(str(work))
+    taken = round(time.monotonic() - begun, 1)
+    facts = {**lessons.facts, "seconds": taken, "steps": recipe.steps}
+    log(f"{facts['demonstrations']} demonstrations, {len(corpus.ids):,} tokens, "
+        f"{len(tokenizer)} words, {taken:.0f} s")  # fmt: skip
+    report = train(work, corpus, recipe, log, max(settings.minutes * 60 - taken, 1.0), source.start)
+    report["seconds_in_all"] = round(taken + report["seconds"], 1)
     training = {"recipe": to_json(recipe), "report": report, "asked": asked, "shown": facts}
     figures, text = source.described(work, training)
     if source.demonstrated is not None:
@@ -217,41 +216,6 @@ def _make(work: Path, source: Source, asked: Mapping[str, Any], log: Log) -> Non
     store.write_json(work / "training.json", training)
     store.write_json(work / "measured.json", figures)
     store.write_text(work / "README.md", text)
-    for file in (STATE, "corpus.npz", "asked.json", "shown.json", store.LOCK):
-        (work / file).unlink(missing_ok=True)
-
-
-def _corpus(work: Path, source: Source, log: Log) -> tuple[Corpus, dict[str, Any]]:
-    """The demonstrations as tokens, and facts about them; the tokenizer lies in the folder then."""
-    kept = work / "corpus.npz"
-    if kept.is_file():
-        with np.load(kept) as stored:
-            return Corpus(**stored), store.read_object(work / "shown.json")
-    begun = time.monotonic()
-    lessons = source.lessons(log)
-    tokenizer = lessons.tokenizer
-    corpus = corpus_of(tokenizer.backend_tokenizer, lessons.talks)
-    tokenizer.model_max_length = source.recipe(corpus).context
-    tokenizer.save_pretrained(str(work))
-    facts = {**lessons.facts, "seconds": round(time.monotonic() - begun, 1)}
-    store.write_json(work / "shown.json", facts)
-    packed = io.BytesIO()
-    np.savez(packed, **vars(corpus))
-    store.write_bytes(kept, packed.getvalue())
-    log(f"{facts['demonstrations']} demonstrations, {len(corpus.ids):,} tokens, "
-        f"{len(tokenizer)} words, {facts['seconds']:.0f} s")  # fmt: skip
-    return corpus, facts
-
-
-@contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """Waits until no other process makes this agent."""
-    with store.locked(work):
-        try:
-            yield
-        finally:
-            if work.is_dir() and {p.name for p in work.iterdir()} <= {store.LOCK}:
-                shutil.rmtree(work)
 
 
 def _cached(name: str) -> Path:

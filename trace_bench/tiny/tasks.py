@@ -50,8 +50,8 @@ class Tasks(Source):
         self.demonstrated = {"suite": name_of(world.suite), "split": self.split, "tasks": ids}
 
     def in_turn(self, stream: str) -> Iterator[tuple[Demonstration, Random]]:
-        """The demonstrations, renamed if that is asked for, each with its random numbers; `stream`
-        names these. Raises UserError if there is none."""
+        """The demonstrations, each with its random numbers; `stream` names these. Raises UserError
+        if there is none."""
         world, seed, count = self.world, self.settings.seed, self.settings.demonstrations
         tasks = _with_made(world, self.tasks, count) if self.settings.synthetic else self.tasks
         playing = demonstrations(
@@ -61,7 +61,7 @@ class Tasks(Source):
         names: dict[str, None] = {}
         for n, shown in enumerate(playing):
             rng = Random(stable_seed(stream, seed, n))
-            yield renamed(shown, rng, names) if self.settings.renamed else shown, rng
+            yield renamed(shown, rng, names), rng
 
     def lessons(self, log: Log) -> Lessons:
         count = self.settings.demonstrations

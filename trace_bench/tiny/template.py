@@ -74,19 +74,6 @@ CHAT_TEMPLATE = r"""
 """
 
 
-def signature(tool: Tool) -> str:
-    """A tool's one line in the system prompt."""
-    function = tool["function"]
-    parameters = function.get("parameters") or {}
-    required = parameters.get("required") or []
-    fields = []
-    for name, schema in (parameters.get("properties") or {}).items():
-        kind = schema.get("type")
-        kind = kind if isinstance(kind, str) or not kind else kind[0]
-        fields.append(f"{name}{'' if name in required else '?'}{f': {kind}' if kind else ''}")
-    return f"{function['name']}({', '.join(fields)})\n"
-
-
 _REPLY = re.compile(rf"(?<={re.escape(START)}assistant\n)(.*?{re.escape(END)})", re.DOTALL)
 
 
@@ -97,6 +84,12 @@ def _compiled() -> Any:
     compiler = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # as transformers has it
     compiler.filters["tojson"] = json.dumps
     return compiler.from_string(CHAT_TEMPLATE.strip())
+
+
+def signature(tool: Tool) -> str:
+    """A tool's one line in the system prompt."""
+    line: str = _compiled().module.signature(tool)
+    return line
 
 
 def render(messages: Sequence[Message], tools: Sequence[Tool]) -> list[tuple[str, bool]]:

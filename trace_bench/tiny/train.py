@@ -1,24 +1,20 @@
 """Training a tiny agent from scratch on demonstrations, on CPU.
 
 Departures from a textbook run: Muon on the matrices and AdamW on the rest; packed rows with a
-block-diagonal mask; loss on the agent's tokens only, with logits computed only there. A training
-that was killed goes on from the last state in its folder.
+block-diagonal mask; loss on the agent's tokens only, with logits computed only there.
 """
 
 from __future__ import annotations
 
-import io
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from trace_bench.core.store import write_bytes
 
 Talk = Sequence[tuple[str, bool]]
 """A demonstration as pieces: (text, whether it is learned)."""
@@ -181,8 +177,7 @@ def _optimizers(model: Any, recipe: TinyRecipe, muon: bool) -> list[tuple[Any, f
     return [(by_muon, recipe.muon_lr), (adam, recipe.adam_lr)]
 
 
-KEPT = 40  # states of a whole training
-STATE = "training.pt"
+LOGS = 40  # lines of a whole training
 
 
 def train(
@@ -194,7 +189,7 @@ def train(
     start: Path | None,
 ) -> dict[str, Any]:
     """Trains, saves to `folder`, and returns a report as plain data. `seconds`: the most that it
-    may take, its earlier starts included; `start`: the model to begin with."""
+    may take; `start`: the model to begin with."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import AutoTokenizer, Qwen3ForCausalLM
@@ -207,21 +202,10 @@ def train(
         model.load_state_dict(Qwen3ForCausalLM.from_pretrained(str(start)).state_dict())
     optimizers = _optimizers(model, recipe, muon=start is None)
     steps = recipe.steps
-    every = max(5, min(50, steps // KEPT))
-    at: dict[str, Any] = {"step": 0, "tokens": 0, "losses": [], "seconds": 0.0}
-    at["ended"] = False
-    parts = (model, *(optimizer for optimizer, _ in optimizers))
-    if (state := folder / STATE).exists():
-        stored = torch.load(state, weights_only=True)
-        at = stored.pop("at")
-        for part, values in zip(parts, stored["parts"], strict=True):
-            part.load_state_dict(values)
-        log(f"goes on after step {at['step']}")
-    begun = time.monotonic() - at["seconds"]
-    for batch in islice(_rows(corpus, recipe), at["step"], None):
-        if at["ended"]:
-            break
-        rate = _schedule(at["step"], steps, recipe)
+    every = max(5, min(50, steps // LOGS))
+    begun, tokens, losses = time.monotonic(), 0, deque[float](maxlen=50)
+    for step, batch in enumerate(_rows(corpus, recipe), start=1):
+        rate = _schedule(step - 1, steps, recipe)
         for optimizer, lr in optimizers:
             optimizer.param_groups[0]["lr"] = lr * rate
         ids, positions, mask, target = _tensors(corpus, batch, recipe)
@@ -235,29 +219,25 @@ def train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, _ in optimizers:
             optimizer.step()
-        at["step"] += 1
-        at["tokens"] += sum(int(corpus.starts[i + 1] - corpus.starts[i]) for r in batch for i in r)
-        at["losses"] = [*at["losses"][-49:], loss.item()]
+        tokens += sum(int(corpus.starts[i + 1] - corpus.starts[i]) for r in batch for i in r)
+        losses.append(loss.item())
         took = time.monotonic() - begun
-        at["ended"] = at["step"] == steps or took >= seconds
-        if at["step"] % every == 0 or at["ended"]:
-            left = min(took / at["step"] * (steps - at["step"]), seconds - took)
+        ended = step == steps or took >= seconds
+        if step % every == 0 or ended:
+            left = min(took / step * (steps - step), seconds - took)
             log(
-                f"step {at['step']}/{steps}  loss {np.mean(at['losses']):.4f}  "
-                f"{at['tokens'] / took:,.0f} tokens/s  {took / 60:.1f} min, "
-                f"at most {max(left, 0.0) / 60:.1f} more"
+                f"step {step}/{steps}  loss {np.mean(losses):.4f}  {tokens / took:,.0f} tokens/s  "
+                f"{took / 60:.1f} min, at most {max(left, 0.0) / 60:.1f} more"
             )
-            at["seconds"] = time.monotonic() - begun
-            kept = io.BytesIO()
-            torch.save({"at": at, "parts": [part.state_dict() for part in parts]}, kept)
-            write_bytes(state, kept.getvalue())
+        if ended:
+            break
     model.save_pretrained(str(folder))
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": len(tokenizer),
-        "tokens": at["tokens"],
-        "loss": float(np.mean(at["losses"])),
+        "tokens": tokens,
+        "loss": float(np.mean(losses)),
         "seconds": round(time.monotonic() - begun, 1),
         "demonstrations": len(corpus.starts) - 1,
-        "steps": at["step"],
+        "steps": step,
     }

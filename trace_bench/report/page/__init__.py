@@ -10,7 +10,6 @@ import base64
 import gzip
 import html
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,14 +37,14 @@ HELD_OUT, TRAINING = "evaluation_trajectories.jsonl", "trajectories.jsonl"
 
 
 def build(rows: Sequence[Cell], skipped: Sequence[str], limit: int) -> tuple[str, list[str]]:
-    """The report of these rows as HTML, in at most about `limit` bytes if leaving out conversations
+    """The report of these rows as HTML, in about `limit` bytes at most if leaving out conversations
     can achieve that, those of training first; and what was left out. UserError without plotly."""
     every = [r.named(f"{row.method}, seed {r.seed}") for row in rows for r in row.runs]
     blocks = {"plotly": _packed(_plotly())}
     talks, heads = [Talks() for _ in every], []
-    room, left_out = _conversations(every, talks, "held-out conversations", HELD_OUT, limit)
-    room -= len(blocks["plotly"])
-    left_out += _conversations(every, talks, "conversations of training", TRAINING, room)[1]
+    left_out = _conversations(every, talks, "held-out conversations", HELD_OUT, limit)
+    rest = limit - len(blocks["plotly"])
+    left_out += _conversations(every, talks, "conversations of training", TRAINING, rest)
     for number, (run, talk) in enumerate(zip(every, talks, strict=True)):
         blocks |= {f"talk-{number}-{i}": part for i, part in enumerate(talk.parts)}
         content, unread = _run(run, talk)
@@ -62,31 +61,22 @@ def build(rows: Sequence[Cell], skipped: Sequence[str], limit: int) -> tuple[str
 
 
 def _conversations(
-    every: Sequence[Run], talks: list[Talks], what: str, name: str, room: int
-) -> tuple[int, list[str]]:
-    """Adds the conversations of each run's file as long as they fit in `room` characters. A file
-    that is no smaller than one that did not fit is not tried. Returns the room that is left, and
-    what was left out."""
-    left_out, without, large = [], [], math.inf
-    for number, run in enumerate(every):
-        path, more = folder_of(run) / name, talks[number].copy()
-        size = path.stat().st_size if path.exists() else 0
+    every: Sequence[Run], talks: Sequence[Talks], what: str, name: str, limit: int
+) -> list[str]:
+    """Adds the conversations of each run's file until all are `limit` characters; returns what was
+    left out."""
+    left_out, without = [], []
+    for run, talk in zip(every, talks, strict=True):
         try:
-            if size >= large:
-                raise Full
-            more.add(path, room)
-        except Full:
-            large = min(large, size)
-            without.append(run.label)
-            continue
+            room = limit - sum(one.size for one in talks)
+            if not talk.add(folder_of(run) / name, room):
+                without.append(run.label)
         except UserError as error:
             left_out.append(f"{run.label}: {what}: {error}")
-        room -= more.size - talks[number].size
-        talks[number] = more
     if without:
         others = f" and {len(without) - 1} more" if len(without) > 1 else ""
         left_out.append(f"{without[0]}{others}: {what}, for the size of the file")
-    return room, left_out
+    return left_out
 
 
 def _rows(rows: Sequence[Cell]) -> Iterator[dict[str, Any]]:
@@ -191,10 +181,6 @@ CHUNK = 64
 """Conversations in one compressed part: the browser unpacks one part to show one of them."""
 
 
-class Full(Exception):
-    """The conversations do not fit in the room that is left."""
-
-
 @dataclass
 class Talks:
     """Conversations in parts, each compressed as soon as it is full, and their size. `places`:
@@ -205,34 +191,31 @@ class Talks:
     size: int = 0
     places: dict[str, dict[str, list[list[int]]]] = field(default_factory=dict)
     tools: list[Mapping[str, Any]] = field(default_factory=list)
-    _known: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)  # of the tools, by their JSON
 
-    def copy(self) -> Talks:
-        """Talks that grow apart from these."""
-        return Talks([*self.parts], self.size, {**self.places}, [*self.tools], {**self._known})
-
-    def add(self, path: Path, room: int) -> None:
-        """Adds the episodes of a file of trajectories, if there is such a file. UserError for a
-        damaged one; what was read before the damage is kept. Full if the parts are larger than
-        `room`."""
+    def add(self, path: Path, room: int) -> bool:
+        """Adds the episodes of a file of trajectories, if there is such a file, until its parts
+        fill `room`; whether all were added. UserError for a damaged file, whose lines before the
+        damage are added."""
         most, part = self.size + room, list[dict[str, Any]]()
         try:
             for line in each_line(path, Stored):
-                if len(part) == CHUNK:
-                    self._close(part, most)
+                if self.size >= most:
+                    return False
                 of_task = self.places.setdefault(line.call, {}).setdefault(line.trajectory.task, [])
                 of_task.append([len(self.parts), len(part)])
                 part.append(self._packed(line.trajectory))
+                if len(part) == CHUNK:
+                    self._close(part)
         finally:
-            self._close(part, most)
+            self._close(part)
+        return True
 
-    def _close(self, part: list[dict[str, Any]], most: int) -> None:
+    def _close(self, part: list[dict[str, Any]]) -> None:
         if part:
             self.parts.append(_json(part))
             self.size += len(self.parts[-1])
             part.clear()
-            if self.size > most:
-                raise Full
 
     def _packed(self, played: Trajectory) -> dict[str, Any]:
         return {
@@ -249,10 +232,10 @@ class Talks:
 
     def _tool(self, function: Mapping[str, Any]) -> int:
         text = json.dumps(function, sort_keys=True)
-        if text not in self._known:
-            self._known[text] = len(self.tools)
+        number = self.numbers.setdefault(text, len(self.tools))
+        if number == len(self.tools):
             self.tools.append(function)
-        return self._known[text]
+        return number
 
 
 def _messages(played: Trajectory) -> Iterator[dict[str, Any]]:
