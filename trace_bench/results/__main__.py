@@ -10,7 +10,6 @@
                                           own base agent, one against the other
     plan DIFFERENCE PLACES...             how many seeds and tasks show it, from runs of the same
                                           world, and what they cost; --comparisons N of a table
-    export RUN --out FOLDER               one run as logs that Inspect reads
 
 A place is a run folder, a folder with run folders somewhere below it, or a file of records.
 Filters choose among what lies there: method=trace,grpo budget=640, also seed=, env=, suite=, or
@@ -32,12 +31,11 @@ from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import remove_leftovers, write_text
-from trace_bench.results import compare, inspect, places, plan, tables
+from trace_bench.results import compare, places, plan, tables
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import across
 from trace_bench.results.places import Selection, recorded, select
 from trace_bench.results.records import as_line
-from trace_bench.results.statistics import many
 
 
 @command()
@@ -46,16 +44,15 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, function in COMMANDS.items():
         commands.add_parser(name, help=function.__doc__).set_defaults(function=function)
-    collect, tables_, compare_, plan_, export = commands.choices.values()
-    plan_.add_argument("difference", type=float)
-    for one in (collect, tables_, compare_, plan_):
+    parsers = commands.choices
+    parsers["plan"].add_argument("difference", type=float)
+    for one in parsers.values():
         one.add_argument("places", nargs="+", metavar="PLACE|FILTER")
-    export.add_argument("run", type=Path)
-    for one in (collect, tables_, export):
+    for one in (parsers["collect"], parsers["tables"]):
         one.add_argument("--out", type=Path, required=True)
-    for one in (tables_, plan_):
+    for one in (parsers["tables"], parsers["plan"]):
         one.add_argument("--across", metavar="SETTING,...")
-    plan_.add_argument("--comparisons", default=1, help="in one table (default: 1)")
+    parsers["plan"].add_argument("--comparisons", default=1, help="in one table (default: 1)")
     asked = parser.parse_args(arguments)
     if out := getattr(asked, "out", None):
         remove_leftovers(out.parent.glob(f".{out.name}.*.tmp"))
@@ -101,15 +98,8 @@ def _plan(asked: argparse.Namespace) -> list[Path]:
     return []
 
 
-def _export(asked: argparse.Namespace) -> list[Path]:
-    """One run as logs that Inspect reads."""
-    written = inspect.export(asked.run, asked.out)
-    print(f"{asked.out}: {many(len(written), 'file')}")
-    return []
-
-
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], list[Path]]] = {
-    "collect": _collect, "tables": _tables, "compare": _compare, "plan": _plan, "export": _export,
+    "collect": _collect, "tables": _tables, "compare": _compare, "plan": _plan,
 }  # fmt: skip
 
 
