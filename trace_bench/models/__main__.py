@@ -19,7 +19,7 @@ from trace_bench.core.command import command, parser
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import whole
 from trace_bench.models import NAME, place
-from trace_bench.tiny.template import CHAT_TEMPLATE, END
+from trace_bench.tiny.template import END, chat_template
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def convert(file: Path, folder: Path) -> int:
 
     tokenizer: Any = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
     tokenizer.clean_up_tokenization_spaces = False
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = chat_template()
     tokenizer.eos_token = tokenizer.pad_token = END
     model: Any = AutoModelForCausalLM.from_pretrained(
         str(file.parent), gguf_file=file.name, dtype=torch.float32

@@ -2,7 +2,7 @@
 
     python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk [size=0.3] [hasty=0.5]
     python -m trace_bench.tiny demonstrate env=babyai count=400 out=shown/babyai.jsonl
-    python -m trace_bench.tiny build [out=FOLDER] [size=0.3] [rare=0.05]
+    python -m trace_bench.tiny build out=FOLDER [size=0.3] [rare=0.05]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
 `split`, `size`, `hasty`, `minutes`, `synthetic`, `demonstrations`, `passes`, `seed`
@@ -11,8 +11,7 @@ another model on (docs/models.md): `out`, `count`, `split`, `synthetic`, `seed`;
 them.
 
 `build` is `make` for the agent of the phone world, from demonstrations of no task, as many as the
-shipped one's. Without `out` it means the folder from which the package loads its model, which is
-built anew once it is removed: in about twenty minutes on two CPU cores.
+shipped one's, which `trace_bench/tiny/model` holds: in about twenty minutes on two CPU cores.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
 from trace_bench.settings.compose import compose, take, word
 from trace_bench.settings.identity import parts_of
-from trace_bench.tiny import MODEL_FOLDER, MadeSettings
+from trace_bench.tiny import MadeSettings
 
 if TYPE_CHECKING:
     from trace_bench.tiny.making import Source
@@ -89,7 +88,7 @@ def build(words: list[str]) -> None:
     from trace_bench.tiny.phone import SHIPPED, Phone
 
     preset = {name: json.dumps(value) for name, value in SHIPPED.items()}
-    make(words, Phone, path=str(MODEL_FOLDER), **preset)
+    make(words, Phone, **preset)
 
 
 COMMANDS = {"make": make, "demonstrate": demonstrate, "build": build}

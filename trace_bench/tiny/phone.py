@@ -14,7 +14,7 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS, Augmentation, catalog
+from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.tiny import Log, MadeSettings, World
 from trace_bench.tiny.demos import (
@@ -25,7 +25,7 @@ from trace_bench.tiny.demos import (
     pieces_of,
     under_guidance,
 )
-from trace_bench.tiny.making import Lessons, ModelBench, Source, card, rate, table
+from trace_bench.tiny.making import Lessons, ModelBench, Source, card, rate
 from trace_bench.tiny.template import build_tokenizer
 from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
 
@@ -90,8 +90,6 @@ system prompt, and a line about a capability raises its share:
 "plain" are the tasks that need none of the seven capabilities. A greedy episode has
 {dev["greedy_tokens"]:.0f} tokens on average, the prompt's and the tools' included.
 
-{table("dev, greedy, tools changed", figures["augmentations"])}
-
 One capability at a time, on synthetic tasks that need it and no other (as many as there are, up to
 {SAMPLES}; temperature 1, last column greedy). The guidance columns give the success under a line
 about this capability and under a line about something else:
@@ -122,7 +120,6 @@ def measure(folder: Path, right: Mapping[str, float] = RIGHT) -> dict[str, Any]:
         bench = ModelBench(policy, World(EmbeddedSuite()), str(folder))
         return {
             "dev": _dev(bench),
-            "augmentations": {name: _augmented(bench, name) for name in AUGMENTATIONS},
             "capabilities": {
                 name: {"taught": share, **_capability(bench, name)} for name, share in right.items()
             },
@@ -140,13 +137,6 @@ def _dev(bench: ModelBench) -> dict[str, Any]:
         figures[f"{name}_plain"] = rate(plain)
         figures[f"{name}_tokens"] = round(sum(t.tokens for t in episodes) / len(episodes), 1)
     return figures
-
-
-def _augmented(bench: ModelBench, name: Augmentation) -> dict[str, Any]:
-    """Greedy success on the development split under one augmentation of the tools."""
-    suite = EmbeddedSuite(name)
-    there = replace(bench, world=World(suite))
-    return rate(there.play(suite.tasks("dev"), "dev", temperature=0.0))
 
 
 def _capability(bench: ModelBench, name: str) -> dict[str, Any]:

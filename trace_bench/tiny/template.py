@@ -22,59 +22,18 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from trace_bench.core.types import Message, Tool
+from trace_bench.tiny import MODEL_FOLDER
 
 START, END = "<|im_start|>", "<|im_end|>"
 PAD = "<|endoftext|>"
 
-CHAT_TEMPLATE = r"""
-{%- macro signature(tool) -%}
-{%- set f = tool.function -%}
-{%- set p = f.parameters.properties if f.parameters and f.parameters.properties else {} -%}
-{{- f.name }}(
-{%- for name, schema in p.items() -%}
-{{- ', ' if not loop.first }}{{ name }}{{ '?' if name not in (f.parameters.required or []) }}
-{%- if schema.type is string %}: {{ schema.type }}
-{%- elif schema.type %}: {{ schema.type[0] }}
-{%- endif %}
-{%- endfor -%}
-){{- '\n' }}
-{%- endmacro -%}
-{%- macro offered() -%}
-{{ '\n<tools>\n' }}
-{%- for t in tools %}{{ signature(t) }}{% endfor %}{{ '</tools>' }}
-{%- endmacro -%}
-{%- set alone = tools and messages and messages[0].role != 'system' -%}
-{%- if alone %}<|im_start|>system{{ offered() }}<|im_end|>{% endif -%}
-{%- for m in messages -%}
-{%- if m.role == 'system' -%}
-<|im_start|>system{{ '\n' }}{{ m.content }}
-{%- if loop.first and tools %}{{ offered() }}{% endif -%}
-<|im_end|>
-{%- elif m.role == 'user' -%}
-{{ '\n' if alone or not loop.first }}<|im_start|>user{{ '\n' }}{{ m.content }}<|im_end|>
-{%- elif m.role == 'assistant' -%}
-{{ '\n' if alone or not loop.first }}<|im_start|>assistant{{ '\n' }}{{ m.content or '' }}
-{%- for c in m.tool_calls or [] -%}
-{%- set f = c.function if c.function else c -%}
-{{ '\n' if m.content or not loop.first }}
-{{- '<tool_call>\n{"name": "' }}{{ f.name }}{{ '", "arguments": ' }}
-{%- if f.arguments is string %}{{ f.arguments }}{% else %}{{ f.arguments | tojson }}{% endif -%}
-{{ '}\n</tool_call>' }}
-{%- endfor -%}
-<|im_end|>
-{%- elif m.role == 'tool' -%}
-{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}
-{{- '\n<|im_start|>user' }}
-{%- endif -%}
-{{ '\n<tool_response>\n' }}{{ m.content }}{{ '\n</tool_response>' }}
-{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>{% endif -%}
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt %}{{ '\n<|im_start|>assistant\n' }}{% endif -%}
-"""
-
-
 _REPLY = re.compile(rf"(?<={re.escape(START)}assistant\n)(.*?{re.escape(END)})", re.DOTALL)
+
+
+@functools.cache
+def chat_template() -> str:
+    """That of the shipped agent, and of every tiny one."""
+    return (MODEL_FOLDER / "chat_template.jinja").read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -83,7 +42,7 @@ def _compiled() -> Any:
 
     compiler = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # as transformers has it
     compiler.filters["tojson"] = json.dumps
-    return compiler.from_string(CHAT_TEMPLATE.strip())
+    return compiler.from_string(chat_template())
 
 
 def signature(tool: Tool) -> str:
@@ -186,7 +145,7 @@ def build_tokenizer(
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, clean_up_tokenization_spaces=False
     )
-    fast.chat_template = CHAT_TEMPLATE.strip()
+    fast.chat_template = chat_template()
     return fast
 
 
