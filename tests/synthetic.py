@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from trace_bench.results.records import as_line, run_of
-from trace_bench.results.run import Drops, Run
+from trace_bench.results.run import Drops, Run, as_line, run_of
 
 SETTINGS = {
     "env.name": "toolsandbox",

@@ -15,10 +15,10 @@ from trace_bench.core.types import grouped
 from trace_bench.results import figures
 from trace_bench.results.captions import by_total, describe, head, readable
 from trace_bench.results.cells import Cell, Difference, cells, difference, starred
-from trace_bench.results.details import kinds_of
 from trace_bench.results.groups import check_same_settings, groups_of
 from trace_bench.results.places import Selection, as_typed, say
 from trace_bench.results.table import Table, style, write
+from trace_bench.results.tables import kinds_of
 
 PAGE = "about_against"
 Pair = tuple[Cell, Cell]

@@ -32,7 +32,7 @@ from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.report.page import Talks
 from trace_bench.results.folder import same_agents
 from trace_bench.results.places import find
-from trace_bench.results.records import read_records
+from trace_bench.results.run import read_records
 from trace_bench.runner.api import Result
 from trace_bench.runner.evaluate import Evaluator, outcome_of
 from trace_bench.runner.lab import RunLab

@@ -20,7 +20,7 @@ from trace_bench.__main__ import main
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.store import file_hash, fingerprint
 from trace_bench.results.__main__ import main as results
-from trace_bench.results.records import read_records
+from trace_bench.results.run import read_records
 
 Said = pytest.CaptureFixture[str]
 Json = dict[str, Any]

@@ -21,8 +21,7 @@ from trace_bench.results.cells import cells
 from trace_bench.results.compare import sides_of, text
 from trace_bench.results.groups import check_same_settings
 from trace_bench.results.places import Selection
-from trace_bench.results.records import as_line, read_records
-from trace_bench.results.run import Run
+from trace_bench.results.run import Run, as_line, read_records
 
 GEPA = {
     "method": "gepa", "env": "e", "seed": 0, "budget": 320, "fingerprint": "f" * 12,

@@ -18,11 +18,10 @@ from trace_bench.core.errors import UserError
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import describe
 from trace_bench.results.cells import cells
-from trace_bench.results.details import by_needs, by_world
 from trace_bench.results.groups import across, check_same_settings, groups_of, overview
 from trace_bench.results.places import choose, find, split
-from trace_bench.results.records import as_line, read_records
-from trace_bench.results.run import Drops, Run
+from trace_bench.results.run import Drops, Run, as_line, read_records
+from trace_bench.results.tables import by_needs, by_world
 
 
 def other(before: Run, mark: str = "x", **settings: Any) -> Run:

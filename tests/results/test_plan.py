@@ -12,9 +12,9 @@ from synthetic import filed, record
 from trace_bench.core.errors import UserError
 from trace_bench.results.__main__ import main
 from trace_bench.results.cells import cells, difference
-from trace_bench.results.details import cost
 from trace_bench.results.plan import Varied, text, varied
 from trace_bench.results.run import Run
+from trace_bench.results.tables import cost
 
 TASKS = 200
 

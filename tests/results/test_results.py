@@ -22,8 +22,7 @@ from trace_bench.results.figures import single_budget
 from trace_bench.results.folder import _options, read_run
 from trace_bench.results.groups import check_same_settings, groups_of
 from trace_bench.results.places import find
-from trace_bench.results.records import read_records
-from trace_bench.results.run import Run
+from trace_bench.results.run import Run, read_records
 from trace_bench.results.statistics import holm
 from trace_bench.results.table import style
 

@@ -35,7 +35,7 @@ from trace_bench.results import compare, places, plan, tables
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import across
 from trace_bench.results.places import Selection, recorded, select
-from trace_bench.results.records import as_line
+from trace_bench.results.run import as_line
 
 
 @command()

@@ -17,8 +17,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, HASHED, SUMMARY, TASKS
 from trace_bench.core.summary import Borrowed, Summary, read_settings, read_summary
 from trace_bench.core.types import Boundary, Outcome, Purpose, charged, flat, grouped, to_json
-from trace_bench.results.records import run_of
-from trace_bench.results.run import Run, counted, drops
+from trace_bench.results.run import Run, counted, drops, run_of
 from trace_bench.results.statistics import mean, task_means
 
 # Settings in which runs of one table may differ without harm to the comparison.

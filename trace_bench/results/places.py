@@ -15,8 +15,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import brief, reason
 from trace_bench.core.text import visible
 from trace_bench.results.folder import read_run
-from trace_bench.results.records import DAMAGE, read_records
-from trace_bench.results.run import Run
+from trace_bench.results.run import DAMAGE, Run, read_records
 
 RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
 MOST_NAMED = 12

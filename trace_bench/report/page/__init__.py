@@ -27,8 +27,7 @@ from trace_bench.results.cells import Cell, difference, scored
 from trace_bench.results.compare import settings_of
 from trace_bench.results.folder import finished, same_agents
 from trace_bench.results.groups import environment_code
-from trace_bench.results.records import DAMAGE
-from trace_bench.results.run import Run
+from trace_bench.results.run import DAMAGE, Run
 
 MODULES = (
     "dom", "data", "charts", "table", "curves", "overview", "run", "tasks", "conversation", "main",
