@@ -49,7 +49,7 @@ def test_every_second_task_is_the_suites_own() -> None:
     suite = EmbeddedSuite()
     train = suite.tasks("train")
     asked = MadeSettings(split="train", demonstrations=30, synthetic=True)
-    shown = [demonstration.task for demonstration, _ in Tasks(World(suite), asked).in_turn("n")]
+    shown = [demonstration.task for demonstration in Tasks(World(suite), asked).in_turn("n")]
     ids = {task.id for task in train}
     assert {task in ids for task in shown} == {True, False}
 

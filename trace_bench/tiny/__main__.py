@@ -72,9 +72,8 @@ def demonstrate(words: list[str]) -> None:
     settings = build_settings(MadeSettings, {**options, "demonstrations": count, "hasty": 0.0}, "")
     with world_of(compose(["method=base", *words])) as world:
         lines = []
-        for demonstration, _ in Tasks(world, settings).in_turn("written"):
-            messages = demonstration.weighted()
-            line = {"messages": messages, "tools": demonstration.tools}
+        for shown in Tasks(world, settings).in_turn("written"):
+            line = {"messages": shown.weighted(), "tools": shown.tools}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     write_text(Path(out), "".join(lines))
     SAY(

@@ -30,13 +30,8 @@ from trace_bench.tiny.train import Corpus, Talk, TinyRecipe, corpus_of, train
 LOOKED_AT = 128  # development tasks
 
 
-@dataclass(frozen=True)
-class Lessons:
-    """Demonstrations, the tokenizer made for them, and facts about them."""
-
-    tokenizer: Any
-    talks: Iterable[Talk]
-    facts: dict[str, Any]
+Lessons = tuple[Any, Iterable[Talk], dict[str, Any]]
+"""A tokenizer, the demonstrations for which it was made, and facts about them."""
 
 
 class Source(ABC):
@@ -179,11 +174,11 @@ def make_in(
     with store.locked(work):  # waits until no other process makes this agent
         try:
             if not out.exists():
-                lessons = source(world, settings)
+                origin = source(world, settings)
                 log(f"making a tiny agent for {name_of(world.suite)} in {out}, "
                     f"{settings.minutes:g} minutes at most")  # fmt: skip
                 with store.whole(out) as building:
-                    _make(building, lessons, wanted, log)
+                    _make(building, origin, wanted, log)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     there = out / "training.json"
@@ -197,14 +192,13 @@ def make_in(
 
 def _make(work: Path, source: Source, asked: Mapping[str, Any], log: Log) -> None:
     begun, settings = time.monotonic(), source.settings
-    lessons = source.lessons(log)
-    tokenizer = lessons.tokenizer
-    corpus = corpus_of(tokenizer.backend_tokenizer, lessons.talks)
+    tokenizer, talks, facts = source.lessons(log)
+    corpus = corpus_of(tokenizer.backend_tokenizer, talks)
     recipe = source.recipe(corpus)
     tokenizer.model_max_length = recipe.context
     tokenizer.save_pretrained(str(work))
     taken = round(time.monotonic() - begun, 1)
-    facts = {**lessons.facts, "seconds": taken, "steps": recipe.steps}
+    facts |= {"seconds": taken, "steps": recipe.steps}
     log(f"{facts['demonstrations']} demonstrations, {len(corpus.ids):,} tokens, "
         f"{len(tokenizer)} words, {taken:.0f} s")  # fmt: skip
     report = train(work, corpus, recipe, log, max(settings.minutes * 60 - taken, 1.0), source.start)

@@ -53,7 +53,7 @@ class Phone(Source):
         count, tokenizer = self.settings.demonstrations, tokenizer_of()
         pieces = pieces_of(sorted(tokenizer.get_vocab()))
         talks = (demonstration(number, pieces, self.right) for number in range(count))
-        return Lessons(tokenizer, talks, {"demonstrations": count})
+        return tokenizer, talks, {"demonstrations": count}
 
     def recipe(self, corpus: Corpus) -> TinyRecipe:
         """A pass has as many tokens as the shipped agent's; demonstrations that are longer than a

@@ -5,7 +5,6 @@ training tasks."""
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,9 +48,9 @@ class Tasks(Source):
         self.start = MODEL_FOLDER if settings.size == BEGUN else None
         self.demonstrated = {"suite": name_of(world.suite), "split": self.split, "tasks": ids}
 
-    def in_turn(self, stream: str) -> Iterator[tuple[Demonstration, Random]]:
-        """The demonstrations, each with its random numbers; `stream` names these. Raises UserError
-        if there is none."""
+    def in_turn(self, stream: str) -> Iterator[Demonstration]:
+        """The demonstrations, in which other names stand for some; `stream` names the random
+        numbers for that. Raises UserError if there is none."""
         world, seed, count = self.world, self.settings.seed, self.settings.demonstrations
         tasks = _with_made(world, self.tasks, count) if self.settings.synthetic else self.tasks
         playing = demonstrations(
@@ -60,19 +59,15 @@ class Tasks(Source):
         )  # fmt: skip
         names: dict[str, None] = {}
         for n, shown in enumerate(playing):
-            rng = Random(stable_seed(stream, seed, n))
-            yield renamed(shown, rng, names), rng
+            yield renamed(shown, Random(stable_seed(stream, seed, n)), names)
 
     def lessons(self, log: Log) -> Lessons:
         count = self.settings.demonstrations
         shown_episodes: list[Demonstration] = []
-        begun = last = time.monotonic()
-        for shown, _ in self.in_turn("renamed"):
+        for shown in self.in_turn("renamed"):
             shown_episodes.append(shown)
-            if (now := time.monotonic()) - last > 10 or len(shown_episodes) == 1:
-                left = (now - begun) / len(shown_episodes) * (count - len(shown_episodes))
-                log(f"{len(shown_episodes)}/{count} demonstrations, {left / 60:.1f} min left")
-                last = now
+            if len(shown_episodes) % 200 == 0:
+                log(f"{len(shown_episodes)}/{count} demonstrations")
         talks = [shown.parts() for shown in shown_episodes]
         turns = [own for shown in shown_episodes for own in shown.learned]
         tasks = len({shown.task for shown in shown_episodes})
@@ -86,7 +81,7 @@ class Tasks(Source):
             "turns": len(turns),
             "mistakes": turns.count(False),
         }
-        return Lessons(self._tokenizer(shown_episodes, talks), talks, facts)
+        return self._tokenizer(shown_episodes, talks), talks, facts
 
     def _tokenizer(self, shown_episodes: Sequence[Demonstration], talks: Sequence[Talk]) -> Any:
         """That of the model to begin with, or one of the world's own words."""
