@@ -84,7 +84,7 @@ def test_the_shipped_card_is_that_of_its_figures() -> None:
     [
         (["bild"], "allowed: make, demonstrate, build"),
         ([], "unknown command ''"),
-        (["build", "size=2"], "allowed: 0.3, 1, 4.3"),
+        (["build", "out=other", "size=2"], "allowed: 0.3, 1, 4.3"),
         (["build"], "`out` is missing"),
         (["build", "out=other", "split=train"], "demonstrations of no task"),
         (["build", "out=other", "env=babyai"], "makes the phone world's agent"),
