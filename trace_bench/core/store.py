@@ -161,7 +161,6 @@ def whole(out: Path, fix: str = "Name another place in --out.") -> Iterator[Path
     with disk_errors(out):
         if out.exists():
             raise UserError(f"{brief(out)} exists already. {fix}")
-    # An absolute path: Inspect's viewer takes some relative ones for a place on the network.
     with _beside(out.resolve()) as building:
         with disk_errors(out):
             building.mkdir(parents=True)

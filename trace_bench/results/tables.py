@@ -255,17 +255,15 @@ def by_needs(grid: Cells, caption: str) -> Table:
 def kinds_of(needs: Sequence[int]) -> dict[str, list[int]]:
     """The places of the tasks that need no, one or several capabilities, where there are some."""
     kinds = ("none", "one", "several")
-    places = {name: [i for i, n in enumerate(needs) if kinds[min(n, 2)] == name] for name in kinds}
-    return {name: tasks for name, tasks in places.items() if tasks}
+    places = grouped(range(len(needs)), lambda i: kinds[min(needs[i], 2)])
+    return {kind: places[kind] for kind in kinds if kind in places}
 
 
 def by_world(grid: Cells, caption: str) -> Table:
     """A row for each method and budget, with each world's success and, but for the base agent's own
     runs, its difference to what their base agents score there. No rows where there is one world."""
     worlds = next((r.worlds for cell in grid.values() for r in cell.runs if r.worlds), ())
-    places = {
-        w: [i for i, world_of in enumerate(worlds) if world_of == w] for w in dict.fromkeys(worlds)
-    }
+    places = grouped(range(len(worlds)), lambda i: worlds[i])
     differences: dict[tuple[str, int, str], Difference] = {}
     for (method, budget), cell in grid.items():
         for world, where in places.items():
