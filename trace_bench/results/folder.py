@@ -1,12 +1,10 @@
 """Reads a run from its folder, after checking it: the run is finished, its files have the hashes
-in its summary, and its ledger spends what the summary states. Ledgers are long, so their lines are
-counted and not parsed, and tables over thousands of runs take only seconds."""
+in its summary, and its ledger spends what the summary states."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from trace_bench.core import store
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, HASHED, SUMMARY, TASKS
 from trace_bench.core.summary import Borrowed, Summary, read_settings, read_summary
-from trace_bench.core.types import Boundary, Outcome, Purpose, charged, flat, grouped, to_json
+from trace_bench.core.types import Entry, Outcome, Purpose, charged, flat, grouped, to_json
 from trace_bench.results.run import Run, counted, drops, run_of
 from trace_bench.results.statistics import mean, task_means
 
@@ -31,8 +29,6 @@ AS_THEY_ARE = (
     "marks", "adapters", "beginning", "parameters", "machine", "routing",
 )  # fmt: skip
 """What a record has from the summary unchanged."""
-_TASK = re.compile(rb'"task":("(?:[^"\\]|\\.)*")')
-_TOKENS = re.compile(rb'"tokens":(\d+)')
 
 
 def read_run(folder: Path) -> Run:
@@ -41,8 +37,7 @@ def read_run(folder: Path) -> Run:
     config = _config(folder, summary)
     for name in CHECKED:
         check_hash(folder, name, summary)
-    path = folder / "ledger.jsonl"
-    ledger = store.read_bytes(path) if path.exists() else b""  # a method that runs nothing has none
+    ledger = store.read_lines(folder / "ledger.jsonl", Entry)
     _check_ledger(folder, ledger, summary)
     settings, source = _sources(dict(flat(config, FREE)), summary.borrowed)
     lines = grouped(store.read_lines(folder / "evaluation.jsonl", Outcome), lambda o: o.agent)
@@ -62,7 +57,7 @@ def read_run(folder: Path) -> Run:
         "success": _per_task(outcomes, tasks),
         "base": _per_task(counted(base), tasks),
         "similarity": _mean(outcomes, "similarity") or 0.0,
-        "tokens": sum(map(int, _TOKENS.findall(ledger))),
+        "tokens": sum(entry.tokens for entry in ledger),
         "drops": to_json(drops(final, _lost(ledger))),
         "capabilities": summary.capabilities or (),
         "votes": _votes(folder),
@@ -149,9 +144,8 @@ def check_hash(folder: Path, name: str, summary: Summary) -> None:
         )
 
 
-def _check_ledger(folder: Path, ledger: bytes, summary: Summary) -> None:
-    counts = {p.value: ledger.count(b'"purpose":"%s"' % p.value.encode()) for p in Purpose}
-    counts = {name: count for name, count in counts.items() if count and name != "evaluation"}
+def _check_ledger(folder: Path, ledger: Sequence[Entry], summary: Summary) -> None:
+    counts = dict(Counter(e.purpose.value for e in ledger if e.purpose is not Purpose.EVALUATION))
     if counts != (stated := summary.own_rollouts):
         raise UserError(f"{folder}: the ledger holds {counts}, the summary says {stated}")
     if (spent := charged(counts, summary.accounting)) > summary.budget:
@@ -160,19 +154,17 @@ def _check_ledger(folder: Path, ledger: bytes, summary: Summary) -> None:
         )
 
 
-def _check_tasks(folder: Path, ledger: bytes, held_out: set[str]) -> None:
+def _check_tasks(folder: Path, ledger: Sequence[Entry], held_out: set[str]) -> None:
     """Raises UserError where the method has played a task that it is measured on."""
-    seen = {json.loads(text) for text in {*_TASK.findall(ledger)}} & held_out
-    if seen:
+    if seen := {entry.task for entry in ledger} & held_out:
         raise UserError(
             f"{folder}: the ledger has rollouts of {len(seen)} held-out tasks, such as {min(seen)}"
         )
 
 
-def _lost(ledger: bytes) -> dict[str, int]:
+def _lost(ledger: Sequence[Entry]) -> dict[str, int]:
     """The method's own rollouts that the infrastructure lost, by boundary."""
-    lost = {b.value: ledger.count(b'"error":"%s: ' % b.value.encode()) for b in Boundary}
-    return {boundary: count for boundary, count in lost.items() if count}
+    return Counter(entry.error.partition(":")[0] for entry in ledger if entry.error)
 
 
 def _per_task(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> tuple[float | None, ...]:
