@@ -85,7 +85,6 @@ function budget(s) {
     insidetextanchor: "middle",
     marker: { color: colour(i), pattern: { shape: pattern(i), fillmode: "overlay",
       fgcolor: "rgba(255,255,255,.5)" } } }));
-  const turns = s.llm?.turns ?? {};
   return section("What the budget went to",
     series.length ? chart(`Rollouts by purpose, accounting ${s.accounting}: ` +
       spent.map(([name, count]) => `${name} ${count}`).join(", ") + ".", series,
@@ -94,7 +93,6 @@ function budget(s) {
       el("p", {}, "This method ran no rollout of its own."),
     facts([...(s.unspent ? [["unspent", `${s.unspent} (${s.why_unspent})`]] : []),
       ["evaluation, not charged", `${s.rollouts.evaluation ?? 0} episodes`],
-      ...Object.entries(turns).map(([name, count]) => [`turns of the agent, ${name}`, count]),
       ...Object.entries(s.wall_s ?? {}).filter(([name]) => !name.includes("/"))
         .map(([name, seconds]) => [`time, ${name}`, `${seconds} s`])]));
 }
@@ -169,7 +167,6 @@ const MEANING = {
   apart: "the mean difference of a token's log-probability between sampler and trainer, the " +
     "largest of any iteration",
   constant: "groups of rollouts with one reward, which teach nothing",
-  items: "checklist items in the scores of the episodes",
 };
 
 function health(s) {
