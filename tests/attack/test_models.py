@@ -50,7 +50,6 @@ TEXTS: dict[str, tuple[Callable[[str], Any], Callable[[int], str], int]] = {
     "thoughts that close at once": (chat, lambda n: "<think></think>" * n, 20_000),
     "thoughts between calls": (chat, lambda n: "</think><think><tool_call>" * n, 10_000),
     "many calls in one turn": (chat, lambda n: '{"name": "a"};' * n, 10_000),
-    "calls of a list that never ends": (chat, lambda n: "[TOOL_CALLS][" * n, 10_000),
     "a call's parameters": (
         chat,
         lambda n: f"{CALL}<function=a>" + "<parameter=b>\n" * n + "</tool_call>",

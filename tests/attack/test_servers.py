@@ -16,11 +16,10 @@ from playing import play
 from toy import ToySuite
 
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Client, Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
-from trace_bench.policies.openai import OpenAIPolicy, OpenAISettings, served
+from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.rehearse.scripted import Answer, chat, models, serve
 from trace_bench.settings.schema import RoleSettings
 
@@ -123,22 +122,6 @@ def test_a_lie_is_a_failure_of_the_policy_in_that_episode(answer: Answer, why: s
     assert played.stop is StopReason.ERROR and played.score is None and not played.turns
     assert played.failure is not None and played.failure.boundary is Boundary.POLICY
     assert why in played.failure.error and len(played.failure.error) < 1000
-
-
-def test_an_id_beyond_the_models_vocabulary_is_a_lie_too(tmp_path: Path) -> None:
-    """A trainer that reads the weights here would look for it in vain, at every start."""
-    world = ToySuite()
-    (tmp_path / "config.json").write_text('{"vocab_size": 4}')
-
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        return models("m") if path == "/v1/models" else claimed([1, 2], [4], [-0.5])
-
-    with serve(script) as server:
-        context = RunContext(model=str(tmp_path), served_model="m", batch=2)
-        policy = served(OpenAISettings((server.url,), retries=0), context)
-        (lost,) = play(policy, world, AgentSpec("m"), world.tasks("train")[:1], [0])
-        policy.close()
-    assert lost.failure is not None and "4' in the turn is not the id" in lost.failure.error
 
 
 # -- servers that fail, against the policy and a model in a role ----------------------------------

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu.vllm_adapters import adapters_act, ask, first, pair
 from passes import lora_pass, needed, peak, plain_model
+from servers.vllm_process import VARIABLE, serve
 
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AdapterRef, AgentSpec
@@ -43,7 +44,6 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.loading import DType, chosen
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.rehearse.vllm import VARIABLE, serve
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.model import Learner

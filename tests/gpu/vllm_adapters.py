@@ -24,11 +24,12 @@ from transformers import AutoConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from servers.vllm_process import serve
+
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.rehearse.vllm import serve
 from trace_bench.tiny import MODEL_FOLDER
 
 RANK, REQUESTS, TOKENS = 16, 384, 64

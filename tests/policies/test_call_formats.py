@@ -50,11 +50,6 @@ OBJECTS = """
 LLAMA = """\
 {%- if m.tool_calls | length > 1 %}{{ raise_exception('only single calls') }}{% endif -%}
 {"name": "{{ call.function.name }}", "parameters": {{ call.function.arguments | tojson }}}"""
-LIST = """\
-{%- if call.id | length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif -%}
-[TOOL_CALLS][{"name": "{{ call.function.name }}", "arguments": \
-{{ call.function.arguments | tojson }}, "id": "{{ call.id }}"}]"""
-NAMED = """[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}"""
 OPENED = "<think>\n"  # templates whose prompt begins a thought
 
 
@@ -62,14 +57,8 @@ def template(call: str, begin: str = "") -> str:
     return CHATML.replace("BEGIN", begin).replace("CALL", call)
 
 
-STOCK = {"hermes": OBJECTS, "coder": CODER, "llama": LLAMA, "list": LIST, "named": NAMED}
-KNOWN = {
-    "hermes": "Hermes",
-    "coder": "QwenCoder",
-    "llama": "Llama",
-    "list": "Mistral",
-    "named": "Mistral",
-}
+STOCK = {"hermes": OBJECTS, "coder": CODER, "llama": LLAMA}
+KNOWN = {"hermes": "Hermes", "coder": "QwenCoder", "llama": "Llama"}
 WANTED = make_tool(
     "note",
     "Write a note.",
@@ -126,7 +115,6 @@ def test_results_follow_a_call_in_every_format(name: str) -> None:
         ("Llama", '<|python_tag|>{"name": "a", "parameters": {}}', "", ["a"]),
         ("Llama", '{"name": "a", "parameters": {}}; {"name": "b", "arguments": {}}', "", "ab"),
         ("Llama", '{"name": "Bob", "age": 3}', '{"name": "Bob", "age": 3}', []),
-        ("Mistral", '[TOOL_CALLS][{"name":"a","arguments":{"t":"[TOOL_CALLS] x"}}]', "", ["a"]),
         ("Llama", "{x} is free", "{x} is free", []),
         ("Llama", '{"type": "function", "name": "a", "parameters": {}}', "", ["a"]),
         ("Llama", '{"type": "function", "name": "a"}', "", ["a"]),
@@ -137,7 +125,6 @@ def test_results_follow_a_call_in_every_format(name: str) -> None:
         ("Llama", '{"name": "Bob"} is who I mean.', '{"name": "Bob"} is who I mean.', []),
         ("Llama", '{"age": 3}; so he is three.', '{"age": 3}; so he is three.', []),
         ("Llama", '{"type": "note"}', '{"type": "note"}', []),
-        ("Mistral", "Well.[TOOL_CALLS]a[ARGS]{}[TOOL_CALLS]b[CALL_ID]1[ARGS]{}", "Well.", "ab"),
         ("QwenCoder", "So:\n<tool_call>\n<function=a>\n</function>\n</tool_call>", "So:", ["a"]),
     ],
 )
@@ -157,8 +144,6 @@ def test_what_models_also_write(how: str, text: str, content: str, names: Any) -
         ("Llama", '{"name": "a"', "not JSON"),
         ("Llama", '{"parameters": {"a": 1', "not JSON"),
         ("Llama", '{"name": "a", "parameters": {}} is my call', "not JSON"),
-        ("Mistral", "[TOOL_CALLS]a", "neither a list"),
-        ("Mistral", "[TOOL_CALLS]a[ARGS]{", "not JSON"),
         ("QwenCoder", "<tool_call>a</tool_call>", "no <function=NAME>"),
         ("QwenCoder", "<tool_call><function=a><parameter=b>1</tool_call>", "no </parameter>"),
         ("QwenCoder", "<tool_call><function=a>1</tool_call>", "no </function>"),

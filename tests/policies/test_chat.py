@@ -3,7 +3,6 @@ from models import TEMPLATE, byte_tokenizer
 from toy import TOOLS
 
 from trace_bench.core.errors import UserError
-from trace_bench.policies import chat as chats
 from trace_bench.policies.chat import Chat
 
 START = [{"role": "system", "content": "Use the tool."}, {"role": "user", "content": "Add 3."}]
@@ -122,34 +121,3 @@ CONTENT = "{{ m.content }}\n{%- for call"
 def test_templates_that_cannot_be_played(template, message):
     with pytest.raises(UserError, match=message):
         Chat(byte_tokenizer(template), "tiny")
-
-
-FOR_EVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-
-
-@pytest.mark.parametrize(
-    "endless",
-    [
-        FOR_EVER,
-        "{{ 9 ** (9 ** 9) }}",  # in one step, already when it is compiled
-        "{% if tools %}" + FOR_EVER + "{% endif %}",
-        "{% for a in range(99999) %}{{ 'a' * 999999 }}{% endfor %}",
-        "{% set much = 'a' * 10 ** 11 %}",
-    ],
-)
-def test_a_template_without_end_is_refused_at_the_start(monkeypatch, endless):
-    monkeypatch.setattr(chats, "_START_CPU", 1)
-    with pytest.raises(UserError, match=r"template of tiny needs more than 1 s or 2 GiB.*`model`"):
-        Chat(byte_tokenizer(TEMPLATE + endless), "tiny")
-
-
-def test_a_conversation_on_which_a_template_does_not_end_is_refused(monkeypatch):
-    long = TEMPLATE + "{% if messages | length > 20 %}" + FOR_EVER + "{% endif %}"
-    chat = Chat(byte_tokenizer(long), "tiny")
-    monkeypatch.setattr(chats, "_SECONDS", 0.5)
-    for talk in (START * 20, [*START * 20, result("1")]):
-        with pytest.raises(UserError, match=r"was not written after 0\.5 s.*`model`"):
-            chat.first(talk, TOOLS)
-        with pytest.raises(UserError, match="was not written"):
-            chat.following(talk, finished=True)
-    assert chat.first(START, TOOLS)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
-from models import byte_tokenizer
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import Endpoint
-from trace_bench.policies.chat import Chat
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.rehearse.scripted import Answer, chat, models, serve
 
@@ -101,24 +98,6 @@ def test_a_call_that_cannot_be_read_is_reported_to_the_agent(message: Any, why: 
     assert server.bodies()[1]["messages"][-1]["role"] == "user"
 
 
-def test_calls_and_thoughts_are_read_from_the_sampled_ids() -> None:
-    """No parser of the server's: what it makes of the text is not looked at."""
-    tokenizer = byte_tokenizer()
-    text = '<think>hm</think><tool_call>{"name": "look", "arguments": {}}</tool_call><|im_end|>'
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    named = chat("not looked at", "m", choice={"token_ids": ids})
-    with answering(named, chat("no ids", "m")) as server:
-        endpoint = Endpoint((server.url,), retries=0)
-        acting = OpenAIPolicy(endpoint, "m", capacity=2, extra=None, chat=Chat(tokenizer, "m"))
-        turn = one(acting, TurnRequest(0, HELLO, (TOOL,))).turn
-        assert turn is not None and turn.thoughts == "hm" and turn.reply["content"] == ""
-        assert turn.reply["tool_calls"] == [call("look", "{}", "call_0_0")]
-        error = one(acting, TurnRequest(1, HELLO, (TOOL,))).error
-        assert error is not None and "no token ids" in error
-        acting.close()
-    assert {body["tool_choice"] for body in server.bodies()} == {"none"}
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -191,19 +170,6 @@ def test_a_prompt_that_the_server_renders_otherwise_begins_a_stretch() -> None:
 def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(UserError, match=r"127\.0\.0\.1:1/v1 does not answer.*policy\.base_url"):
         policy("http://127.0.0.1:1/v1").load(AgentSpec("m"))
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ("{", "is not JSON"),
-        ('{"vocab_size": "many"}', "`vocab_size` in .*'many'; allowed: a whole number from 1"),
-    ],
-)
-def test_a_models_damaged_config_is_named(tmp_path: Path, config: str, words: str) -> None:
-    (tmp_path / "config.json").write_text(config)
-    with pytest.raises(UserError, match=words):
-        policy("http://127.0.0.1:9/v1").hold_to(tmp_path)
 
 
 def test_probabilities_of_labels() -> None:

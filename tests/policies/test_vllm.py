@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
+from servers.vllm_process import VARIABLE, serve
 from word_router import WORDS
 
 from trace_bench.core.decode import convert
@@ -25,7 +26,6 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import served_name
-from trace_bench.rehearse.vllm import VARIABLE, serve
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 from trace_bench.tiny import MODEL_FOLDER

@@ -1,5 +1,5 @@
 """A mixture of experts with untied embeddings that thinks, behind a real vLLM: adapters loaded at
-run time, thoughts dropped and kept. What it sampled has the trainer's probabilities (.ci/vllm)."""
+run time, thoughts dropped. What it sampled has the trainer's probabilities (.ci/vllm)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import pytest
 import torch
 from models import save_adapter, save_mixture
 from playing import play
+from servers.vllm_process import VARIABLE, serve
 from thinking import OPENED, AskingSuite
 
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.openai import OpenAISettings, served
-from trace_bench.policies.talk import Thoughts
-from trace_bench.rehearse.vllm import VARIABLE, serve
 from trace_bench.trainers.adapters import begin_with, restart
 from trace_bench.trainers.algorithms import LINEAR, Recipe
 from trace_bench.trainers.episodes import exact
@@ -73,7 +72,7 @@ def test_adapters_of_its_attention_act_as_they_were_trained(
         place = save_adapter(model, tmp_path / f"{seed}", seed, targets=list(LINEAR[:4]))
         refs.append(AdapterRef(f"cap{seed}@0001", str(place)))
     run = RunContext(model=str(model), served_model="tiny", batch=24)
-    policy = served(OpenAISettings((url,), parse="tokens"), run)
+    policy = served(OpenAISettings((url,)), run)
     agent = AgentSpec("tiny", adapters=tuple(refs))
     tasks = [task for task in AskingSuite().tasks("train") for _ in range(3)]
     route = [None, *(ref.name for ref in refs)] * 8
@@ -90,20 +89,16 @@ def test_adapters_of_its_attention_act_as_they_were_trained(
         assert other.mean() > 1e-2, "adapter and base model are the same"
 
 
-@pytest.mark.parametrize("thoughts", ["own", "keep"])
-def test_thoughts_are_dropped_or_kept_and_every_stretch_is_exact(
-    url: str, model: Path, thoughts: Thoughts
-) -> None:
-    """Rendered by the server, or here and sent as tokens."""
-    run = RunContext(model=str(model), served_model="tiny", batch=8, thoughts=thoughts)
-    policy = served(OpenAISettings((url,), parse="tokens"), run)
+def test_thoughts_are_dropped_and_every_stretch_is_exact(url: str, model: Path) -> None:
+    run = RunContext(model=str(model), served_model="tiny", batch=8)
+    policy = served(OpenAISettings((url,)), run)
     tasks = AskingSuite().tasks("train")
     episodes = play(policy, AskingSuite(), AgentSpec("tiny"), tasks, range(8), max_tokens=24)
     rewritten = policy.usage()["rewritten"]
     policy.close()
     assert all(map(exact, episodes)) and not any(t.failure for t in episodes)
     assert all(len(t.turns) == 3 and t.turns[0].thoughts for t in episodes)
-    assert rewritten == (8 if thoughts == "own" else 0)
-    assert len(stretches(*episodes)) == (24 if thoughts == "own" else 8)
+    assert rewritten == 8
+    assert len(stretches(*episodes)) == 24
     apart = differences(model, episodes, None)
     assert apart.mean() < 1e-5 and apart.max() < 1e-4

@@ -13,25 +13,19 @@ from typing import Any
 
 import pytest
 from models import byte_tokenizer
+from servers.vllm_process import VARIABLE
 from test_call_formats import ARGUMENTS, STOCK, WANTED, template
 
 from trace_bench.core.chat import call_json
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.talk import read_message
-from trace_bench.rehearse.vllm import VARIABLE
 
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter"),
 ]
-PARSERS = {
-    "hermes": "hermes",
-    "coder": "qwen3_coder",
-    "llama": "llama3_json",
-    "list": "mistral",
-    "named": "mistral",
-}
-MARKS = {"named": ["[TOOL_CALLS]", "[ARGS]"], "list": ["[TOOL_CALLS]"], "llama": ["<|python_tag|>"]}
+PARSERS = {"hermes": "hermes", "coder": "qwen3_coder", "llama": "llama3_json"}
+MARKS = {"llama": ["<|python_tag|>"]}
 """Tokens by which vLLM knows a tokenizer of that format."""
 NULLS = {"more='None'", "maybe='None'"}
 """What templates of Qwen3-Coder make of null: vLLM's parser reads a text, ours null."""

@@ -1,5 +1,5 @@
 """A server as vLLM is, from this project's engine: it renders conversations by the model's
-template, or takes prompts as tokens, and tells what it read and sampled."""
+template, and tells what it read and sampled."""
 
 from __future__ import annotations
 
@@ -62,9 +62,8 @@ def _script(model: Path, name: str, context: int, serving: Serving) -> Script:
     def answer(path: str, body: dict[str, Any]) -> Answer:
         if path == "/v1/models":
             return models(name, owner="vllm")
-        own = path == "/v1/completions"
         messages, tools = body.get("messages", ()), body.get("tools", ())
-        prompt = tuple(body["prompt"]) if own else chat.encode(chat.render(messages, tools))
+        prompt = chat.encode(chat.render(messages, tools))
         limit = body.get("max_tokens") or max(1, context - len(prompt))
         if len(prompt) + limit > context:
             said = f"This model's maximum context length is {context} tokens."
@@ -73,10 +72,6 @@ def _script(model: Path, name: str, context: int, serving: Serving) -> Script:
         serving.read.append((prompt, done.ids))
         ids, finish = list(done.ids), "length" if done.truncated else "stop"
         choice = {"index": 0, "finish_reason": finish, "token_ids": ids}
-        if own:
-            choice |= {"text": chat.text(ids), "prompt_token_ids": list(prompt)}
-            choice |= {"logprobs": {"token_logprobs": list(done.logprobs)}}
-            return Answer({"model": name, "choices": [choice]})
         choice["message"] = {"role": "assistant", "content": chat.text(ids)}
         choice["logprobs"] = {"content": [{"token": "t", "logprob": p} for p in done.logprobs]}
         return Answer({"model": name, "choices": [choice], "prompt_token_ids": list(prompt)})

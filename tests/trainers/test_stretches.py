@@ -21,7 +21,6 @@ from trace_bench.core.protocols import Policy, RunContext
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import StopReason, Stored, Trajectory, Turn, to_json
 from trace_bench.policies.openai import OpenAISettings, served
-from trace_bench.policies.talk import Thoughts
 from trace_bench.trainers import update as update_module
 from trace_bench.trainers.algorithms.cispo import Cispo
 from trace_bench.trainers.episodes import check_prompt
@@ -87,31 +86,27 @@ def trained_in(tokens: Tokens) -> list[BLOCK]:
     ]
 
 
-@pytest.mark.parametrize("thoughts", ["own", "keep"])
 def test_what_is_trained_is_what_a_server_sampled(
-    model: Path, tmp_path: Path, thoughts: Thoughts, monkeypatch: Any
+    model: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """The server renders the prompts by its template, or gets them as tokens."""
     with tokens(model) as server:
-        settings = OpenAISettings((server.url,), parse="tokens")
-        run = RunContext(model=str(model), served_model="m", batch=8, thoughts=thoughts)
-        policy = served(settings, run)
+        policy = served(OpenAISettings((server.url,)), RunContext(served_model="m", batch=8))
         found = train(tmp_path, model, policy, monkeypatch)
         rewritten = policy.usage()["rewritten"]
         policy.close()
-    check(found, thoughts)
-    assert (rewritten > 0) == (thoughts == "own")
+    check(found)
+    assert rewritten > 0
     sampled = [(a, b) for t in found.played for a, b, _ in sampled_in(t)]
     assert sorted(sampled) == sorted(server.read)
 
 
-def test_kept_thoughts_at_servers_need_the_tokenizer_here() -> None:
+def test_servers_keep_no_thoughts() -> None:
     run = RunContext(served_model="m", thoughts="keep")
-    with pytest.raises(UserError, match=r"policy\.parse=tokens, or policy\.thoughts=own"):
+    with pytest.raises(UserError, match=r"policy\.thoughts=own, or `policy` to local"):
         served(OpenAISettings(("http://127.0.0.1:1/v1",)), run)
 
 
-def check(found: Trained, thoughts: Thoughts) -> None:
+def check(found: Trained) -> None:
     assert len(found.played) == 32 and found.metrics["steps"] == 1
     assert found.metrics["failures"] == found.metrics["inexact"] == 0
     assert sum(bool(turn.thoughts) for t in found.played for turn in t.turns) > 32
@@ -124,7 +119,7 @@ def check(found: Trained, thoughts: Thoughts) -> None:
     for mine, other in zip(sorted(got), sorted(wanted), strict=True):
         assert mine[2] == pytest.approx(other[2], abs=1e-6)
     assert found.metrics["logprob_difference_max"] < 2e-4, "the trainer reads what was read"
-    assert (len(found.tokens) > sum(used)) == (thoughts == "own")
+    assert len(found.tokens) > sum(used)
 
 
 def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], kept: int | None = None) -> Turn:

@@ -9,23 +9,14 @@ the format of tool calls that it writes.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import hashlib
 import json
-import os
 import re
-import resource
-import signal
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.core.chat import call_json, make_call, make_tool, text_message
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import process
 from trace_bench.core.text import THINK, THOUGHT, apart
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.formats import FORMATS, Format, Reply, cut, read_reply
@@ -45,16 +36,8 @@ _NO_THOUGHT = re.compile(f"{THINK}\\s*({THOUGHT}\\s*)?$")
 DATE = "26 Jul 2024"
 """What templates that would write today's date are given (Llama's default): a run that goes on
 tomorrow has the same prompts."""
-_LONG = 20_000  # characters; a text with more is encoded so that other threads go on meanwhile
 _SHAPES, _LONGEST_SHAPE = 256, 2000  # messages but for their contents; characters of one
-_REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of a task share
-_SECONDS = 30.0  # for one conversation, which a template writes in milliseconds
-_START_CPU, _START_BYTES = 5, 2**31  # seconds and memory for all that is tried at the start
-
-
-class Endless(Exception):
-    def __str__(self) -> str:  # raised in another thread, as a class
-        return f"it was not written after {_SECONDS:g} s"
+_PROMPTS = 1024  # first prompts that are kept: the rollouts of a task share one
 
 
 class Chat:
@@ -85,27 +68,16 @@ class Chat:
             )
         self.stop: int = tokenizer.eos_token_id
         self._stop_text: str = tokenizer.eos_token
-        self._prompts: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
-        self._remembered = 0  # tokens in the cache
-        self._lock = threading.Lock()  # of the cache: servers read prompts in several threads
+        self._prompts = functools.lru_cache(_PROMPTS)(self._prompt)
         self._frames = functools.lru_cache(_SHAPES)(self._frame)
-        self._try()
         self._read()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
         """The ids of an episode's first prompt, up to the start of the assistant turn."""
-        key = hashlib.sha256(json.dumps([list(messages), list(tools)]).encode()).digest()
-        with self._lock:
-            if key in self._prompts:
-                self._prompts.move_to_end(key)
-                return self._prompts[key]
-        ids = self.encode(self.render(messages, tools))
-        with self._lock:
-            self._remembered += len(ids) - len(self._prompts.get(key, ()))
-            self._prompts[key] = ids
-            while self._remembered > _REMEMBERED and len(self._prompts) > 1:
-                self._remembered -= len(self._prompts.popitem(last=False)[1])
-        return ids
+        return self._prompts(json.dumps([messages, tools]))
+
+    def _prompt(self, said: str) -> tuple[int, ...]:
+        return self.encode(self.render(*json.loads(said)))
 
     def check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Raises UserError if the template leaves the tools out of the prompt."""
@@ -172,8 +144,6 @@ class Chat:
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text that the template has written."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if backend is not None and len(text) > _LONG:
-            return tuple(backend.encode_batch([text], add_special_tokens=False)[0].ids)
         if backend is not None:
             return tuple(backend.encode(text, add_special_tokens=False).ids)
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
@@ -184,15 +154,14 @@ class Chat:
         """The conversation as the template writes it, with `prompt` up to the start of the next
         turn; the agent's turns as `Reply.remembered`."""
         try:
-            with _within(_SECONDS):
-                return self.tokenizer.apply_chat_template(
-                    [self.calls.prepared(message) for message in messages],
-                    tools=list(tools) or None,
-                    add_generation_prompt=prompt,
-                    tokenize=False,
-                    date_string=DATE,
-                    **self._options,
-                )
+            return self.tokenizer.apply_chat_template(
+                [self.calls.prepared(message) for message in messages],
+                tools=list(tools) or None,
+                add_generation_prompt=prompt,
+                tokenize=False,
+                date_string=DATE,
+                **self._options,
+            )
         except MemoryError:
             raise
         except Exception as error:  # templates may raise any exception
@@ -243,33 +212,6 @@ class Chat:
     def _begun(self) -> str:
         """How the prompt begins the assistant's turn, without white space at the end."""
         return self.render(_TALK[:2]).removeprefix(self.render(_TALK[:2], prompt=False)).rstrip()
-
-    def _try(self) -> None:
-        """Raises UserError for a template without end. A process of its own reads it first, as
-        nothing else ends or bounds what a template computes in one step."""
-        if child := os.fork():
-            if os.waitpid(child, 0)[1]:
-                raise UserError(
-                    f"the chat template of {self.name} needs more than {_START_CPU} s or "
-                    f"{_START_BYTES >> 30} GiB for a short conversation. Change the setting "
-                    "`model`."
-                )
-            return
-        status = 1
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(60)  # should it wait for what a thread held that it does not have
-            there = sum(map(int, process(os.getpid())[20:21]))  # bytes of addresses
-            limits = {"CORE": 0, "CPU": _START_CPU, "AS": there + _START_BYTES}
-            for name, most in limits.items():
-                with suppress(ValueError):  # a lower one holds already
-                    resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-            self._read()
-            status = 0
-        except Exception as error:  # what is not of a limit is raised again, where it is heard
-            status = int(isinstance(error, MemoryError))
-        finally:
-            os._exit(status)
 
     def _read(self) -> None:
         """What the template says of itself. Raises UserError for one that cannot be played."""
@@ -344,28 +286,6 @@ class Chat:
                     f"policy.thinking={options['enable_thinking']} sets. Set `policy.thinking` to "
                     "null."
                 )
-
-
-@contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    """Raises Endless, in this thread, in a block that has not ended after so many seconds."""
-    lock, ended, here = threading.Lock(), threading.Event(), threading.get_ident()
-
-    def end() -> None:
-        with lock:
-            if not ended.is_set():
-                late = ctypes.py_object(Endless)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), late)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        with lock:
-            ended.set()
-        timer.cancel()
 
 
 def _opening(messages: Sequence[Message]) -> list[Message]:

@@ -7,7 +7,6 @@ its own chat template (`policies.chat`).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
@@ -265,46 +264,5 @@ def _key(data: Any) -> str:
     return "parameters" if isinstance(data, dict) and "parameters" in data else "arguments"
 
 
-_NAME = re.compile(r"\s*([^\s\[\]{}]*)(?:\[CALL_ID\][^\[\]]*)?(\[ARGS\])?\s*")
-
-
-class Mistral(Format):
-    """Of Mistral's models, the calls at the end of a turn: [TOOL_CALLS][{"name": "...",
-    "arguments": {...}}], or [TOOL_CALLS]NAME[ARGS]{...}."""
-
-    begin = "[TOOL_CALLS]"
-
-    def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
-        content, begun, rest = text.partition(self.begin)
-        calls: list[dict[str, Any]] = []
-        place = 0
-        while begun:
-            name = _NAME.match(rest, place)
-            if name is None or bool(name[1]) != bool(name[2]):
-                raise Malformed("neither a list of calls nor NAME[ARGS]")
-            data, end = _json_at(rest, name.end())
-            parsed = [{"name": name[1], "arguments": data}] if name[1] else data
-            calls += [as_call(one) for one in (parsed if isinstance(parsed, list) else [parsed])]
-            place = rest.find(self.begin, end)
-            if rest[end : None if place < 0 else place].strip():
-                raise Malformed(f"text after a call: {rest[end:][:40]!r}")
-            begun, place = self.begin if place >= 0 else "", place + len(self.begin)
-        return content, calls
-
-    def prepared(self, message: Message) -> Message:
-        """Their templates refuse ids that are not nine letters and digits."""
-        message = super().prepared(message)
-        if message.get("tool_calls"):
-            calls = [{**call, "id": _short(call.get("id"))} for call in message["tool_calls"]]
-            message = {**message, "tool_calls": calls}
-        if message["role"] == "tool":
-            message = {**message, "tool_call_id": _short(message.get("tool_call_id"))}
-        return message
-
-
-def _short(identity: Any) -> str:
-    return hashlib.sha256(str(identity).encode()).hexdigest()[:9]
-
-
-FORMATS: tuple[Format, ...] = (Hermes(), Hermes(objects=True), QwenCoder(), Llama(), Mistral())
+FORMATS: tuple[Format, ...] = (Hermes(), Hermes(objects=True), QwenCoder(), Llama())
 """A tokenizer's is the first that reads the call which its template writes."""

@@ -3,36 +3,31 @@
 All requests of one episode go to one server (for its prefix cache); episodes run concurrently, up
 to the endpoint's limit. If a server returns the token ids that it read and sampled (vLLM does), a
 Turn has them; where a prompt does not start with all earlier tokens, `rewritten` counts the episode
-(talk.py). With policy.thoughts=keep prompts are rendered here, where nothing is rewritten, and sent
-as tokens.
+(talk.py).
 """
 
 from __future__ import annotations
 
 import json
 import queue
-import reprlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from trace_bench.core.checked import PLACE
 from trace_bench.core.decode import Unreadable
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Policy, RunContext, TurnReply, TurnRequest
-from trace_bench.core.store import read_object, stable_seed
+from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Meta, Natural, Turn
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_extra, check_urls, read_key
-from trace_bench.policies.chat import Chat
 from trace_bench.policies.served import Servers, try_servers
-from trace_bench.policies.talk import LARGEST_ID, Conversation, Talk
+from trace_bench.policies.talk import Conversation
 
-CHAT, TOKENS = "/chat/completions", "/completions"
-CONFIG = "config.json"  # of a model's folder
+CHAT = "/chat/completions"
 # Without these, vLLM takes its values from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 PROBATION = 60.0  # seconds until a server that did not answer is tried again
@@ -53,10 +48,6 @@ class OpenAISettings:
     """Further attempts after 429, 5xx, lost connections and deadlines."""
     extra: Mapping[str, Any] | None = None
     """More fields of every request, such as {chat_template_kwargs: {...}}."""
-    parse: Literal["server", "tokens"] = "server"
-    """Who reads calls and thoughts in a turn. server: what its parsers were started with; tokens:
-    this program, from the sampled ids of a vLLM, with the tokenizer in `model.path`: no parser
-    is needed there (docs/models.md has the formats)."""
 
 
 def template_options(thinking: bool | None) -> dict[str, dict[str, bool]]:
@@ -65,29 +56,18 @@ def template_options(thinking: bool | None) -> dict[str, dict[str, bool]]:
 
 
 class OpenAIPolicy(Policy):
-    """`model`: the base model's name on the servers; `extra`: further fields of every request;
-    `chat`: reads the sampled ids in place of the servers' parsers; `keep`: it renders the prompts
-    too, with all thoughts. No server is asked before `try_turn` or `load`, which raise UserError if
-    one does not answer or does not have the model."""
+    """`model`: the base model's name on the servers; `extra`: further fields of every request.
+    No server is asked before `try_turn` or `load`, which raise UserError if one does not answer or
+    does not have the model."""
 
     repeatable = False  # a server's answers depend on its other load
     at_servers = True
     addresses = MappingProxyType({"base_url": "key_env"})
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        model: str,
-        *,
-        capacity: int,
-        extra: Mapping[str, Any] | None,
-        chat: Chat | None = None,
-        keep: bool = False,
+        self, endpoint: Endpoint, model: str, *, capacity: int, extra: Mapping[str, Any] | None
     ) -> None:
-        self.capacity, self._chat = capacity, chat
-        self._path = TOKENS if keep else CHAT
-        self.model = model
-        self._vocabulary = LARGEST_ID
+        self.capacity, self.model = capacity, model
         self._extra = dict(extra or {})
         self._client = Client(endpoint)
         self.servers = Servers(self._client, model)
@@ -98,18 +78,6 @@ class OpenAIPolicy(Policy):
         self._ready: queue.SimpleQueue[tuple[TurnRequest, Future[Any] | TurnReply] | None]
         self._ready = queue.SimpleQueue()
         self.rewritten = 0
-
-    def hold_to(self, folder: Path) -> None:
-        """Refuses ids that the model in this folder does not have, where it is one: a trainer that
-        reads its weights there could not look them up."""
-        if (folder / CONFIG).is_file():
-            size = read_object(folder / CONFIG).get("vocab_size", LARGEST_ID)
-            if type(size) is not int or size < 1:
-                raise UserError(
-                    f"`vocab_size` in {folder / CONFIG} is {reprlib.repr(size)}; allowed: a whole "
-                    "number from 1. Change `model`."
-                )
-            self._vocabulary = size
 
     def usage(self) -> dict[str, int]:
         """Requests, retries and tokens so far."""
@@ -189,20 +157,11 @@ class OpenAIPolicy(Policy):
 
     def _submit(self, request: TurnRequest) -> None:
         episode = self._open.get(request.episode) or self._begin(request, self._choose())
-        self._hear(request, episode)
+        episode.add(self.servers.readable(request.messages))
         self._send(request, episode, None if episode.tight else request.max_tokens)
 
-    def _hear(self, request: TurnRequest, episode: Conversation) -> None:
-        episode.add(self.servers.readable(request.messages))
-        if episode.talk is not None:
-            episode.talk.ask(request.messages)
-
     def _begin(self, request: TurnRequest, server: int) -> Conversation:
-        talk = None
-        if self._path == TOKENS and self._chat is not None:
-            talk = Talk(self._chat, request.tools, "keep")
-        how = (self._chat, talk, self._vocabulary)
-        episode = Conversation(server, request.adapter, request.tools, *how)
+        episode = Conversation(server, request.adapter, request.tools)
         episode.spoken = len(json.dumps(request.tools))
         self._open[request.episode] = episode
         self._load[server] += 1
@@ -210,7 +169,8 @@ class OpenAIPolicy(Policy):
 
     def _alone(self, server: int, request: TurnRequest) -> TurnReply:
         """The only turn of an episode at this server."""
-        self._hear(request, episode := self._begin(request, server))
+        episode = self._begin(request, server)
+        episode.add(self.servers.readable(request.messages))
         self._send(request, episode, request.max_tokens)
         (reply,) = self.collect()
         self.release(request.episode)
@@ -230,7 +190,7 @@ class OpenAIPolicy(Policy):
 
     def _send(self, request: TurnRequest, episode: Conversation, most: int | None) -> None:
         body = self._body(request, episode, most)
-        future = self._client.start(self._path, body, episode.server)
+        future = self._client.start(CHAT, body, episode.server)
         self._under_way[request.episode] = future
         future.add_done_callback(lambda f: self._ready.put((request, f)))
 
@@ -240,14 +200,9 @@ class OpenAIPolicy(Policy):
         name = self.servers.name_of(episode.adapter)
         body = self._common(name, request.temperature, most)
         body["seed"] = stable_seed("turn", request.seed, episode.turns) % 2**31
-        if episode.talk is not None:  # without a number the server's default is 16
-            body |= {"prompt": list(episode.talk.ids), "max_tokens": most}
-            return body | {"logprobs": 0, "return_token_ids": True}
         body["messages"] = episode.history
         if episode.tools:
             body["tools"] = list(episode.tools)
-            if self._chat is not None:
-                body["tool_choice"] = "none"  # the server reads no calls; tools stay in the prompt
         if self.servers.vllm:
             body |= {"logprobs": True, "return_token_ids": True}
         return body
@@ -267,8 +222,6 @@ class OpenAIPolicy(Policy):
             self._silent.pop(episode.server, None)
             return TurnReply(request.episode, self._turn(request, reply))
         except LLMError as error:
-            if self._loaded_again(request, episode, error):
-                return None
             if error.outage:
                 self._silent[episode.server] = time.monotonic()
             full = context_is_full(error)
@@ -283,19 +236,6 @@ class OpenAIPolicy(Policy):
         except (LookupError, TypeError, ValueError, AttributeError) as error:  # unreadable response
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
-
-    def _loaded_again(self, request: TurnRequest, episode: Conversation, error: LLMError) -> bool:
-        """Whether the request was sent again because the server had lost the adapter: it was
-        restarted, or another program that shares it has unloaded the adapter."""
-        if error.status != 404 or episode.adapter is None or episode.reloaded:
-            return False
-        episode.reloaded = True
-        try:
-            self.servers.restore(episode.server, episode.adapter)
-        except (LLMError, UserError):
-            return False
-        self._send(request, episode, None if episode.tight else request.max_tokens)
-        return True
 
     def _turn(self, request: TurnRequest, reply: Mapping[str, Any]) -> Turn:
         episode = self._open[request.episode]
@@ -329,19 +269,9 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
     extra = check_extra(settings.extra, "policy.extra")
     for key, own in template_options(run.thinking).items():
         extra = {**extra, key: {**own, **extra.get(key, {})}}
-    keep = run.thoughts == "keep"
-    if keep and settings.parse != "tokens":
+    if run.thoughts == "keep":
         raise UserError(
-            "policy.thoughts=keep at servers needs prompts that are rendered here, with the "
-            "tokenizer in `model.path`. Set policy.parse=tokens, or policy.thoughts=own."
+            "policy.thoughts=keep needs prompts that are rendered here, and servers render theirs. "
+            "Set policy.thoughts=own, or `policy` to local."
         )
-    chat = None
-    if settings.parse == "tokens":
-        from trace_bench.policies.loading import load_tokenizer
-
-        chat = Chat(load_tokenizer(run.model), run.model, run.thinking)
-    policy = OpenAIPolicy(
-        endpoint, run.served_model, capacity=run.batch, extra=extra, chat=chat, keep=keep
-    )
-    policy.hold_to(Path(run.model))
-    return policy
+    return OpenAIPolicy(endpoint, run.served_model, capacity=run.batch, extra=extra)

@@ -148,13 +148,6 @@ class Servers:
         listed = self._client.ask("/models", None, server).get("data")
         return [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
 
-    def restore(self, server: int, adapter: str) -> None:
-        """Loads an adapter again if the server has lost it."""
-        served = self._loaded[adapter]
-        if served not in self._listed(server):
-            self._own = [pair for pair in self._own if pair != (server, served)]
-            self._add(server, served, AdapterRef(adapter, self._paths[adapter]))
-
     def _answers_as_base(self, server: int, served: str) -> bool:
         """Whether its probe answer differs from the base model's by no more than a server's answers
         vary between requests, by rounding."""
@@ -262,8 +255,7 @@ def _remedy(said: str, model: str) -> str:
         return (
             "It was started without a parser of tool calls. Start it with "
             "--enable-auto-tool-choice --tool-call-parser and the one for what the model writes "
-            "(hermes, qwen3_coder, llama3_json, mistral; docs/models.md), or set "
-            "policy.parse=tokens, which needs none."
+            "(hermes, qwen3_coder, llama3_json, mistral)."
         )
     status = re.search(r": HTTP (4\d\d): ", said)
     match status[1] if status else None:

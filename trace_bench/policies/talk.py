@@ -125,15 +125,11 @@ def shared(one: tuple[int, ...], two: Sequence[int]) -> int:
 
 @dataclass
 class Conversation:
-    """The state of an episode between its turns. `chat`: reads the sampled ids in place of the
-    server's parsers; `talk`: where prompts are rendered here; `vocabulary`: ids are below it."""
+    """The state of an episode at a server between its turns."""
 
     server: int
     adapter: str | None
     tools: tuple[Tool, ...]
-    chat: Chat | None = None
-    talk: Talk | None = None
-    vocabulary: int = LARGEST_ID
     history: list[Message] = field(default_factory=list)
     spoken: int = 0  # characters of tools and history as JSON
     ids: tuple[int, ...] = ()  # all tokens so far
@@ -141,7 +137,6 @@ class Conversation:
     rewritten: bool = False  # a prompt did not begin with all earlier tokens
     tight: bool = False  # the context cannot hold the prompt and a whole turn any more
     turns: int = 0
-    reloaded: bool = False  # its adapter had to be loaded again
 
     def add(self, messages: Sequence[Message]) -> None:
         self.history += messages
@@ -149,12 +144,11 @@ class Conversation:
 
     def turn(self, request: TurnRequest, reply: Mapping[str, Any]) -> Turn:
         """The turn in a server's response. Raises Unreadable for what no model can have said."""
-        reply = reply if self.talk is None else as_chat(reply)
         choice = first_choice(reply)
         if fault := fault_of(choice["message"], MESSAGE):
             raise Unreadable(f"its message cannot be used: {fault}")
         tokens = self._tokens(request, reply, choice)
-        said = self._said(choice)
+        said = read_message(choice["message"], self.turns)
         self.add([said.remembered])
         self.turns += 1
         return Turn(
@@ -167,25 +161,14 @@ class Conversation:
             **tokens,
         )
 
-    def _said(self, choice: Mapping[str, Any]) -> Reply:
-        """The turn, read by the server's parsers, or by `chat` from its ids."""
-        if self.chat is None:
-            return read_message(choice["message"], self.turns)
-        ids = choice.get("token_ids")
-        if ids is None:
-            raise Unreadable("it has no token ids, which policy.parse=tokens reads (vLLM's do)")
-        if self.talk is not None:
-            return self.talk.hear(ids, bool(ids) and ids[-1] == self.chat.stop)
-        return self.chat.parse(ids, self.turns, self.tools)
-
     def _tokens(
         self, request: TurnRequest, reply: Mapping[str, Any], choice: Mapping[str, Any]
     ) -> dict[str, Any]:
         """The turn's tokens by the names of their fields; none if the server does not return ids.
         vLLM's log-probabilities are at temperature 1, so there are none at other temperatures."""
         whole, sampled = reply.get("prompt_token_ids"), choice.get("token_ids")
-        check_ids(whole, "the prompt", self.spoken + len(self.ids) + SPARE_IDS, self.vocabulary)
-        check_ids(sampled, "the turn", request.max_tokens + 1, self.vocabulary)
+        check_ids(whole, "the prompt", self.spoken + len(self.ids) + SPARE_IDS)
+        check_ids(sampled, "the turn", request.max_tokens + 1)
         if not self.exact or not whole or sampled is None:
             self.exact = False
             return {}
@@ -213,18 +196,6 @@ def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return choices[0]
 
 
-def as_chat(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """A completion of a prompt in tokens in the form of a chat completion."""
-    choice = first_choice(reply)
-    logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or ()
-    said = {
-        **choice,
-        "message": {"role": "assistant", "content": choice["text"]},
-        "logprobs": {"content": [{"logprob": value} for value in logprobs]},
-    }
-    return {**reply, "prompt_token_ids": choice.get("prompt_token_ids"), "choices": [said]}
-
-
 def read_message(message: Mapping[str, Any], turn: int) -> Reply:
     """The assistant's turn from a server's response. Calls that the server left in the text are
     parsed too, in Hermes' format, and its thoughts are parted (`spoken`)."""
@@ -248,7 +219,7 @@ def read_message(message: Mapping[str, Any], turn: int) -> Reply:
     return Reply(text_message(content, out), thoughts)
 
 
-def check_ids(ids: Any, whose: str, most: int, vocabulary: int) -> None:
+def check_ids(ids: Any, whose: str, most: int) -> None:
     """Raises Unreadable unless it is a list of at most `most` token ids (or there is none)."""
     if ids is None:
         return
@@ -256,7 +227,7 @@ def check_ids(ids: Any, whose: str, most: int, vocabulary: int) -> None:
         raise Unreadable(f"the token ids of {whose} are {type(ids).__name__}, not a list")
     if len(ids) > most:
         raise Unreadable(f"{len(ids)} token ids for {whose}, which can have at most {most}")
-    wrong = [token for token in ids if type(token) is not int or not 0 <= token < vocabulary]
+    wrong = [token for token in ids if type(token) is not int or not 0 <= token < LARGEST_ID]
     if wrong:
         raise Unreadable(f"{str(wrong[0])[:40]!r} in {whose} is not the id of a token")
 

@@ -15,10 +15,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -33,9 +32,7 @@ from trace_bench.runner.forecast import describe
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name, weights_count
 from trace_bench.settings.schema import Settings, parse
-from trace_bench.trainers.memory import shape_of
 
-Loaded = Callable[[], Sequence[str]]  # the adapters that a server has loaded so far
 LIMIT = 900.0  # seconds of the whole rehearsal
 SMALL = 5e6  # parameters of a model that is taken as it is
 ONLY_A_GPU = (
@@ -86,7 +83,7 @@ def _rehearse(settings: Settings, folder: Path) -> list[str]:
     began, report, cut = time.monotonic(), Report(), small(settings, folder)
     print("rehearsal: every phase in small; all scores are drawn by lot and mean nothing")
     model = _model(cut, settings, folder, report)
-    with _servers(cut, model, folder) as (asked, loaded, what):
+    with _servers(cut, model, report) as (asked, loaded):
         cut.with_sandbox(folder)
         cut.with_trainer()
         budget = cut.affordable(folder)
@@ -98,10 +95,8 @@ def _rehearse(settings: Settings, folder: Path) -> list[str]:
         killed = _run_once(folder, began)
         code = _run(folder, began)
         _phases(cut.settings, report, folder / "run", code, killed)
-        for line in what:
-            report.say(line, None if report.failed else True)
         if loaded is not None:
-            _adapters(report, folder / "run", loaded())
+            _adapters(report, folder / "run", loaded)
         for role, count in sorted(asked.items()):
             report.say(f"the role {role}: {count} questions, answered by a script")
         if others := sorted(models_in_roles(cut.settings).keys() - asked.keys()):
@@ -141,39 +136,26 @@ def _model(cut: Cut, settings: Settings, folder: Path, report: Report) -> str:
 
 @contextmanager
 def _servers(
-    cut: Cut, model: str, folder: Path
-) -> Iterator[tuple[Mapping[str, int], Loaded | None, Sequence[str]]]:
+    cut: Cut, model: str, report: Report
+) -> Iterator[tuple[Mapping[str, int], Sequence[str] | None]]:
     """Servers in the place of the agent's and the roles'. (questions by role; adapters that the
-    agent's server has loaded so far, None without one; what was shown): all grow."""
-    from trace_bench.rehearse import vllm
+    agent's server has loaded, None without one): both grow."""
     from trace_bench.rehearse.engine import Loading
     from trace_bench.rehearse.roles import Players
     from trace_bench.rehearse.scripted import serve
 
-    settings, players, what = cut.settings, Players(), list[str]()
-    loaded: Loaded | None = None
+    settings, players = cut.settings, Players()
     with ExitStack() as stack:
         roles = stack.enter_context(serve(players)).address
-        url, name = "", served_name(settings.model)
-        if not parts_of(settings)["policy"].declared.at_servers:
-            pass
-        elif vllm.VARIABLE in os.environ:
-            more, log = list[str](), folder / "vllm.log"
-            if (shape := shape_of(model)) is not None and shape.experts:
-                more += ["--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"]
-            context = settings.policy.context or 1024
-            url = stack.enter_context(vllm.serve(model, log, name=name, context=context, more=more))
-            what.append("a real vLLM on the CPU served the agent")
-            loaded = partial(vllm.loaded_by, log)
-        else:
+        url, loaded = "", None
+        if parts_of(settings)["policy"].declared.at_servers:
+            name = served_name(settings.model)
             engine = Loading(model, name, settings.policy.batch, settings.policy.context)
             stack.callback(engine.close)
-            url = stack.enter_context(serve(engine)).url
-            loaded = engine.loaded.copy
-            what.append("this project's server in vLLM's place served the agent")
-            cut.replaced.append(f"vLLM by this project's server ({vllm.VARIABLE} names none)")
+            url, loaded = stack.enter_context(serve(engine)).url, engine.loaded
+            report.say("vLLM: this project's server is in its place", None)
         cut.with_servers(url, roles)
-        yield players.asked, loaded, what
+        yield players.asked, loaded
 
 
 # -- the run, once killed and once whole ------------------------------------------------------

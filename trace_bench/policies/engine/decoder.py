@@ -1,4 +1,4 @@
-"""A lean forward pass of the Llama family (Llama, Qwen2, Qwen3) for batched decoding on CPU.
+"""A lean forward pass of Llama and Qwen3 for batched decoding on CPU.
 
 It computes the same function as `transformers.models` (Qwen3 technical report, section 2, and
 Llama, Touvron et al. 2023: grouped-query attention, RMSNorm on queries and keys in Qwen3 only,
@@ -43,9 +43,8 @@ from trace_bench.policies.engine.matrices import (
 )
 from trace_bench.policies.loading import SMALL
 
-_KINDS = ("llama", "qwen2", "qwen3")
+_KINDS = ("llama", "qwen3")
 _ROPES = ("default", "linear", "llama3")  # those whose angles do not depend on the length
-_UNBIASED = ("o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def supports(model: Any) -> bool:
@@ -54,14 +53,13 @@ def supports(model: Any) -> bool:
     if c.model_type not in _KINDS or model.device.type != "cpu":
         return False
     rotary = model.model.rotary_emb
-    linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-    biased = {n.rpartition(".")[2] for n, m in linear.items() if m.bias is not None}
+    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear))
     return (
         c.hidden_act == "silu"
         and not getattr(c, "use_sliding_window", False)
         and rotary.rope_type in _ROPES
         and rotary.attention_scaling == 1.0
-        and not biased & {*_UNBIASED, "lm_head"}
+        and all(m.bias is None for m in linear)
     )
 
 

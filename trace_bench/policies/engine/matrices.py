@@ -72,13 +72,6 @@ class LayerWeights:
         heads = rows.reshape(-1, self.size, *rows.shape[1:])
         return heads[:, pairs(self.size)].reshape(rows.shape)
 
-    def bias(self, name: str, layer: int) -> Tensor | None:
-        """The bias [out] of a product; None without one."""
-        biases = {p: self.linear[f"model.layers.{layer}.{p}"].bias for p in FUSED[name]}
-        if all(bias is None for bias in biases.values()):
-            return None
-        return torch.cat([self.ordered(p, b.detach().float()) for p, b in biases.items()])
-
     def inverse(self, x: Tensor) -> Tensor:
         """1 / sqrt(mean square + eps) over the last dimension, kept as size 1."""
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -101,7 +94,6 @@ class Matrices(ABC):
     def __init__(self, source: LayerWeights) -> None:
         self._source = source
         self._linear = {n: m.weight.detach() for n, m in source.linear.items()}
-        self._bias = self._of_all(source.bias)
         self._of: dict[str | None, list[dict[str, Any]]] = {}  # what an adapter is, by layer
 
     def add(self, adapter: Adapter) -> None:
@@ -158,9 +150,7 @@ class Merged(Matrices):
     ) -> Tensor:
         x = self._normed(x) if name in BEFORE else x
         matrices = [(a, b, self._of[adapter][layer][name]) for a, b, adapter in parts]
-        out = _by_parts(x, matrices, add)
-        bias = self._bias[layer][name]
-        return out if bias is None else out.add_(bias)
+        return _by_parts(x, matrices, add)
 
     def _normed(self, x: Tensor) -> Tensor:
         return x * self._source.inverse(x)
@@ -248,7 +238,4 @@ class LowRank(Matrices):
             if update is not None:
                 down, up = update
                 out[a:b].add_(functional.linear(functional.linear(x[a:b], down), up))
-        bias = self._bias[layer][name]
-        if bias is not None:
-            out.add_(bias)
         return out if add is None else out.add_(add)
