@@ -22,8 +22,8 @@ from trace_bench.methods.trace.finish import summed
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.engine.lora import read_config, read_weights
-from trace_bench.policies.routing.linear import Linear
 from trace_bench.policies.routing.merge import pair_of
+from trace_bench.policies.routing.router import Linear
 from trace_bench.tiny.demos import GUIDANCE
 
 HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}

@@ -14,9 +14,8 @@ from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.routing.classifier import ClassifierRouter
+from trace_bench.policies.routing.classifier import ClassifierRouter, blend, fit
 from trace_bench.policies.routing.merge import Mixture
-from trace_bench.policies.routing.regression import blend, fit
 from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
 

@@ -18,9 +18,8 @@ from transformers import AutoModelForCausalLM
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec, Message
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.routing.classifier import ClassifierRouter
+from trace_bench.policies.routing.classifier import ClassifierRouter, blend
 from trace_bench.policies.routing.merge import Mixture, merge
-from trace_bench.policies.routing.regression import blend
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.tiny import MODEL_FOLDER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -10,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
+import uvicorn
 from word_router import WORDS
 
 from trace_bench.core.store import write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.serve.app import Announced, Answerer, App, config
+from trace_bench.serve.app import Answerer, App, config
 from trace_bench.serve.local import Local
 from trace_bench.serve.request import ServeSettings
 
@@ -33,18 +35,16 @@ def serving(
 ) -> Iterator[Served]:
     """Serves until the end of the block, on a free port of this machine."""
     settings = settings or ServeSettings()
-    served = Served("", backend)
+    listening = socket.create_server(("127.0.0.1", 0))
+    served = Served(f"http://127.0.0.1:{listening.getsockname()[1]}", backend)
     app = App(backend, settings, key, served.lines.append)
-    urls: list[str] = []
-    how = config(app, replace(settings, grace=5), host="127.0.0.1", port=0)
-    server = Announced(how, urls.append)
-    thread = threading.Thread(target=server.run, daemon=True)
+    server = uvicorn.Server(config(app, replace(settings, grace=5)))
+    thread = threading.Thread(target=server.run, args=[[listening]], daemon=True)
     thread.start()
     try:
-        while not urls:
+        while not server.started:
             assert thread.is_alive()
             time.sleep(0.01)
-        served.url = urls[0]
         yield served
     finally:
         server.should_exit = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,8 +14,8 @@ import torch
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Policy, Prompt, State, TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Tool, grouped
+from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.devices import check_device
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import check_paths, read_adapter
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
@@ -68,7 +67,6 @@ class LocalPolicy(Policy):
         self._ready: list[TurnReply] = []
         # The same tasks are routed for every version of an agent; the base model stays the same.
         self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
-        self._reading = threading.Lock()  # of the states: a server reads them in several threads
         self.vocab = self._backend.vocab
 
     def load(self, agent: AgentSpec) -> None:
@@ -136,32 +134,29 @@ class LocalPolicy(Policy):
         UserError for one that is not a single token."""
         ids = {label: self.chat.token(label) for label in labels}
         prompt = torch.tensor([self.chat.first(messages, ())], device=self._model.device)
-        with self._backend.alone(), torch.inference_mode():
+        with torch.inference_mode():
             scores = self._model(prompt).logits[0, -1].float().log_softmax(-1)
         return {label: float(scores[i]) for label, i in ids.items()}
 
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
-        return self.states_of([self.chat.first(*prompt)[-self.context :] for prompt in prompts])
-
-    def states_of(self, wanted: Sequence[tuple[int, ...]]) -> list[State]:
-        """The states of prompts as token ids. Prompts of one length are read together, so that none
-        is padded: a row's numbers are then those that it has alone."""
-        with self._reading:
-            new = [ids for ids in dict.fromkeys(wanted) if ids not in self._states]
-            for alike in grouped(new, len).values():
-                for first in range(0, len(alike), self.capacity):
-                    self._read(alike[first : first + self.capacity])
-            for ids in wanted:
-                self._states.move_to_end(ids)
-            states = [self._states[ids] for ids in wanted]
-            while len(self._states) > _STATES:
-                self._states.popitem(last=False)
-            return states
+        """Prompts of one length are read together, so that none is padded: a row's numbers are then
+        those that it has alone."""
+        wanted = [self.chat.first(*prompt)[-self.context :] for prompt in prompts]
+        new = [ids for ids in dict.fromkeys(wanted) if ids not in self._states]
+        for alike in grouped(new, len).values():
+            for first in range(0, len(alike), self.capacity):
+                self._read(alike[first : first + self.capacity])
+        for ids in wanted:
+            self._states.move_to_end(ids)
+        states = [self._states[ids] for ids in wanted]
+        while len(self._states) > _STATES:
+            self._states.popitem(last=False)
+        return states
 
     def _read(self, together: Sequence[tuple[int, ...]]) -> None:
         """Remembers the states of prompts of one length."""
         ids = torch.tensor(together, device=self._model.device)
-        with self._backend.alone(), torch.inference_mode():
+        with torch.inference_mode():
             out = self._model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, -1]
         for prompt, state in zip(together, out.float().cpu().numpy(), strict=True):
             self._states[prompt] = array("f", state.tobytes())

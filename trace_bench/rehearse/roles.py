@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.core.schemas import arguments_of
 from trace_bench.core.types import Message
 from trace_bench.rehearse.scripted import Answer, chat
 
@@ -116,14 +117,13 @@ def _value(schema: Mapping[str, Any], rng: random.Random, count: list[int]) -> A
 def _module(tools: Sequence[Mapping[str, Any]]) -> str:
     """A training environment: one tool, to be called with the arguments that the user names. An
     agent that only talks earns up to 0.15, by what it says: so rollouts differ from the start."""
-    simple = [t for t in tools if _free(t)]
-    tool = min(simple or tools, key=lambda t: (len(_required(t)), t["name"]))
+    simple = [t for t in tools if _free(_needed(t))]
+    tool = min(simple or tools, key=lambda t: (len(_needed(t)), t["name"]))
     kinds = {
-        name: (schema.get("enum") or [schema.get("type", "string")])[0]
-        if "enum" not in schema else {"enum": schema["enum"][0]}
-        for name, schema in _properties(tool).items() if name in _required(tool)
-    }  # fmt: skip
-    names = sorted(_properties(tool))
+        name: {"enum": schema["enum"][0]} if "enum" in schema else schema.get("type", "string")
+        for name, schema in _needed(tool).items()
+    }
+    names = sorted(arguments_of(tool.get("parameters")).schemas)
     return (
         "import json\nimport random\n\n"
         "from trace_bench.core.types import Score, Step, StopReason\n\n"
@@ -131,21 +131,16 @@ def _module(tools: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _properties(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    properties: Mapping[str, Any] = (tool.get("parameters") or {}).get("properties") or {}
-    return properties
+def _needed(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The schemas of the arguments that a call must have."""
+    taken = arguments_of(tool.get("parameters"))
+    return {name: taken.schemas[name] for name in taken.schemas if name in taken.required}
 
 
-def _required(tool: Mapping[str, Any]) -> Sequence[str]:
-    required: Sequence[str] = (tool.get("parameters") or {}).get("required") or ()
-    return required
-
-
-def _free(tool: Mapping[str, Any]) -> bool:
+def _free(needed: Mapping[str, Any]) -> bool:
     """Whether an argument can be any text, which random calls do not meet, and all are simple."""
-    needed = [_properties(tool).get(name, {}) for name in _required(tool)]
-    texts = [s for s in needed if s.get("type") == "string" and "enum" not in s]
-    return bool(texts) and all(isinstance(s.get("type"), str) for s in needed)
+    texts = [s for s in needed.values() if s.get("type") == "string" and "enum" not in s]
+    return bool(texts) and all(isinstance(s.get("type"), str) for s in needed.values())
 
 
 _ENVIRONMENT = """

@@ -16,7 +16,7 @@ from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
 from trace_bench.core.types import Task
 from trace_bench.play.suites import tasks_of
-from trace_bench.policies.devices import check_device
+from trace_bench.policies import check_device
 from trace_bench.results.statistics import can_show
 from trace_bench.runner.build import (
     Parts,

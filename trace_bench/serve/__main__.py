@@ -87,8 +87,10 @@ def _option(setting: re.Match[str]) -> str:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    import uvicorn
+
     from trace_bench.llm.client import read_key
-    from trace_bench.serve.app import Announced, App, config
+    from trace_bench.serve.app import App, config
 
     settings = ServeSettings(
         options.name,
@@ -103,8 +105,7 @@ def _serve(options: argparse.Namespace) -> int:
     begin = forward if options.backend else local
     with TemporaryDirectory(prefix="trace_bench_") as sums:
         app = App(begin(options, agent, settings, Path(sums)), settings, key, _log)
-        how = config(app, settings, host=options.host, port=options.port)
-        Announced(how, lambda at: _log(f"serving {settings.name} at {at}/v1")).run()
+        uvicorn.Server(config(app, settings, host=options.host, port=options.port)).run()
     return 0
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -256,25 +255,12 @@ async def _fault(request: Request, error: Exception) -> Response:
     return await _refused(request, Refused(500, "the server has failed; see its log"))
 
 
-class Announced(uvicorn.Server):
-    """Says where it serves once it does: the port may be any that was free."""
-
-    def __init__(self, how: uvicorn.Config, say: Callable[[str], None]) -> None:
-        super().__init__(how)
-        self._say = say
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
-        self._say(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-
-
 def config(app: App, settings: ServeSettings, **where: Any) -> uvicorn.Config:
     """How uvicorn serves the app. `where`: its arguments `host` and `port`."""
     return uvicorn.Config(
         app.asgi,
         access_log=False,
-        log_level="warning",
+        log_level="info",
         timeout_graceful_shutdown=int(settings.grace),
         backlog=max(2048, settings.requests),
         limit_concurrency=4 * settings.requests + 1024,  # connections: each may hold a body

@@ -17,7 +17,7 @@ from trace_bench.core.types import Meta, Natural, Positive, Share
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.making import REWARD, TaskSettings
 from trace_bench.policies.routing.classifier import Classifier, Soft
-from trace_bench.policies.routing.linear import Linear
+from trace_bench.policies.routing.router import Linear
 from trace_bench.policies.routing.zero_shot import ZeroShot
 
 JOINT: Final = "joint"

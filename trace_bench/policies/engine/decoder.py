@@ -14,7 +14,6 @@ rotary positions, SwiGLU), rearranged so that it consists almost only of matrix 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -94,9 +93,6 @@ class Decoder:
             self._cache = self._new_cache(BLOCK)
             self._spread = torch.zeros(slots, self.heads * self.size)
             self._buffer = torch.zeros(0, self.heads * self.size)
-
-    def alone(self) -> AbstractContextManager[object]:
-        return nullcontext()  # adapters are kept apart here; the model is untouched
 
     def add(self, adapter: Adapter) -> None:
         self._matrices.add(adapter)

@@ -5,9 +5,7 @@ Adapters are added to the outputs of linear layers, for the rows that have one."
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +50,6 @@ class HuggingFace:
         }
         self._adapters: dict[str | None, Mapping[str, tuple[Tensor, Tensor]]] = {}
         self._now: _Now | None = None
-        self._lock = threading.Lock()
         self._layers = [_SlotLayer(self, slots, context) for _ in range(text.num_hidden_layers)]
         self._cache = Cache(layers=list(self._layers))
         for name, module in linear.items():
@@ -62,9 +59,6 @@ class HuggingFace:
     def now(self) -> _Now:
         assert self._now is not None
         return self._now
-
-    def alone(self) -> AbstractContextManager[object]:
-        return self._lock
 
     def add(self, adapter: Adapter) -> None:
         at, kind = self._model.device, self._model.dtype
@@ -86,11 +80,10 @@ class HuggingFace:
         single = rows.counts == 1
         for chosen in (np.flatnonzero(single), np.flatnonzero(~single)):
             if len(chosen):
-                with self._lock:
-                    try:
-                        out[torch.from_numpy(chosen)] = self._call(rows, chosen).float().cpu()
-                    finally:
-                        self._now = None  # the next caller of the model may use no adapter
+                try:
+                    out[torch.from_numpy(chosen)] = self._call(rows, chosen).float().cpu()
+                finally:
+                    self._now = None  # the next caller of the model may use no adapter
         return out
 
     def _call(self, rows: Rows, chosen: np.ndarray) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -73,9 +72,6 @@ class Backend(Protocol):
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copies the first `length` cached tokens of a slot to another."""
-
-    def alone(self) -> AbstractContextManager[object]:
-        """A lock, under which any thread may call the model itself, without adapters."""
 
     def add(self, adapter: Adapter) -> None: ...
     def remove(self, name: str) -> None: ...

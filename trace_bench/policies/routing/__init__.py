@@ -5,8 +5,6 @@ so that nothing here imports the methods.
     route.py        what all have; the experts, and the evidence that a route is learned from
     zero_shot.py    the base model is asked for a letter
     classifier.py   one adapter, or all by weights, by the base model's hidden state
-    linear.py       always one sum, or one adapter
-    regression.py   the linear layer of the classifier, and how it is learned
-    router.py       the router of an agent, from plain JSON
+    router.py       always one sum, or one adapter; the router of an agent, from plain JSON
     merge.py        sums of adapters as adapters
 """
