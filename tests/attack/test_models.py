@@ -49,7 +49,6 @@ TEXTS: dict[str, tuple[Callable[[str], Any], Callable[[int], str], int]] = {
     "thoughts that never close": (chat, lambda n: "<think>" * n, 20_000),
     "thoughts that close at once": (chat, lambda n: "<think></think>" * n, 20_000),
     "thoughts between calls": (chat, lambda n: "</think><think><tool_call>" * n, 10_000),
-    "many calls in one turn": (chat, lambda n: '{"name": "a"};' * n, 10_000),
     "a call's parameters": (
         chat,
         lambda n: f"{CALL}<function=a>" + "<parameter=b>\n" * n + "</tool_call>",

@@ -54,7 +54,7 @@ def test_a_setting_that_changes_what_an_adapter_means_is_refused(
     policy = LocalPolicy(small_model, batch=1)
     with pytest.raises(UserError, match=f"has {name}=.*; plain LoRA has"):
         policy.load(changed(small_adapter, tmp_path / "x", **{name: value}))
-    assert policy._adapters == {}
+    assert policy._adapters == set()
 
 
 def test_an_adapter_has_the_rank_that_it_says(

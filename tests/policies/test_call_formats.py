@@ -47,9 +47,6 @@ OBJECTS = """
 <tool_call>
 {"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
 </tool_call>"""
-LLAMA = """\
-{%- if m.tool_calls | length > 1 %}{{ raise_exception('only single calls') }}{% endif -%}
-{"name": "{{ call.function.name }}", "parameters": {{ call.function.arguments | tojson }}}"""
 OPENED = "<think>\n"  # templates whose prompt begins a thought
 
 
@@ -57,8 +54,8 @@ def template(call: str, begin: str = "") -> str:
     return CHATML.replace("BEGIN", begin).replace("CALL", call)
 
 
-STOCK = {"hermes": OBJECTS, "coder": CODER, "llama": LLAMA}
-KNOWN = {"hermes": "Hermes", "coder": "QwenCoder", "llama": "Llama"}
+STOCK = {"hermes": OBJECTS, "coder": CODER}
+KNOWN = {"hermes": "Hermes", "coder": "QwenCoder"}
 WANTED = make_tool(
     "note",
     "Write a note.",
@@ -85,7 +82,7 @@ def test_a_call_is_read_as_the_models_own_template_writes_it(
     name: str, arguments: dict[str, Any]
 ) -> None:
     chat = Chat(byte_tokenizer(template(STOCK[name])), name)
-    assert type(chat.calls).__name__ == KNOWN[name]
+    assert chat.calls.name == KNOWN[name]
     call = call_json("call_3_0", "note", arguments)
     before = [{"role": "user", "content": "Go."}]
     written = {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -109,29 +106,11 @@ def test_results_follow_a_call_in_every_format(name: str) -> None:
         assert text.endswith("<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize(
-    ("how", "text", "content", "names"),
-    [
-        ("Llama", '<|python_tag|>{"name": "a", "parameters": {}}', "", ["a"]),
-        ("Llama", '{"name": "a", "parameters": {}}; {"name": "b", "arguments": {}}', "", "ab"),
-        ("Llama", '{"name": "Bob", "age": 3}', '{"name": "Bob", "age": 3}', []),
-        ("Llama", "{x} is free", "{x} is free", []),
-        ("Llama", '{"type": "function", "name": "a", "parameters": {}}', "", ["a"]),
-        ("Llama", '{"type": "function", "name": "a"}', "", ["a"]),
-        ("Llama", '{"type": "function", "function": "a", "parameters": {}}', "", ["a"]),
-        ("Llama", '{"function": {"name": "a", "arguments": {}}}<|eot_id|>', "", ["a"]),
-        ("Llama", '{"parameters": {"t": "<think>"}, "name": "a"} <|eom_id|>\n', "", ["a"]),
-        ("Llama", '{"name": "a", "parameters": {}}\r\n{"name": "b", "parameters": {}}', "", "ab"),
-        ("Llama", '{"name": "Bob"} is who I mean.', '{"name": "Bob"} is who I mean.', []),
-        ("Llama", '{"age": 3}; so he is three.', '{"age": 3}; so he is three.', []),
-        ("Llama", '{"type": "note"}', '{"type": "note"}', []),
-        ("QwenCoder", "So:\n<tool_call>\n<function=a>\n</function>\n</tool_call>", "So:", ["a"]),
-    ],
-)
-def test_what_models_also_write(how: str, text: str, content: str, names: Any) -> None:
-    reply = read_reply(text, 0, next(f for f in FORMATS if type(f).__name__ == how))
-    assert reply.malformed is None and reply.message["content"] == content
-    assert [c["function"]["name"] for c in reply.message.get("tool_calls", ())] == list(names)
+def test_what_stands_before_a_call_is_said() -> None:
+    text = "So:\n<tool_call>\n<function=a>\n</function>\n</tool_call>"
+    reply = read_reply(text, 0, next(f for f in FORMATS if f.name == "QwenCoder"))
+    assert reply.malformed is None and reply.message["content"] == "So:"
+    assert [c["function"]["name"] for c in reply.message["tool_calls"]] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -141,16 +120,13 @@ def test_what_models_also_write(how: str, text: str, content: str, names: Any) -
         ("Hermes", '<tool_call>{"arguments": {}}</tool_call>', 'no string "name"'),
         ("Hermes", '<tool_call>{"name": "add", "arguments": "3"}</tool_call>', "not an object"),
         ("Hermes", '<tool_call>{"name": "add"', "unclosed"),
-        ("Llama", '{"name": "a"', "not JSON"),
-        ("Llama", '{"parameters": {"a": 1', "not JSON"),
-        ("Llama", '{"name": "a", "parameters": {}} is my call', "not JSON"),
         ("QwenCoder", "<tool_call>a</tool_call>", "no <function=NAME>"),
         ("QwenCoder", "<tool_call><function=a><parameter=b>1</tool_call>", "no </parameter>"),
         ("QwenCoder", "<tool_call><function=a>1</tool_call>", "no </function>"),
     ],
 )
 def test_what_cannot_be_read_keeps_its_text(how: str, text: str, reason: str) -> None:
-    reply = read_reply(text, 0, next(f for f in FORMATS if type(f).__name__ == how))
+    reply = read_reply(text, 0, next(f for f in FORMATS if f.name == how))
     assert reply.malformed and reason in reply.malformed
     assert reply.message == {"role": "assistant", "content": text}
 
@@ -216,7 +192,7 @@ def test_a_value_is_of_the_type_that_the_schema_says_anywhere(
     free = {"properties": {"free": {"$ref": "#/$defs/Size"}}}
     tool["function"]["parameters"] = {"properties": TYPED, "allOf": [free], "$defs": SIZES}
     called = f"<function=act><parameter={argument}>{text}</parameter></function>"
-    coder = next(f for f in FORMATS if type(f).__name__ == "QwenCoder")
+    coder = next(f for f in FORMATS if f.name == "QwenCoder")
     [call] = read_reply(f"<tool_call>{called}</tool_call>", 0, coder, [tool]).message["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {argument: value}
 
@@ -305,5 +281,5 @@ def test_a_prompt_may_begin_with_a_thought(tmp_path: Path) -> None:
 
 
 def test_a_template_of_no_known_format_is_refused_with_what_it_writes() -> None:
-    with pytest.raises(UserError, match=r"writes tool calls as .*CALL probe.*QwenCoder, Llama"):
+    with pytest.raises(UserError, match=r"writes tool calls as .*CALL probe.*Hermes, QwenCoder"):
         Chat(byte_tokenizer(template("CALL {{ call.function.name }}")), "odd")

@@ -55,7 +55,7 @@ def answering(answer: Answer | Callable[[dict[str, Any]], Answer], owner: str = 
         (Answer("<html>Log in</html>"), r"no chat completion: '<html>Log in</html>'.*base_url"),
         (Answer({"choices": []}), r"no chat completion.*`policy\.base_url`"),
         (Answer({"choices": [{}]}), r"KeyError: 'message'.*`policy\.base_url`"),
-        (Answer({"error": "no model m"}, 404), r"does not serve the model 'm'.*`model\.name`"),
+        (Answer({"error": "no model m"}, 404), r"Does it serve 'm'.*`model\.name`"),
         (Answer({"error": {"message": NO_PARSER}}, 400), r"without a parser .*--tool-call-parser"),
         (Answer({"error": "seed"}, 400), r"refuses this request: .*`policy\.extra`"),
         (Answer({"error": {"message": LONG}}, 400), r"no room .*context length is 20 tokens\. How"),

@@ -24,9 +24,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter"),
 ]
-PARSERS = {"hermes": "hermes", "coder": "qwen3_coder", "llama": "llama3_json"}
-MARKS = {"llama": ["<|python_tag|>"]}
-"""Tokens by which vLLM knows a tokenizer of that format."""
+PARSERS = {"hermes": "hermes", "coder": "qwen3_coder"}
 NULLS = {"more='None'", "maybe='None'"}
 """What templates of Qwen3-Coder make of null: vLLM's parser reads a text, ours null."""
 SCRIPT = Path(__file__).parents[1] / "servers" / "vllm_parsers.py"
@@ -52,7 +50,6 @@ def test_vllm_reads_what_we_read(tmp_path: Path) -> None:
     asked, ours = [], []
     for name, parser in PARSERS.items():
         tokenizer = byte_tokenizer(template(STOCK[name]))
-        tokenizer.add_tokens(MARKS.get(name, []))
         tokenizer.save_pretrained(tmp_path / name)
         chat = Chat(tokenizer, name)
         for arguments in ARGUMENTS:

@@ -19,7 +19,7 @@ from trace_bench.core.chat import call_json, make_call, make_tool, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.text import THINK, THOUGHT, apart
 from trace_bench.core.types import Message, Tool
-from trace_bench.policies.formats import FORMATS, Format, Reply, cut, read_reply
+from trace_bench.policies.formats import CALL_BEGIN, FORMATS, Format, Reply, cut, read_reply
 
 _SENTINEL, _LAST = "zqxsentinelxqz", "zqxlastxqz"
 _PROBE: Tool = make_tool("probe", "A probe.", text="string", count="integer", on="boolean")
@@ -131,8 +131,8 @@ class Chat:
     def partial(self, ids: Sequence[int]) -> str:
         """The text before the first tool call in sampled `ids` that are not all there yet, without
         thoughts and what later ids may still change: a tag or a character that has only begun."""
-        said = apart(self.text(ids), self.calls.begin, self.opened)[1]
-        return cut(self.calls.before(said).strip().rstrip("\ufffd"), THINK).rstrip()
+        said = cut(apart(self.text(ids), CALL_BEGIN, self.opened)[1], CALL_BEGIN)
+        return cut(said.strip().rstrip("\ufffd"), THINK).rstrip()
 
     def text(self, ids: Sequence[int]) -> str:
         """What the ids stand for, without a `stop` at the end."""
@@ -234,12 +234,12 @@ class Chat:
             differs = [a != b for a, b in zip(before, seen, strict=False)]
             start = differs.index(True) if True in differs else len(differs)
             seen = seen[start:]
-            _, begun, call = seen.partition(known.begin)
+            _, begun, call = seen.partition(CALL_BEGIN)
             text = (begun + call).partition(self._stop_text)[0]
             read = read_reply(text, 0, known, [_PROBE]).message
             if read.get("tool_calls") == message["tool_calls"]:
                 return known
-        names = ", ".join(dict.fromkeys(type(f).__name__ for f in FORMATS))
+        names = ", ".join(dict.fromkeys(f.name for f in FORMATS))
         raise UserError(
             f"the chat template of {self.name} writes tool calls as {seen[-160:]!r}, which is none "
             f"of the known formats: {names}. Change the setting `model`."

@@ -1,26 +1,26 @@
 """What a model writes, read: thoughts, content and tool calls.
 
-Every model writes thoughts as <think>...</think>, before what it says. Calls are written in one of
-several formats (`FORMATS`); which one a model has learned is found by rendering a known call with
-its own chat template (`policies.chat`).
+Every model writes thoughts as <think>...</think>, before what it says, and calls between
+<tool_call> and </tool_call>, in one of several formats (`FORMATS`); which one a model has learned
+is found by rendering a known call with its own chat template (`policies.chat`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from trace_bench.core.chat import call_json, read_call, text_message
-from trace_bench.core.decode import Limits, Unreadable, measure, read
+from trace_bench.core.decode import Limits, Unreadable, read
 from trace_bench.core.schemas import KINDS, arguments_of, types_of
 from trace_bench.core.text import apart, between, without_surrogates
 from trace_bench.core.types import Message, Tool
 
 CALL = Limits(2**20)  # of the text of one tool call
+CALL_BEGIN, CALL_END = "<tool_call>", "</tool_call>"
 
 
 class Malformed(ValueError):
@@ -46,18 +46,27 @@ class Reply:
         return {**self.message, "reasoning": self.thoughts, "reasoning_content": self.thoughts}
 
 
-class Format(ABC):
-    """How a model writes tool calls. `begin`: the text with which they begin."""
+@dataclass(frozen=True)
+class Format:
+    """How a model writes a tool call. `objects`: its template takes arguments as an object, else as
+    the sampled text; `call`: a call's text and the schemas of all tools' arguments ->
+    {"name": ..., "arguments": {...}}, or Malformed."""
 
-    begin: ClassVar[str]
+    name: str
+    objects: bool
+    call: Callable[[str, Mapping[str, Any]], dict[str, Any]]
 
-    @abstractmethod
     def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
-        """(content, the calls in it as {"name": ..., "arguments": {...}}). Raises Malformed."""
+        """(content, the calls in it). Raises Malformed."""
+        blocks, content = between(text, CALL_BEGIN, CALL_END)
+        if CALL_BEGIN in content or CALL_END in content:
+            raise Malformed("an unclosed <tool_call> block")
+        schemas = {t["function"]["name"]: t["function"].get("parameters") for t in tools}
+        return content, [self.call(block, schemas) for block in blocks]
 
     def prepared(self, message: Message) -> Message:
-        """The message as templates of this format take it: arguments as objects."""
-        if not message.get("tool_calls"):
+        """The message as templates of this format take it."""
+        if not self.objects or not message.get("tool_calls"):
             return message
         return {**message, "tool_calls": [self._objects(call) for call in message["tool_calls"]]}
 
@@ -67,10 +76,6 @@ class Format(ABC):
         except ValueError:  # of a conversation that another program has written
             return dict(call)
         return {**call, "function": {"name": name, "arguments": arguments}}
-
-    def before(self, text: str) -> str:
-        """The text before the first call, of a text that still grows."""
-        return cut(text, self.begin)
 
 
 def cut(text: str, mark: str) -> str:
@@ -85,7 +90,7 @@ def read_reply(
 ) -> Reply:
     """The turn in a text. `opened`: the prompt ends inside a thought. What is in a thought is never
     a call."""
-    return read_calls(*apart(text, how.begin, opened), turn, how, tools)
+    return read_calls(*apart(text, CALL_BEGIN, opened), turn, how, tools)
 
 
 def read_calls(
@@ -104,14 +109,14 @@ def read_calls(
     return Reply(text_message(content.strip(), calls), thoughts)
 
 
-def as_call(data: Any, arguments: str = "arguments") -> dict[str, Any]:
-    """A call from its JSON, whose arguments have that key. Raises Malformed."""
+def as_call(data: Any) -> dict[str, Any]:
+    """A call from its JSON. Raises Malformed."""
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         raise Malformed('no string "name"')
-    values = data.get(arguments, {})
-    if not isinstance(values, dict):
-        raise Malformed(f'"{arguments}" is not an object')
-    return {"name": data["name"], "arguments": values}
+    arguments = data.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise Malformed('"arguments" is not an object')
+    return {"name": data["name"], "arguments": arguments}
 
 
 def json_of(text: str) -> Any:
@@ -122,41 +127,9 @@ def json_of(text: str) -> Any:
         raise Malformed(f"not JSON: {error}") from None
 
 
-def _json_at(text: str, start: int) -> tuple[Any, int]:
-    """The JSON that begins there, and where it ends. Raises Malformed."""
-    try:
-        end = json.JSONDecoder().raw_decode(text, start)[1]
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"not JSON: {error}") from None
-    return json_of(text[start:end]), end
-
-
-CALL_END = "</tool_call>"
-
-
-class Hermes(Format):
-    """Of Hermes, Qwen2.5 and Qwen3: <tool_call>{"name": "...", "arguments": {...}}</tool_call>.
-    `objects`: the template takes arguments as an object; else as the sampled text."""
-
-    begin = "<tool_call>"
-
-    def __init__(self, objects: bool = False) -> None:
-        self.objects = objects
-
-    def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
-        blocks, content = _blocks(text)
-        return content, [as_call(json_of(block)) for block in blocks]
-
-    def prepared(self, message: Message) -> Message:
-        return super().prepared(message) if self.objects else message
-
-
-def _blocks(text: str) -> tuple[list[str], str]:
-    """The texts of the calls, and the text around them. Raises Malformed for a call without end."""
-    blocks, content = between(text, Hermes.begin, CALL_END)
-    if Hermes.begin in content or CALL_END in content:
-        raise Malformed("an unclosed <tool_call> block")
-    return blocks, content
+def _hermes(block: str, schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """{"name": "...", "arguments": {...}}."""
+    return as_call(json_of(block))
 
 
 _FUNCTION = re.compile(r"<function=([^<>\n]+)>")
@@ -164,19 +137,9 @@ _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>")
 _SPELT = {"True": "true", "False": "false", "None": "null"}  # as templates write Python's values
 
 
-class QwenCoder(Format):
-    """Of Qwen3-Coder, Qwen3.5 and Qwen3.6, whose values are texts, each mark in a line of its own:
-    <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>."""
-
-    begin = "<tool_call>"
-
-    def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
-        schemas = {t["function"]["name"]: t["function"].get("parameters") for t in tools}
-        blocks, content = _blocks(text)
-        return content, [_tagged(block.strip(), schemas) for block in blocks]
-
-
 def _tagged(block: str, schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """<function=NAME><parameter=KEY>VALUE</parameter></function>, each mark in its own line."""
+    block = block.strip()
     function = _FUNCTION.match(block)
     if function is None:
         raise Malformed("no <function=NAME>")
@@ -210,59 +173,8 @@ def _spelt(text: str, schema: Any, root: Any) -> Any:
     return text if "string" in types and not (value is None and "null" in types) else value
 
 
-_MARK, _ENDS = "<|python_tag|>", ("<|eom_id|>", "<|eot_id|>")  # around what some models write
-_BEGUN = re.compile(r'\{\s*"(name|parameters|arguments|function|type"\s*:\s*"function)"')
-_BETWEEN = re.compile(r"[\s;]*")
-
-
-class Llama(Format):
-    """Of Llama 3.1 to 3.3: a turn that is nothing but JSON (several calls: with ; between),
-    {"name": "...", "parameters": {...}}, its keys in any order."""
-
-    begin = '{"'
-
-    def calls(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[dict[str, Any]]]:
-        body = text.strip().removeprefix(_MARK)
-        for end in _ENDS:
-            body = body.strip().removesuffix(end)
-        body, values, place = body.strip(), list[Any](), 0
-        try:
-            measure(body.encode("utf-8", "surrogatepass"), CALL)
-            while body.startswith("{") and place < len(body):
-                value, place = _json_at(body, place)
-                values.append(_unwrapped(value))
-                place = _BETWEEN.match(body, place).end()  # type: ignore[union-attr]
-        except (Unreadable, Malformed) as error:
-            if _calls(values[0]) if values else _BEGUN.match(body):
-                raise Malformed(str(error)) from None
-            return text, []  # it only begins as JSON does
-        if not values or not _calls(values[0]):
-            return text, []
-        return "", [as_call(one, _key(one)) for one in values]
-
-    def before(self, text: str) -> str:
-        """Nothing, of a text that may become a call."""
-        start = text.lstrip()[: len(_MARK)]
-        return "" if start.startswith("{") or _MARK.startswith(start) else text
-
-
-def _unwrapped(value: Any) -> Any:
-    """A call whose `function` is its name, or holds it and the arguments."""
-    inner = value.get("function") if isinstance(value, dict) else None
-    if isinstance(inner, dict):
-        return inner
-    return {**value, "name": inner} if isinstance(inner, str) else value
-
-
-def _calls(value: Any) -> bool:
-    """Whether it is one, and not an answer that happens to be JSON."""
-    has = value.keys() if isinstance(value, dict) else ()
-    return "name" in has and (_key(value) in has or value.get("type") == "function")
-
-
-def _key(data: Any) -> str:
-    return "parameters" if isinstance(data, dict) and "parameters" in data else "arguments"
-
-
-FORMATS: tuple[Format, ...] = (Hermes(), Hermes(objects=True), QwenCoder(), Llama())
-"""A tokenizer's is the first that reads the call which its template writes."""
+HERMES = Format("Hermes", False, _hermes)
+"""Of Hermes, Qwen2.5 and Qwen3."""
+FORMATS = (HERMES, Format("Hermes", True, _hermes), Format("QwenCoder", True, _tagged))
+"""A tokenizer's is the first that reads the call which its template writes. QwenCoder is of
+Qwen3-Coder, Qwen3.5 and Qwen3.6; its values are texts."""

@@ -17,7 +17,7 @@ from trace_bench.core.types import AgentSpec, Message, Tool, grouped
 from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.layout import Backend
-from trace_bench.policies.engine.lora import check_paths, read_adapter
+from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
 from trace_bench.policies.loading import DType, load_model
 from trace_bench.policies.talk import Talk, Thoughts
@@ -62,7 +62,7 @@ class LocalPolicy(Policy):
         self._model = model
         self._backend = backend_of(model, batch, self.context)
         self._engine = Scheduler(self._backend, batch, self.context, self.chat.stop)
-        self._adapters: dict[str, str] = {}  # name -> path
+        self._adapters = set[str]()  # loaded
         self._open: dict[int, Talk] = {}
         self._ready: list[TurnReply] = []
         # The same tasks are routed for every version of an agent; the base model stays the same.
@@ -73,14 +73,13 @@ class LocalPolicy(Policy):
         """Makes the agent's adapters available, drops unused ones. Raises UserError for a
         misfit."""
         wanted = {a.name: a for a in agent.adapters}
-        check_paths(self._adapters, wanted)
-        for name in self._adapters.keys() - wanted.keys() - self._engine.adapters():
+        for name in self._adapters - wanted.keys() - self._engine.adapters():
             self._backend.remove(name)
-            del self._adapters[name]
+            self._adapters.remove(name)
         for name, ref in wanted.items():
             if name not in self._adapters:
                 self._backend.add(read_adapter(ref, self._backend.shapes))
-                self._adapters[name] = ref.path
+                self._adapters.add(name)
 
     def submit(self, requests: Sequence[TurnRequest]) -> None:
         """Queues turns. A prompt that does not fit the context gets a `context_full` reply."""
@@ -173,17 +172,8 @@ class LocalPolicy(Policy):
         if not self._engine.fits(request.episode, len(ids), kept):
             self._ready.append(TurnReply(request.episode, None, context_full=True))
             return
-        self._engine.submit(
-            Order(
-                request.episode,
-                ids,
-                name,
-                talk.seed(request.seed),
-                request.temperature,
-                request.max_tokens,
-                kept,
-            )
-        )
+        how = (talk.seed(request.seed), request.temperature, request.max_tokens, kept)
+        self._engine.submit(Order(request.episode, ids, name, *how))
 
     def _reply(self, sampled: Sampled) -> TurnReply:
         talk = self._open[sampled.episode]

@@ -8,7 +8,6 @@ Turn has them; where a prompt does not start with all earlier tokens, `rewritten
 
 from __future__ import annotations
 
-import json
 import queue
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,6 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 from trace_bench.core.checked import PLACE
-from trace_bench.core.decode import Unreadable
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Policy, RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
@@ -155,23 +153,19 @@ class OpenAIPolicy(Policy):
 
     # -- one turn -----------------------------------------------------------------------------
 
-    def _submit(self, request: TurnRequest) -> None:
-        episode = self._open.get(request.episode) or self._begin(request, self._choose())
-        episode.add(self.servers.readable(request.messages))
-        self._send(request, episode, None if episode.tight else request.max_tokens)
-
-    def _begin(self, request: TurnRequest, server: int) -> Conversation:
-        episode = Conversation(server, request.adapter, request.tools)
-        episode.spoken = len(json.dumps(request.tools))
-        self._open[request.episode] = episode
-        self._load[server] += 1
-        return episode
+    def _submit(self, request: TurnRequest, server: int | None = None) -> None:
+        episode = self._open.get(request.episode)
+        if episode is None:
+            server = self._choose() if server is None else server
+            episode = Conversation(server, request.adapter, request.tools)
+            self._open[request.episode] = episode
+            self._load[server] += 1
+        episode.history += self.servers.readable(request.messages)
+        self._send(request, episode)
 
     def _alone(self, server: int, request: TurnRequest) -> TurnReply:
         """The only turn of an episode at this server."""
-        episode = self._begin(request, server)
-        episode.add(self.servers.readable(request.messages))
-        self._send(request, episode, request.max_tokens)
+        self._submit(request, server)
         (reply,) = self.collect()
         self.release(request.episode)
         return reply
@@ -188,24 +182,18 @@ class OpenAIPolicy(Policy):
 
         return min(range(len(self._load)), key=rank)
 
-    def _send(self, request: TurnRequest, episode: Conversation, most: int | None) -> None:
-        body = self._body(request, episode, most)
-        future = self._client.start(CHAT, body, episode.server)
-        self._under_way[request.episode] = future
-        future.add_done_callback(lambda f: self._ready.put((request, f)))
-
-    def _body(
-        self, request: TurnRequest, episode: Conversation, most: int | None
-    ) -> dict[str, Any]:
-        name = self.servers.name_of(episode.adapter)
-        body = self._common(name, request.temperature, most)
+    def _send(self, request: TurnRequest, episode: Conversation) -> None:
+        most = None if episode.tight else request.max_tokens
+        body = self._common(self.servers.name_of(episode.adapter), request.temperature, most)
         body["seed"] = stable_seed("turn", request.seed, episode.turns) % 2**31
         body["messages"] = episode.history
         if episode.tools:
             body["tools"] = list(episode.tools)
         if self.servers.vllm:
             body |= {"logprobs": True, "return_token_ids": True}
-        return body
+        future = self._client.start(CHAT, body, episode.server)
+        self._under_way[request.episode] = future
+        future.add_done_callback(lambda f: self._ready.put((request, f)))
 
     def _common(self, name: str, temperature: float, most: int | None) -> dict[str, Any]:
         body: dict[str, Any] = {"model": name, "temperature": temperature, "top_p": 1.0}
@@ -227,13 +215,10 @@ class OpenAIPolicy(Policy):
             full = context_is_full(error)
             if full and self.servers.vllm and not episode.tight:
                 episode.tight = True
-                self._send(request, episode, None)
+                self._send(request, episode)
                 return None
             return TurnReply(request.episode, None, error=str(error), context_full=full)
-        except Unreadable as error:
-            text = f"the server's answer is refused: {error}"
-            return TurnReply(request.episode, None, error=text)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:  # unreadable response
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
 

@@ -22,7 +22,7 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, Message, Turn
 from trace_bench.llm.client import Client, LLMError
-from trace_bench.policies.engine.lora import check_paths, read_weights
+from trace_bench.policies.engine.lora import read_weights
 
 PROBE: Message = {"role": "user", "content": "Name three things that you can do for me."}
 VLLM = "vllm"
@@ -40,7 +40,6 @@ class Servers:
         self._client, self._model = client, model
         self._urls = client.endpoint.urls
         self._loaded: dict[str, str] = {}  # adapter -> name on the servers
-        self._paths: dict[str, str] = {}  # adapter -> its folder
         self._own: list[tuple[int, str]] = []  # loaded by this program: (server, name)
         self._base: dict[int, list[float]] = {}  # the base model's log-probabilities for the probe
         self._noise: dict[int, float] = {}  # and how much they vary between requests
@@ -70,21 +69,20 @@ class Servers:
         weights."""
         self.greet()
         wanted = {a.name: a for a in adapters}
-        check_paths(self._paths, wanted)
-        for name in [name for name in self._paths if name not in wanted]:
+        for name in [name for name in self._loaded if name not in wanted]:
             self._drop(name)
         for adapter in wanted.values():
             if adapter.name not in self._loaded:
                 served = served_name(adapter)
                 for server in range(len(self._urls)):
                     self._add(server, served, adapter)
-                self._loaded[adapter.name], self._paths[adapter.name] = served, adapter.path
+                self._loaded[adapter.name] = served
 
     def unload(self) -> None:
         """Unloads this program's adapters. A server that is gone is ignored."""
         for server, served in self._own:
             self._forget(server, served)
-        self._own, self._loaded, self._paths = [], {}, {}
+        self._own, self._loaded = [], {}
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
         """Messages as the servers accept them. A malformed call is answered with a result that
@@ -173,7 +171,6 @@ class Servers:
 
     def _drop(self, name: str) -> None:
         served = self._loaded.pop(name)
-        del self._paths[name]
         for server, own in [pair for pair in self._own if pair[1] == served]:
             self._own.remove((server, own))
             self._forget(server, own)
@@ -260,18 +257,9 @@ def _remedy(said: str, model: str) -> str:
     status = re.search(r": HTTP (4\d\d): ", said)
     match status[1] if status else None:
         case None | "429":
-            return (
-                "It must have OpenAI's chat completions: see its log, change `policy.base_url`, or "
-                "raise `policy.deadline`."
-            )
+            return "See its log, change `policy.base_url`, or raise `policy.deadline`."
         case "401" | "403":
             return "Change its key (`policy.key_env`)."
         case "404":
-            return (
-                f"It does not serve the model {model!r}, or no chat completions: change "
-                "`model.name` or `policy.base_url`."
-            )
-    return (
-        "It refuses this request: change what it is asked for (`policy.extra`, "
-        "`policy.max_tokens`), or how it is started."
-    )
+            return f"Does it serve {model!r}? Change `model.name` or `policy.base_url`."
+    return "It refuses this request: change `policy.extra` or `policy.max_tokens`."

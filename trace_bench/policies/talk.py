@@ -23,9 +23,17 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.text import spoken
 from trace_bench.core.types import Message, Tool, Turn
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.formats import Hermes, Malformed, Reply, as_call, json_of, read_calls
+from trace_bench.policies.formats import (
+    CALL_BEGIN,
+    HERMES,
+    Malformed,
+    Reply,
+    as_call,
+    json_of,
+    read_calls,
+)
 
-SPARE_IDS = 2**14  # tokens that a template adds to a conversation
+LONGEST = 2**18  # tokens of a prompt
 MESSAGE = Limits(2**20)  # of the agent's message: more than any turn can hold
 LARGEST_ID = 2**24  # no vocabulary has as many tokens
 LEAST_LOGPROB = -1000.0  # a token with less is never sampled; vLLM writes -9999 for minus infinity
@@ -131,16 +139,11 @@ class Conversation:
     adapter: str | None
     tools: tuple[Tool, ...]
     history: list[Message] = field(default_factory=list)
-    spoken: int = 0  # characters of tools and history as JSON
     ids: tuple[int, ...] = ()  # all tokens so far
     exact: bool = True  # `ids` are the tokens that the server read and sampled
     rewritten: bool = False  # a prompt did not begin with all earlier tokens
     tight: bool = False  # the context cannot hold the prompt and a whole turn any more
     turns: int = 0
-
-    def add(self, messages: Sequence[Message]) -> None:
-        self.history += messages
-        self.spoken += len(json.dumps(messages))  # in ASCII: no shorter than in UTF-8
 
     def turn(self, request: TurnRequest, reply: Mapping[str, Any]) -> Turn:
         """The turn in a server's response. Raises Unreadable for what no model can have said."""
@@ -149,7 +152,7 @@ class Conversation:
             raise Unreadable(f"its message cannot be used: {fault}")
         tokens = self._tokens(request, reply, choice)
         said = read_message(choice["message"], self.turns)
-        self.add([said.remembered])
+        self.history.append(said.remembered)
         self.turns += 1
         return Turn(
             request.messages,
@@ -167,7 +170,7 @@ class Conversation:
         """The turn's tokens by the names of their fields; none if the server does not return ids.
         vLLM's log-probabilities are at temperature 1, so there are none at other temperatures."""
         whole, sampled = reply.get("prompt_token_ids"), choice.get("token_ids")
-        check_ids(whole, "the prompt", self.spoken + len(self.ids) + SPARE_IDS)
+        check_ids(whole, "the prompt", LONGEST)
         check_ids(sampled, "the turn", request.max_tokens + 1)
         if not self.exact or not whole or sampled is None:
             self.exact = False
@@ -199,10 +202,10 @@ def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 def read_message(message: Mapping[str, Any], turn: int) -> Reply:
     """The assistant's turn from a server's response. Calls that the server left in the text are
     parsed too, in Hermes' format, and its thoughts are parted (`spoken`)."""
-    thoughts, content = spoken(message, Hermes.begin)
+    thoughts, content = spoken(message, CALL_BEGIN)
     calls = message.get("tool_calls") or []
     if not calls:
-        return read_calls(thoughts, content, turn, Hermes())
+        return read_calls(thoughts, content, turn, HERMES)
     content = content.strip()
     out = []
     for i, call in enumerate(calls):

@@ -74,16 +74,6 @@ def scale_of(config: Mapping[str, Any]) -> float:
     return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def check_paths(loaded: Mapping[str, str], wanted: Mapping[str, AdapterRef]) -> None:
-    """Raises UserError if a name stands for another path than before. `loaded`: paths by name."""
-    for name, path in loaded.items():
-        if name in wanted and wanted[name].path != path:
-            raise UserError(
-                f"adapter name {name!r} stands for {path} and for {wanted[name].path}; a name "
-                "is never used twice."
-            )
-
-
 def adapter_of(
     name: str,
     tensors: Mapping[str, Tensor],
