@@ -3,6 +3,7 @@ sampled, after the prompt that was really read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from letters import SETTINGS, job, make_lab
-from servers.tokens import tokens
 from thinking import OPENED, AskingSuite, save_thinker
 
 from trace_bench.core.chat import text_message
@@ -21,6 +21,8 @@ from trace_bench.core.protocols import Policy, RunContext
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import StopReason, Stored, Trajectory, Turn, to_json
 from trace_bench.policies.openai import OpenAISettings, served
+from trace_bench.rehearse.engine import Loading
+from trace_bench.rehearse.scripted import serve
 from trace_bench.trainers import update as update_module
 from trace_bench.trainers.algorithms.cispo import Cispo
 from trace_bench.trainers.episodes import check_prompt
@@ -35,6 +37,19 @@ BLOCK = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_thinker(tmp_path_factory.mktemp("thinker"), OPENED)
+
+
+class Recording(Loading):
+    """`read`: (prompt, sampled ids) of every turn."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.read: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def _turn(self, body: Mapping[str, Any]) -> Turn:
+        turn = super()._turn(body)
+        self.read.append((turn.prompt_ids, turn.token_ids))
+        return turn
 
 
 @dataclass(frozen=True)
@@ -89,15 +104,17 @@ def trained_in(tokens: Tokens) -> list[BLOCK]:
 def test_what_is_trained_is_what_a_server_sampled(
     model: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    with tokens(model) as server:
+    engine = Recording(model, "m", 8, 512)
+    with serve(engine) as server:
         policy = served(OpenAISettings((server.url,)), RunContext(served_model="m", batch=8))
         found = train(tmp_path, model, policy, monkeypatch)
         rewritten = policy.usage()["rewritten"]
         policy.close()
+    engine.close()
     check(found)
     assert rewritten > 0
     sampled = [(a, b) for t in found.played for a, b, _ in sampled_in(t)]
-    assert sorted(sampled) == sorted(server.read)
+    assert sorted(sampled) == sorted(engine.read)
 
 
 def test_servers_keep_no_thoughts() -> None:

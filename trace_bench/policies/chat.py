@@ -37,7 +37,7 @@ DATE = "26 Jul 2024"
 """What templates that would write today's date are given (Llama's default): a run that goes on
 tomorrow has the same prompts."""
 _SHAPES, _LONGEST_SHAPE = 256, 2000  # messages but for their contents; characters of one
-_PROMPTS = 1024  # first prompts that are kept: the rollouts of a task share one
+_PROMPTS, _LONGEST = 1024, 100_000  # first prompts that rollouts share; characters of one
 
 
 class Chat:
@@ -74,7 +74,8 @@ class Chat:
 
     def first(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
         """The ids of an episode's first prompt, up to the start of the assistant turn."""
-        return self._prompts(json.dumps([messages, tools]))
+        said = json.dumps([messages, tools])
+        return self._prompts(said) if len(said) <= _LONGEST else self._prompt(said)
 
     def _prompt(self, said: str) -> tuple[int, ...]:
         return self.encode(self.render(*json.loads(said)))

@@ -14,13 +14,13 @@ import torch
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Policy, Prompt, State, TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Tool, grouped
-from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
 from trace_bench.policies.loading import DType, load_model
 from trace_bench.policies.talk import Talk, Thoughts
+from trace_bench.settings.models import check_device
 
 _STATES = 1024  # prompts whose states are remembered
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Turn
+from trace_bench.policies.formats import Reply
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.rehearse.scripted import Answer
 from trace_bench.serve.local import Engine
@@ -70,7 +71,8 @@ class Loading:
 
     def _completion(self, name: str, turn: Turn) -> dict[str, Any]:
         content = [{"logprob": p, "top_logprobs": [{"logprob": p}]} for p in turn.logprobs]
-        choice = {"message": turn.reply, "token_ids": list(turn.token_ids)}
+        message = Reply(turn.reply, turn.thoughts).remembered  # as its parsers read it
+        choice = {"message": message, "token_ids": list(turn.token_ids)}
         choice |= {"finish_reason": "length" if turn.truncated else "stop"}
         counts = {"prompt_tokens": len(turn.prompt_ids), "completion_tokens": len(turn.token_ids)}
         said = {"model": name, "prompt_token_ids": list(turn.prompt_ids), "usage": counts}

@@ -16,7 +16,6 @@ from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
 from trace_bench.core.types import Task
 from trace_bench.play.suites import tasks_of
-from trace_bench.policies import check_device
 from trace_bench.results.statistics import can_show
 from trace_bench.runner.build import (
     Parts,
@@ -35,6 +34,7 @@ from trace_bench.runner.plan import (
     training_tasks,
 )
 from trace_bench.settings.identity import model_path, served_name
+from trace_bench.settings.models import check_device
 from trace_bench.settings.recipes import billions_of
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.memory import GPU

@@ -1,4 +1,4 @@
-"""Agent models by a folder or a name on the hub."""
+"""Agent models by a folder or a name on the hub, and the devices that they run on."""
 
 from __future__ import annotations
 
@@ -72,3 +72,19 @@ def named(run: RunContext, path: str | None = None) -> str:
 
     `path`: its weights, where they are trained here; null: its name on the hub."""
     return path or run.served_model
+
+
+def check_device(device: str) -> None:
+    """Raises UserError for a device that torch does not know or cannot use here."""
+    if device == "cpu":
+        return
+    import torch
+
+    try:
+        torch.ones(1, device=device).item()  # "meta" holds no values
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        why = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise UserError(
+            f"policy.device={device} cannot be used on this machine: {why}. Change "
+            "`policy.device`; allowed: cpu, or a device of this PyTorch build such as cuda."
+        ) from error
