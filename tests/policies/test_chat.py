@@ -65,22 +65,6 @@ def test_templates_that_change_contents_are_rendered_every_time():
         assert f"user\n{content.strip()}<|im_end|>" in text
 
 
-def test_what_a_chat_keeps_of_messages_is_bounded(chat):
-    """A client chooses the ids of its calls, and the names."""
-    named = {"tool_call_id": "id", "name": "f"}
-    for key in named:
-        before = chat._frames.cache_info().currsize
-        for n in range(300):
-            name = f"{n}" * (4000 if n < 9 else 1)
-            news = {"role": "tool", "content": "x", **named, key: name}
-            assert "\nx\n" in chat.tokenizer.decode(chat.following([news], finished=True))
-            if n == 8:  # ids are in no key, and what is long is not kept
-                kept = chat._frames.cache_info().currsize - before
-                assert kept == (key == "tool_call_id")
-        most = {"tool_call_id": before + 1, "name": 256}
-        assert chat._frames.cache_info().currsize <= most[key]
-
-
 def test_an_id_that_a_template_writes_is_that_of_the_message():
     written = "<tool_response>\n{{ m.tool_call_id }}"
     chat = Chat(byte_tokenizer(TEMPLATE.replace("<tool_response>", written)))

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -103,8 +104,9 @@ def _serve(options: argparse.Namespace) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
     agent = read_beginning(options.run).agent
     begin = forward if options.backend else local
+    log = partial(print, file=sys.stderr, flush=True)
     with TemporaryDirectory(prefix="trace_bench_") as sums:
-        app = App(begin(options, agent, settings, Path(sums)), settings, key, _log)
+        app = App(begin(options, agent, settings, Path(sums)), settings, key, log)
         uvicorn.Server(config(app, settings, host=options.host, port=options.port)).run()
     return 0
 
@@ -160,10 +162,6 @@ def _check_address(host: str, port: int, key: str | None) -> None:
             "--key-env to an environment variable with a key, or --host to 127.0.0.1."
         )
     whole_number("--port", port, 0, 65535)
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class App:
             Route("/v1/models", self._listed),
             Route("/v1/chat/completions", self, methods=["POST"]),
         ]
-        refusals: Any = {Refused: _refused, 404: _no_such, 405: _no_such, 500: _fault}
+        refusals: Any = {Refused: _refused}
         self.asgi = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=refusals)
 
     @asynccontextmanager
@@ -244,15 +244,6 @@ async def _disconnected(request: Request) -> None:
 async def _refused(request: Request, error: Refused) -> Response:
     headers = {"Retry-After": "1"} if error.status == 429 else None
     return JSONResponse(error.body(), error.status, headers)
-
-
-async def _no_such(request: Request, error: Exception) -> Response:
-    text = f"{request.method} {request.url.path[:80]} is not served"
-    return await _refused(request, Refused(getattr(error, "status_code", 404), text))
-
-
-async def _fault(request: Request, error: Exception) -> Response:
-    return await _refused(request, Refused(500, "the server has failed; see its log"))
 
 
 def config(app: App, settings: ServeSettings, **where: Any) -> uvicorn.Config:

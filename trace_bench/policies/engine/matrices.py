@@ -150,7 +150,12 @@ class Merged(Matrices):
     ) -> Tensor:
         x = self._normed(x) if name in BEFORE else x
         matrices = [(a, b, self._of[adapter][layer][name]) for a, b, adapter in parts]
-        return _by_parts(x, matrices, add)
+        if len(matrices) == 1:
+            return matrices[0][2].times(x, add)
+        out = x.new_empty(len(x), matrices[0][2].width)
+        for a, b, matrix in matrices:
+            matrix.times(x[a:b], None if add is None else add[a:b], out[a:b])
+        return out
 
     def _normed(self, x: Tensor) -> Tensor:
         return x * self._source.inverse(x)
@@ -177,18 +182,6 @@ class Product:
         if add is not None:
             product.add_(add)
         return product if out is None else out.copy_(product)
-
-
-def _by_parts(
-    x: Tensor, parts: Sequence[tuple[int, int, Product]], add: Tensor | None = None
-) -> Tensor:
-    """x @ w (+ add), each run of rows with its own w."""
-    if len(parts) == 1:
-        return parts[0][2].times(x, add)
-    out = x.new_empty(len(x), parts[0][2].width)
-    for a, b, w in parts:
-        w.times(x[a:b], None if add is None else add[a:b], out[a:b])
-    return out
 
 
 class LowRank(Matrices):
