@@ -24,7 +24,7 @@ def changed(old: str, new: str) -> str:
 
 BAD: Mapping[str, str] = {
     "tires": changed("(seed):\n    rng", "(seed):\n    MADE.append(seed)\n"
-                     "    assert len(MADE) <= 40\n    rng") + "\nMADE = []\n",
+                     "    assert len(MADE) <= 20\n    rng") + "\nMADE = []\n",
     "import_loop": GOOD + "\nwhile True:\n    pass\n",
     "import_error": GOOD + "\nraise RuntimeError('no Docker here; set allow_untrusted')\n",
     "syntax": GOOD + "\ndef broken(:\n",
