@@ -58,17 +58,3 @@ def test_it_trains_on_the_tasks_whose_failures_lack_a_capability() -> None:
         lacks[row["passed"]].append("LACKING" in row["labels"].values())
     assert sum(lacks[False]) > 0.6 * len(lacks[False])
     assert sum(lacks[True]) < 0.2 * len(lacks[True])
-
-
-def test_it_trains_on_the_tasks_that_the_suite_makes() -> None:
-    suite: BfclSuite = in_process("bfcl", "base")
-    lab: Any = Careless({}, 700, suite=suite)
-    settings = TraceSettings(synthetic_tasks=24)
-    agent = Trace(settings).fit(BASE, suite.tasks("train"), lab)
-    trained = [a.capability for a in agent.adapters]
-    assert "completes_all_parts" in trained and set(trained) <= set(suite.capabilities())
-    for job, name in zip(lab.trainer.jobs, trained, strict=True):
-        assert {t.id.rpartition("_")[0] for t in job.tasks} == {f"bfcl/base/synthetic/{name}"}
-        assert len({t.id for t in job.tasks}) == 24
-        contrast = sum(t.data["contrast"] for t in job.tasks)
-        assert 0 < contrast < 12

@@ -15,11 +15,10 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite, Typical
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv
-from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
 from trace_bench.envs.bfcl.world import CATEGORIES, SCENARIOS, load, named, parse
 from trace_bench.envs.bfcl.world import known_bad as listed
 
-LEADERBOARD, SYNTHETIC = "leaderboard", "synthetic"
+LEADERBOARD = "leaderboard"
 SPLITS = ("train", "dev", "test", LEADERBOARD)
 
 
@@ -71,23 +70,11 @@ class BfclSuite(Suite):
 
     def task(self, task_id: str) -> Task:
         head, _, name = task_id.rpartition("/")
-        made, _, seed = name.rpartition("_")
-        if head == f"bfcl/{self.variant}/{SYNTHETIC}" and made in MAKERS and seed.isdecimal():
-            return self.synthetic(made, int(seed))
         entry = self._by_id.get(name)
         for split in SPLITS:
             if entry is not None and head == f"bfcl/{self.variant}/{split}":
                 return self._task(split, entry)
         raise UserError(f"no task {task_id!r} in bfcl/{self.variant}.")
-
-    def capabilities(self) -> Sequence[str]:
-        return list(MAKERS)
-
-    def synthetic(self, capability: str, seed: int) -> Task:
-        """A task in the same tool classes, made by a program (`synthetic.py`); all categories have
-        the same ones."""
-        name = f"bfcl/{self.variant}/{SYNTHETIC}/{capability}_{seed}"
-        return Task(name, "bfcl", SYNTHETIC, seed, synthetic_data(capability, seed))
 
     def make(self) -> BfclEnv:
         return BfclEnv()
