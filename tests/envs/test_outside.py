@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.server
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -160,17 +158,9 @@ class Bad(http.server.BaseHTTPRequestHandler):
             self.send_header("Location", "/other")
             self.end_headers()
             return
-        if self.path.startswith("/drip"):
-            raw = b"HTTP/1.1 200 OK\r\nX: y\r\n" + b"\r\n" * (self.path == "/drip/body")
-            with contextlib.suppress(OSError):
-                for byte in raw + b" " * 100:
-                    self.wfile.write(bytes([byte]))
-                    time.sleep(0.1)
-            return
         self.send_response(200 if self.path != "/none" else 404)
         self.end_headers()
-        bodies = {"/shop/splits": json.dumps([f"s{n}" for n in range(101)]).encode()}
-        bodies |= {"/huge": b'"' + b"x" * LONGEST.size + b'"', "/nan": b"[NaN]", "/text": b"hello"}
+        bodies = {"/huge": b'"' + b"x" * LONGEST.size + b'"', "/nan": b"[NaN]", "/text": b"hello"}
         self.wfile.write(bodies.get(self.path, b"{}"))
         time.sleep(2.0 * (self.path == "/huge"))  # it goes on after what is read of it
 
@@ -193,18 +183,6 @@ def test_an_answer_that_cannot_be_used_is_a_failure(server: Server, path: str) -
     with pytest.raises(EpisodeError, match=path) as caught:
         server.ask(path)
     assert "no answer within" not in str(caught.value)
-
-
-@pytest.mark.parametrize("path", ["/drip/head", "/drip/body"])
-def test_an_answer_that_drips_is_late(server: Server, path: str) -> None:
-    with pytest.raises(EpisodeError, match=r"no answer within 1 s \(env.deadline\)"):
-        server.ask(path)
-
-
-def test_a_list_of_splits_has_an_end(server: Server) -> None:
-    server.name = "shop"
-    with pytest.raises(EpisodeError, match="has 101 splits; allowed: 100"):
-        server.splits()
 
 
 def test_a_route_that_is_not_there_is_none(server: Server) -> None:

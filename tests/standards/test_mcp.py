@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -98,39 +93,6 @@ def test_a_scorer_that_fails_is_no_failure_of_the_agent(make: Make, url: str) ->
         perform(suite.make(), suite.tasks("dev")[0], [DONE])
 
 
-class Lying(BaseHTTPRequestHandler):
-    """Speaks MCP, as its `path` says: packed, without end, or with a list of tools in a circle."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
-                 "serverInfo": {"name": "box", "version": "1"}}  # fmt: skip
-        result = about if asked["method"] == "initialize" else {"tools": [], "nextCursor": "a"}
-        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "result": result}).encode()
-        packed = [("Content-Encoding", "gzip")] if self.path == "/packed" else []
-        self.send_response(200 if "id" in asked else 202)
-        for header in [("Content-Type", "application/json"), *packed]:
-            self.send_header(*header)
-        self.end_headers()
-        with suppress(OSError):
-            self.wfile.write(gzip.compress(body) if packed else body)
-            for _ in range(2**9 if self.path == "/endless" else 0):
-                self.wfile.write(b" " * 2**16)
-
-    def log_message(self, *_: Any) -> None:
-        return
-
-
-@pytest.mark.parametrize("lie", ["packed", "endless", "circle"])
-def test_an_answer_without_end_is_not_read_to_it(make: Make, lie: str) -> None:
-    says = {"packed": "is compressed", "endless": "more than 16777216 bytes", "circle": "'a' again"}
-    with ThreadingHTTPServer(("127.0.0.1", 0), Lying) as lying:
-        Thread(target=lying.serve_forever, daemon=True).start()
-        with pytest.raises(UserError, match=says[lie]):
-            make("mcp", url=f"http://127.0.0.1:{lying.server_port}/{lie}", **GOOD)
-        lying.shutdown()
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -138,8 +100,6 @@ def test_an_answer_without_end_is_not_read_to_it(make: Make, lie: str) -> None:
         ({"url": "http://127.0.0.1:9/mcp"}, "Change `env.url`"),
         ({"command": [sys.executable, "-c", "pass"]}, "Change `env.command`"),
         ({"command": ["no such program"]}, "Change `env.command`"),
-        ({"command": ["sh", "-c", "yes | tr -d '\\n'"]}, "Connection closed.*Change `env.command`"),
-        ({"command": ["sh", "-c", "cat /dev/zero"], "deadline": 300.0}, "Connection closed"),
     ],
 )
 def test_a_server_that_is_not_there_is_said(make: Make, options: Any, says: str) -> None:

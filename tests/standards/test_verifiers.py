@@ -17,6 +17,7 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import performed
 from trace_bench.core.types import StopReason
 from trace_bench.envs.check import check
+from trace_bench.play.suites import in_both
 
 pytestmark = pytest.mark.standards
 SPLITS = {"train": {"split": "train"}, "test": {"split": "test"}}
@@ -66,6 +67,11 @@ def test_a_stop_of_the_task_ends_the_episode(shop: Any) -> None:
     assert last.score.similarity == 0.5
 
 
+def test_a_task_in_two_splits_has_the_same_content(make: Callable[..., Any]) -> None:
+    suite = make("verifiers", splits={"test": {"split": "test"}, "dev": {"split": "leak"}}, **SHOP)
+    assert in_both(suite, "test", "dev") == ["verifiers/vf_shop/dev/0000"]
+
+
 def test_the_contract_holds(shop: Any) -> None:
     report = check(shop, shop.tasks("test"))
     assert report.ok, str(report)
@@ -92,10 +98,10 @@ def test_without_splits_a_tasks_key_decides_and_no_end_is_cut(
     make: Callable[..., Any],
 ) -> None:
     endless = {"split": "endless", "kind": "spoken"}
-    suite = make("verifiers", args=endless, most=400, **SHOP)
+    suite = make("verifiers", args=endless, **SHOP)
     sizes = {split: len(suite.tasks(split)) for split in suite.splits()}
-    assert sum(sizes.values()) == 400
-    assert 200 < sizes["train"] < 300 and 25 < sizes["dev"] < 80 and 60 < sizes["test"] < 140
+    assert sum(sizes.values()) == 2000
+    assert 1150 < sizes["train"] < 1350 and 200 < sizes["dev"] < 300 and 430 < sizes["test"] < 570
     with pytest.raises(EpisodeError, match="not of plain system and user messages"):
         performed(suite, suite.tasks("dev")[0])
 
@@ -113,7 +119,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"taskset": "no-such-shop"}, "'no-such-shop' not found"),
     "no taskset": ({"taskset": "mcp_tasks"}, "defines no `__all__`"),
     "setting": ({"args": {"prise": 3}}, "prise"),
-    "leak": ({"splits": {"train": {}, "dev": {"split": "leak"}}}, "in train and again in dev"),
 }
 PROGRAM = """
 import json, sys

@@ -8,8 +8,7 @@ person's functions. Whether a server begins each session alike, `trace_bench.che
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -25,21 +24,6 @@ from trace_bench.envs import SplitsByNumber, outside, package_folder
 
 VERSION = "2.3.0"
 DATA = Limits(2**24)
-BOUNDED = """
-import subprocess, sys
-most = int(sys.argv[1])
-try:
-    server = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE)
-except OSError as error:
-    sys.exit(f"{sys.argv[2]}: {error}")
-while line := server.stdout.readline(most + 1):
-    if len(line) > most:
-        server.kill()
-        sys.exit(f"an answer of the MCP server has more than {most} bytes")
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
-"""
-"""Stands between a server's output and the SDK, which reads a line of any length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +47,18 @@ class Session:
     """A session with the server, entered and left in one task, as network libraries need it."""
 
     def __init__(self, settings: McpSettings, loop: outside.Loop) -> None:
+        import httpx2
         from mcp import Client, StdioServerParameters
         from mcp.client.streamable_http import streamable_http_client
 
         self._loop, self._deadline, self._leave = loop, settings.deadline, asyncio.Event()
         http: Any = nullcontext()
         if settings.command:
-            arguments = ["-c", BOUNDED, str(DATA.size), *settings.command]
-            where: Any = StdioServerParameters(command=sys.executable, args=arguments)
+            program, *arguments = settings.command
+            where: Any = StdioServerParameters(command=program, args=arguments)
         else:
-            http = plain_http(settings.deadline)
+            most = httpx2.Timeout(settings.deadline, read=None)  # of an answer, see `Loop.run`
+            http = httpx2.AsyncClient(timeout=most, trust_env=False)
             where = streamable_http_client(settings.url, http_client=http)
         entered: Future[Any] = Future()
         live = self._live(http, Client(where, mode="legacy", cache=None), entered)
@@ -99,21 +85,17 @@ class Session:
         return self._run(self._all_tools())
 
     async def _all_tools(self) -> list[Tool]:
-        """Of all pages; a list without end is late, has too many, or comes to a page again."""
+        """Of all pages; a list without end is late, or has too many."""
         tools: list[Tool] = []
-        cursor, pages = None, set[str]()
-        while True:
+        cursor = None
+        while len(tools) <= outside.MOST_TOOLS:
             page = await self.client.list_tools(cursor=cursor)
             tools += [
                 outside.tool_of(one.name, one.description, one.input_schema) for one in page.tools
             ]
-            if len(tools) > outside.MOST_TOOLS:
-                outside.refuse(f"the server has more than {outside.MOST_TOOLS} tools")
             if (cursor := page.next_cursor) is None:
                 return tools
-            if cursor in pages:
-                outside.refuse(f"the server lists its tools in a circle: {cursor[:64]!r} again")
-            pages.add(cursor)
+        outside.refuse(f"the server has more than {outside.MOST_TOOLS} tools")
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> outside.Answer:
         result = self._run(self.client.call_tool(name, dict(arguments)))
@@ -122,36 +104,6 @@ class Session:
     def close(self) -> None:
         """Leaves it, beside everything else."""
         self._loop.events.call_soon_threadsafe(self._leave.set)
-
-
-def plain_http(deadline: float) -> Any:
-    """A client of the SDK's HTTP library that takes no compressed answer, which may become more
-    than the memory holds, and of no answer more than `DATA.size` bytes."""
-    import httpx2
-
-    class Bounded(httpx2.AsyncByteStream):
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            size = 0
-            async for piece in self._stream:
-                size += len(piece)
-                if size > DATA.size:
-                    raise httpx2.ReadError(f"the answer has more than {DATA.size} bytes")
-                yield piece
-
-    async def bounded(response: Any) -> None:
-        if response.headers.get("content-encoding", "identity") != "identity":
-            raise httpx2.DecodingError("the answer is compressed, which was not asked for")
-        response.stream = Bounded(response.stream)
-
-    asked, hooks = {"Accept-Encoding": "identity"}, {"response": [bounded]}
-    most = httpx2.Timeout(deadline, read=None)  # of an answer, `Loop.run` has the deadline
-    return httpx2.AsyncClient(headers=asked, event_hooks=hooks, timeout=most, trust_env=False)
 
 
 class McpEnv(outside.Episode):

@@ -12,11 +12,9 @@ import asyncio
 import hashlib
 import json
 import re
-import socket
 import threading
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
@@ -41,9 +39,7 @@ from trace_bench.core.types import (
 
 T = TypeVar("T")
 SUCCESS = 1.0 - 1e-6
-LATE = "no answer within {:g} s (env.deadline)"
 MOST_TOOLS = 500  # of a world
-ANSWERED = {"content", "structuredContent", "structured_content"}  # keys of a tool's result
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -193,32 +189,11 @@ class Loop:
             return running.result(deadline)
         except TimeoutError:
             running.cancel()
-            refuse(LATE.format(deadline))
+            refuse(f"no answer within {deadline:g} s (env.deadline)")
         except EpisodeError:
             raise
         except Exception as error:
             refuse(described(cause_of(error)))
-
-
-@contextmanager
-def within(seconds: float, connection: socket.socket) -> Iterator[None]:
-    """All that is sent and read inside has so many seconds together, however it drips. Raises
-    EpisodeError past them: the connection is then shut down."""
-    late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(seconds, end)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if late.is_set():
-            refuse(LATE.format(seconds))
 
 
 def cause_of(error: BaseException) -> Exception:

@@ -21,12 +21,13 @@ from typing import Any
 from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import UserError, attempt
 from trace_bench.core.text import described
-from trace_bench.core.types import Message, Positive, Task, Tool
+from trace_bench.core.types import Message, Task, Tool
 from trace_bench.envs import SplitsByNumber, outside, package_folder
 
 VERSION = "0.4.0"
 EIGHTHS = {"test": (0, 1), "dev": (2,), "train": (3, 4, 5, 6, 7)}
 """Each split's share of the tasks, by the hash of a task's key: the standard has no splits."""
+MOST = 2000  # tasks that are read of a taskset, or of each split: it may have no end
 _BOX = ("image", "agent_user", "skills", "artifacts")  # of a task's data
 
 
@@ -43,8 +44,6 @@ class VerifiersSettings(outside.Settings):
     """Settings that make each split, where the taskset has some:
     'env.splits={train: {split: train}, dev: {split: valid}, test: {split: test}}'. Without it, a
     task's key decides: five eighths of the tasks are train, one dev, two test."""
-    most: Positive = 2000
-    """How many tasks are read of a taskset, which may have no end."""
 
 
 class VerifiersEnv(outside.Episode):
@@ -241,46 +240,41 @@ class VerifiersSuite(SplitsByNumber):
         self.variant = outside.plain_name(
             settings.taskset.rpartition("/")[2].partition("@")[0], "taskset"
         )
-        tasks = attempt(self._load)
-        if isinstance(tasks, BaseException):
-            if isinstance(tasks, UserError):
-                raise tasks
+        self._inner: dict[str, Any] = {}  # verifiers' own tasks by key
+        keys = attempt(self._load)
+        if isinstance(keys, UserError):
+            raise keys
+        if isinstance(keys, BaseException):
             raise UserError(
-                f"env.taskset={settings.taskset} cannot be loaded: {described(tasks)}. Change "
+                f"env.taskset={settings.taskset} cannot be loaded: {described(keys)}. Change "
                 "`env.taskset`, `env.args` or `env.splits`."
-            ) from tasks
-        self._tasks = tasks
-        self.sizes = {split: len(each) for split, each in tasks.items()}
+            ) from keys
+        self._keys = keys
+        self.sizes = {split: len(each) for split, each in keys.items()}
 
-    def _load(self) -> dict[str, list[Any]]:
-        """The tasks by split. Raises UserError for one in two of them, or that cannot be played."""
+    def _load(self) -> dict[str, list[str]]:
+        """The keys of the tasks by split. Raises UserError for one that cannot be played."""
         from verifiers.v1.utils import loaders
 
         name, splits = self._settings.taskset, self._settings.splits
         self._refuse(_package_needs(name))
         kind = loaders.taskset_config_type(name)
-        tasks: dict[str, list[Any]] = {split: [] for split in splits or sorted(EIGHTHS)}
-        seen: dict[str, str] = {}
+        keys: dict[str, list[str]] = {split: [] for split in splits or sorted(EIGHTHS)}
         for chosen, options in (splits or {"": {}}).items():
             config = kind.model_validate({**self._settings.args, **options, "id": name})
             taskset = loaders.load_taskset(config)
-            for task in islice(taskset, self._settings.most):
+            for task in islice(taskset, MOST):
                 self._refuse(_data_needs(task))
-                if not seen:
+                if not self._inner:
                     self._refuse(_class_needs(task))
                 key = _key(task)
-                split = chosen or _bucket(key)
-                if seen.setdefault(key, split) != split:
-                    raise UserError(
-                        f"the task {task.key[:64]} of env.taskset={name} is in {seen[key]} and "
-                        f"again in {split}. Change `env.splits`."
-                    )
-                tasks[split].append(task)
-        if not seen:
+                self._inner[key] = task
+                keys[chosen or _bucket(key)].append(key)
+        if not self._inner:
             raise UserError(f"env.taskset={name} has no tasks. Change `env.args`.")
         self._refuse(_tools_need(taskset))
         self.shared = Shared(taskset)
-        return tasks
+        return keys
 
     def _refuse(self, needs: Iterator[str]) -> None:
         for need in needs:
@@ -291,19 +285,18 @@ class VerifiersSuite(SplitsByNumber):
 
     def inner(self, task: Task) -> Any:
         """verifiers' own task."""
-        return self._tasks[task.data["split"]][task.data["index"]].with_data()
+        return self._inner[task.data["key"]].with_data()
 
     def about(self) -> Mapping[str, Any]:
         version = attempt(lambda: metadata.version(self.variant))
         version = version if isinstance(version, str) else "without a version"
-        tasks = outside.digest(
-            {split: [task.hash for task in each] for split, each in self._tasks.items()}
-        )
-        data = f"{self.variant} {version}, tasks {tasks}"
+        hashes = {split: [self._inner[k].hash for k in keys] for split, keys in self._keys.items()}
+        data = f"{self.variant} {version}, tasks {outside.digest(hashes)}"
         return {"data": data, "reward": self._settings.reward}
 
     def data_of(self, split: str, number: int) -> Mapping[str, Any]:
-        return {"split": split, "index": number}
+        """A task's key, by which one in two splits is found out."""
+        return {"key": self._keys[split][number]}
 
     def make(self) -> VerifiersEnv:
         return VerifiersEnv(self._settings, self)
