@@ -226,8 +226,11 @@ def test_a_folder_of_another_run_is_left_as_it_is(place: Path, capsys: Said) -> 
 @pytest.mark.docker
 def test_an_image_that_is_missing_leaves_no_folder(place: Path, capsys: Said) -> None:
     before = everything(place)
-    assert main([*QUICK, "sandbox=docker", "sandbox.tag=no-such-tag"]) == 2
-    one_line(capsys.readouterr().err, ["trace-bench/base:no-such-tag", "sandbox.build base"])
+    assert main([*QUICK, "sandbox=docker", "env.image=trace-bench/no_such"]) == 2
+    one_line(
+        capsys.readouterr().err,
+        ["the image trace-bench/no_such is missing", "sandbox.build no_such"],
+    )
     assert everything(place) == before
 
 

@@ -180,7 +180,7 @@ def test_a_module_that_cannot_be_loaded_says_why(name: str) -> None:
     with pytest.raises(SourceError, match=BY_LOADING[name]):
         load("a@0", BAD[name], target()[0], sandbox)
     with pytest.raises(UserError) as caught:
-        load("a@0", BAD[name], {}, Sandbox("docker", tag="no-such-tag"))
+        load("a@0", BAD[name], {}, Sandbox("bubblewrap", roots="/nowhere"))
     assert not isinstance(caught.value, SourceError)
 
 

@@ -82,7 +82,7 @@ def deadline_of(kind: str) -> float:
 def sandbox_of(kind: Any, workers: int = 1, **changes: Any) -> Sandbox:
     """A small one, with the images' files where the tests have them."""
     return Sandbox(
-        kind, workers, deadline_of(kind), 30.0, 1, 256, cpus=1.0, processes=48, scratch=16,
+        kind, workers, deadline_of(kind), 30.0, 1, 256, cpus=1.0, processes=48,
         run=f"{RUN}-{workers}", roots=ROOTS, **changes,
     )  # fmt: skip
 

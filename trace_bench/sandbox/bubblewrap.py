@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import EngineError, UserError
-from trace_bench.sandbox.engine import COMMAND, IN_WORKER, Engine, Sandbox, answer, program, rlimits
+from trace_bench.sandbox.engine import (
+    COMMAND,
+    IN_WORKER,
+    SCRATCH,
+    Engine,
+    Sandbox,
+    answer,
+    program,
+    rlimits,
+)
 from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.workers import Worker
 from trace_bench.settings.schema import SandboxSettings
@@ -46,7 +55,7 @@ class Bubblewrap(Engine):
                 f"this is {version.strip()}. Change `sandbox`."
             )
         root = str(root_of(image, sandbox).resolve())
-        self._command = [bwrap, *walls(root, sandbox)]
+        self._command = [bwrap, *walls(root)]
         self._limits, self._user = rlimits(sandbox), nobody()
         answer([*self._command, "true"], sandbox, **self._user)
 
@@ -56,7 +65,7 @@ class Bubblewrap(Engine):
         return Worker(command, {}, hint="change `sandbox`", **self._user)
 
 
-def walls(root: str, sandbox: Sandbox) -> Sequence[str]:
+def walls(root: str) -> Sequence[str]:
     """The arguments that make the sandbox: new namespaces, no capabilities, nothing writable but
     /tmp. The worker's keeper is process 1, as in a container; all ends with the parent."""
     variables = [("--setenv", *pair) for pair in {**IN_IMAGE, **IN_WORKER}.items()]
@@ -69,7 +78,7 @@ def walls(root: str, sandbox: Sandbox) -> Sequence[str]:
         *("--clearenv", *(word for pair in variables for word in pair)),
         *("--ro-bind", root, "/", "--proc", "/proc", "--dev", "/dev", *small),
         *("--remount-ro", "/dev"),
-        *("--size", str(sandbox.scratch * 2**20), "--perms", "1777", "--tmpfs", "/tmp"),
+        *("--size", str(SCRATCH * 2**20), "--perms", "1777", "--tmpfs", "/tmp"),
         *("--chdir", "/tmp"),
     ]
 

@@ -4,7 +4,6 @@
     --base IMAGE the base image: default the Dockerfile's own, else python:3.11-slim-bookworm;
                  `debootstrap` makes an equivalent one with containers/base.sh if no image registry
                  is reachable
-    --tag TAG    default latest
 
 Packages are gathered on this machine by pip, for the Python 3.11 of the image, from the exact and
 hashed pins in containers/NAME/requirements.txt (files for Linux on x86-64 and ARM; those of `verl`
@@ -65,14 +64,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = parser_of("sandbox.build", __doc__)
     parser.add_argument("names", nargs="*", default=["base"])
     parser.add_argument("--base")
-    parser.add_argument("--tag", default="latest")
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in names():
             raise unknown("image", name, names(), "NAME")
     docker = Docker.connect(BUILDING)
     for name in options.names:
-        build(docker, name, base_image(docker, options.base, base_of(name)), options.tag)
+        build(docker, name, base_image(docker, options.base, base_of(name)))
     return 0
 
 
@@ -105,12 +103,12 @@ def base_image(docker: str, wanted: str | None, usual: str) -> str:
     return name
 
 
-def build(docker: str, name: str, base: str, tag: str) -> str:
-    """Builds trace-bench/NAME:TAG and returns that name."""
+def build(docker: str, name: str, base: str) -> str:
+    """Builds trace-bench/NAME and returns that name."""
     if sys.version_info[:2] != (3, 11):
         version = ".".join(map(str, sys.version_info[:2]))
         raise UserError(f"images hold Python 3.11 and are put together with it; this is {version}.")
-    image = f"trace-bench/{name}:{tag}"
+    image = f"trace-bench/{name}:latest"
     command = [docker, "build", "--network=none", f"--build-arg=BASE={base}", f"--tag={image}"]
     with tempfile.TemporaryDirectory() as place:
         context = assemble(Path(place), name)

@@ -50,23 +50,8 @@ class Inline(Processes):
     here = True
 
 
-class Auto(Docker):
-    """Containers where a Docker engine answers, else this process. Programs of others need the
-    containers."""
-
-    @classmethod
-    def chosen(cls, sandbox: SandboxSettings, log: Log) -> type[Engine]:
-        try:
-            Docker.connect(sandbox)
-        except UserError as error:
-            log(f"sandbox=auto: environments run in this process, since {error}")
-            return Inline
-        return Docker
-
-
 ENGINES: Mapping[str, type[Engine]] = {
     "inline": Inline,
-    "auto": Auto,
     "process": Processes,
     "docker": Docker,
     "podman": Podman,
@@ -81,8 +66,8 @@ def engine_of(sandbox: SandboxSettings) -> type[Engine]:
 
 
 def suite_in(part: Part, run: RunContext, sandbox: Sandbox, env: EnvSettings, log: Log) -> Suite:
-    """The suite, with its episodes in the chosen sandbox, which `auto` logs. Raises UserError."""
-    engine = engine_of(sandbox).chosen(sandbox, log)
+    """The suite, with its episodes in the chosen sandbox. Raises UserError."""
+    engine = engine_of(sandbox)
     if engine.here:
         suite: Suite = part.make(run)
         return suite
@@ -115,7 +100,7 @@ def _image(part: Part, sandbox: Sandbox, env: EnvSettings) -> str:
     if env.image is not None:
         return env.image
     if (image := part.declared.image) is not None:
-        return image_name(image, sandbox)
+        return image_name(image)
     raise UserError(
         f"sandbox={sandbox.name} runs env.factory={part.factory.text} in an image, and none is "
         "named that has its code. Set `env.image` (docs/sandbox.md says how to make one), or "
@@ -123,8 +108,8 @@ def _image(part: Part, sandbox: Sandbox, env: EnvSettings) -> str:
     )
 
 
-def image_name(image: str, sandbox: Sandbox) -> str:
-    return f"trace-bench/{image}:{sandbox.tag}"
+def image_name(image: str) -> str:
+    return f"trace-bench/{image}:latest"
 
 
 def make_pool(
@@ -170,11 +155,11 @@ def source_pool(source: JSON, worker: JSON, sandbox: Sandbox, log: Log) -> Pool:
             )
         why = "generated code runs with this user's rights (allow_untrusted)"
         log(f"sandbox={sandbox.name}: {why}")
-    runner = engine(sandbox, image_name("base", sandbox))
+    runner = engine(sandbox, image_name("base"))
     return make_pool(runner, sandbox, worker, None, log, source)
 
 
 def walled() -> str:
     """The names of the engines that keep code of others in."""
-    *names, last = [n for n, e in ENGINES.items() if e.contains and e is not Auto]
+    *names, last = [n for n, e in ENGINES.items() if e.contains]
     return f"{', '.join(names)} or {last}"

@@ -23,7 +23,7 @@ import socket
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +38,7 @@ from trace_bench.settings.schema import SandboxSettings
 LABEL, FOLDER, OWNER = "trace_bench", "trace_bench.folder", "trace_bench.host"
 _PROC = Path("/proc")
 FILES = 256  # open at once in a sandbox
+SCRATCH = 64  # MiB of /tmp
 IN_WORKER = {"HOME": "/tmp", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 COMMAND = ("python3", "-m", "trace_bench.sandbox.worker")
 """What an image starts."""
@@ -72,11 +73,6 @@ class Engine(ABC):
     @abstractmethod
     def start(self, arguments: Mapping[str, Any]) -> Worker:
         """A new worker with these start arguments (worker.py)."""
-
-    @classmethod
-    def chosen(cls, sandbox: SandboxSettings, log: Callable[[str], None]) -> type[Engine]:
-        """What is used in its place on this machine."""
-        return cls
 
     @classmethod  # noqa: B027 (most have nothing to remove)
     def clean(cls, sandbox: SandboxSettings) -> None:
@@ -171,11 +167,10 @@ class Containers(Engine):
 
     def walls(self) -> list[str]:
         """The container's isolation and limits, as arguments of `run`."""
-        limits = self._sandbox
         return [
             *("--interactive", "--pull=never", "--network=none", "--read-only"),
             *("--cap-drop=ALL", "--security-opt=no-new-privileges", "--ipc=private"),
-            f"--tmpfs=/tmp:rw,size={limits.scratch}m,mode=1777,nosuid,nodev,noexec",
+            f"--tmpfs=/tmp:rw,size={SCRATCH}m,mode=1777,nosuid,nodev,noexec",
             *("--user=65534:65534", "--workdir=/tmp", "--shm-size=1m"),
             *(f"--ulimit=nofile={FILES}:{FILES}", "--ulimit=core=0:0"),
             "--log-driver=none",  # too much output would fill the disk

@@ -177,11 +177,10 @@ class SandboxSettings:
     boundary. `docker`: containers without network and privileges; `python -m
     trace_bench.sandbox.build` makes the images. `podman`: the same without a daemon.
     `bubblewrap`: namespaces on the files of an image, on machines without either; what it cannot
-    limit there is logged. `auto`: Docker if an engine answers, else this process; the choice is
-    logged."""
+    limit there is logged."""
 
-    name: Literal["inline", "auto", "process", "docker", "podman", "bubblewrap"]
-    """inline, auto, process, docker, podman or bubblewrap."""
+    name: Literal["inline", "process", "docker", "podman", "bubblewrap"]
+    """inline, process, docker, podman or bubblewrap."""
     workers: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Containers or child processes for this run, each with many episodes."""
     deadline: Annotated[float, Meta(ge=0.1)] = 30.0
@@ -196,14 +195,10 @@ class SandboxSettings:
     """Cores a container."""
     processes: Annotated[int, Meta(ge=8)] = 128
     """Most processes in a container."""
-    scratch: Positive = 64
-    """MiB of /tmp."""
     allow_untrusted: bool = False
     """Also run code of models where no container keeps it in."""
-    tag: str = "latest"
-    """Of the images."""
     roots: str = "~/.cache/trace_bench/roots"
-    """Folder with the files of images, for sandboxes that run on a folder: NAME/TAG each."""
+    """Folder with the files of images, for sandboxes that run on a folder: NAME/latest each."""
 
 
 @dataclass(frozen=True)
