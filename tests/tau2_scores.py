@@ -1,13 +1,12 @@
 """Does our τ² score agree with the benchmark's own evaluator? Both judge the same episodes.
 
-    .venv/bin/python tests/tau2_scores.py CHECKOUT PYTHON [RELEASE] [DOMAIN ...] [some=N]
+    .venv/bin/python tests/tau2_scores.py CHECKOUT PYTHON [DOMAIN ...] [some=N]
 
-CHECKOUT is a checkout of github.com/sierra-research/tau2-bench, PYTHON an interpreter with its
-packages (3.12), RELEASE the tasks: v0.2 (default; commit 377cecf) or v1.0 (tag v1.0.1). `some=N`:
-every N-th task only. Every task is played by our suite in the ways of `WAYS`; then the benchmark's
-environment makes the same calls, its evaluator gives its reward, and the two verdicts and the
-agent's failed calls are compared. Assertions in natural language are left out on both sides. Exit
-status 1 if anything differs.
+CHECKOUT is a checkout of github.com/sierra-research/tau2-bench at commit 377cecf, PYTHON an
+interpreter with its packages (3.12). `some=N`: every N-th task only. Every task is played by our
+suite in the ways of `WAYS`; then the benchmark's environment makes the same calls, its evaluator
+gives its reward, and the two verdicts and the agent's failed calls are compared. Exit status 1 if
+anything differs.
 """
 
 from __future__ import annotations
@@ -127,12 +126,12 @@ def _other(value: Any, rng: random.Random) -> Any:
     return value
 
 
-def played(domain: str, release: str, source: str | None, every: int) -> Iterator[dict[str, Any]]:
+def played(domain: str, every: int) -> Iterator[dict[str, Any]]:
     """One record for each task and way: what was said and called, and our verdict."""
     from sandboxes import in_process
 
     for solo in (False, True) if domain == "telecom" else (False,):
-        suite = in_process("tau2", domain, tasks=release, source=source, solo=solo)
+        suite = in_process("tau2", domain, solo=solo)
         tasks = suite.tasks("base")[::every]
         for number, task in enumerate(tasks):
             other = tasks[(number + 7) % len(tasks)]
@@ -312,15 +311,12 @@ def main(arguments: Sequence[str]) -> int:
         sys.exit(__doc__)
     checkout, python, *more = arguments
     every = [int(word.removeprefix("some=")) for word in more if word.startswith("some=")]
-    releases = [word for word in more if word.startswith("v")]
     domains = [word for word in more if word in DOMAINS] or DOMAINS
-    release = releases[0] if releases else "v0.2"
-    source = None if release == "v0.2" else checkout
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "episodes.jsonl"
         with path.open("w", encoding="utf-8") as file:
             for domain in domains:
-                for record in played(domain, release, source, every[0] if every else 1):
+                for record in played(domain, every[0] if every else 1):
                     file.write(json.dumps(record) + "\n")
         theirs = [python, str(here), "--theirs", checkout, str(path)]
         return subprocess.run(theirs, check=False).returncode

@@ -20,11 +20,6 @@ READERS = {
         "train.jsonl",
     ),
     "method.data": ("from trace_bench.methods.sft.formats import read; list(read(P))", "a.jsonl"),
-    "env.source": (
-        "from trace_bench.envs.tau2.data import _released;"
-        "_released('airline', str(P.parents[4]), b'')",
-        "data/tau2/domains/airline/tasks.json",
-    ),
     "sweep": ("from trace_bench.sweep import read_sweep; read_sweep(P)", "sweep.yaml"),
     "agent=, config.yaml": (
         "from trace_bench.core.summary import read_settings; read_settings(P)",

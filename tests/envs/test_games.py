@@ -1,4 +1,4 @@
-"""What the games that others made share: splits by openings, and a worker that plays the same."""
+"""What the games that others made share: a worker that plays the same."""
 
 from __future__ import annotations
 
@@ -8,23 +8,10 @@ import pytest
 from playing import play
 from sandboxes import chosen, in_sandbox
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AgentSpec, to_json
-from trace_bench.envs.games import Divided
 from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.sandbox.engine import Sandbox
-
-
-def test_openings_that_are_too_few_are_refused() -> None:
-    """By their splits, and by tasks for a capability: this one's checksum is one of `test`."""
-    alone = Divided(lambda seed: "only", "env.size=1", "env.size=5")
-    for ask in (lambda: alone.training(0), lambda: alone.seed("train", 0)):
-        with pytest.raises(UserError, match=r"env.size=1: its openings are too few.*: env.size=5"):
-            ask()
-    assert alone.seed("test", 0) == 0
-    with pytest.raises(UserError, match="too few"):  # there is one, and no second one
-        alone.seed("test", 1)
 
 
 @pytest.mark.parametrize(("name", "package"), [("babyai", "minigrid"), ("textarena", "textarena")])

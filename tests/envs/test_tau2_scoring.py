@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jsonschema
 import pytest
 from playing import play
 from pydantic import BaseModel
@@ -15,13 +14,11 @@ from sandboxes import in_process as find
 from shared import needs
 
 from trace_bench.checklists.talk import ToolCall
-from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import AgentSpec, Message, Step, Task
-from trace_bench.envs.tau2.env import MOST_ERRORS, Tau2Env
+from trace_bench.envs.tau2.env import MOST_ERRORS
 from trace_bench.envs.tau2.score import _done, untold
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.envs.tau2.world import AGENT, Shared
-from trace_bench.llm.structured import response_format
 from trace_bench.policies.scripted import ReferencePolicy
 
 pytestmark = needs("inspect_evals", "the extra tau2 is not installed")
@@ -184,94 +181,3 @@ def test_zero_and_zero_point_zero_are_two_states() -> None:
     assert two.changes() == {"a": {"price": 0.0}} and json.dumps(two.changes()) == (
         '{"a": {"price": 0.0}}'
     )
-
-
-# -- assertions in natural language ---------------------------------------------------------------
-
-
-STATEMENTS = ["Agent says the total.", "Agent is polite."]
-
-
-def judged(suite: Tau2Suite, ask: Any) -> tuple[Tau2Env, Task]:
-    """A task whose score depends on two statements, and an environment with a judge."""
-    task = suite.tasks("base")[0]
-    record = task.data["record"]
-    criteria = {
-        **record["evaluation_criteria"],
-        "reward_basis": ["DB", "NL_ASSERTION"],
-        "nl_assertions": STATEMENTS,
-    }
-    changed = Task(
-        task.id, task.env, task.split, task.seed,
-        {"record": {**record, "evaluation_criteria": criteria}},
-    )  # fmt: skip
-    toolbox, gold = suite._toolbox, suite._gold
-    return Tau2Env(toolbox, gold, False, None, ask), changed
-
-
-def verdicts(messages: Any, *found: bool) -> str:
-    """Verdicts on the statements, and a denial of the control among them."""
-    listed = messages[1]["content"].rpartition("Statements:\n")[2].splitlines()
-    left = list(found)
-    said = ["reference number" not in s and left.pop(0) for s in listed]
-    entries = [{"statement": n, "why": "so", "true": v} for n, v in enumerate(said, 1)]
-    return f"Here it is: {json.dumps({'verdicts': entries})}"
-
-
-def test_a_judge_decides_on_statements_and_is_asked_again_for_an_unusable_answer(
-    airline: Tau2Suite,
-) -> None:
-    asked: list[Any] = []
-    answers = iter([(), (True, True), (True, False)])
-
-    def ask(role: str, messages: Any, schema: Any = None) -> str:
-        asked.append((role, [dict(m) for m in messages]))
-        if len(asked) == 1:
-            return '{"verdicts": []}'
-        found = next(answers)
-        answer = verdicts(messages, *found) if found else "no idea"
-        if found:
-            given = json.loads(answer.partition(": ")[2])
-            jsonschema.validate(given, response_format("x", schema)["json_schema"]["schema"])
-        return answer
-
-    env, task = judged(airline, ask)
-    gold = [*airline.reference(task)[:-1], say("The total is 7 dollars.")]
-    good = play_out(env, task, gold)
-    assert good.score is not None and good.score.success and good.score.details["parts"]["judged"]
-    assert [role for role, _ in asked] == ["judge"] * 3
-    shown = asked[0][1][1]["content"]
-    assert "agent: The total is 7 dollars." in shown and ". Agent is polite." in shown
-    assert "statements 1 to 3" in asked[1][1][-1]["content"]
-    bad = play_out(env, task, gold)
-    assert bad.score is not None and not bad.score.success
-    assert {m.name: m.hit for m in bad.score.milestones}["Agent is polite."] is False
-    assert env.score() == bad.score and len(asked) == 4  # the verdict is kept
-
-
-def test_a_judge_that_fails_loses_the_episode_and_not_the_agent(airline: Tau2Suite) -> None:
-    env, task = judged(airline, lambda role, messages, schema=None: "no idea")
-    with pytest.raises(EpisodeError, match="no usable answer in 3 tries") as caught:
-        play_out(env, task, airline.reference(task))
-    assert caught.value.boundary == "judge"
-
-
-def test_a_judge_that_says_yes_to_everything_decides_nothing(airline: Tau2Suite) -> None:
-    asked: list[Any] = []
-
-    def ask(role: str, messages: Any, schema: Any = None) -> str:
-        asked.append(messages)
-        entries = [{"statement": n, "why": "so", "true": True} for n in (1, 2, 3)]
-        return json.dumps({"verdicts": entries})
-
-    env, task = judged(airline, ask)
-    with pytest.raises(EpisodeError, match="affirms a statement that is never true") as caught:
-        play_out(env, task, airline.reference(task))
-    assert caught.value.boundary == "judge" and len(asked) == 1
-
-
-def test_without_a_judge_the_statements_are_left_out_and_reported(airline: Tau2Suite) -> None:
-    env, task = judged(airline, None)
-    found = play_out(env, task, airline.reference(task)).score
-    assert found is not None and found.success
-    assert "judged" not in found.details["parts"] and found.details["not_judged"] == 2

@@ -1,17 +1,14 @@
-"""Games that others made: an episode of moves, each a tool call; tasks for capabilities; splits by
-what a game shows first."""
+"""Games that others made: an episode of moves, each a tool call, and tasks for capabilities."""
 
 from __future__ import annotations
 
 import random
-import threading
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar
-from zlib import crc32
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from trace_bench.core.chat import answer_call, read_call
-from trace_bench.core.errors import EpisodeError, UserError, unknown
+from trace_bench.core.errors import EpisodeError, unknown
 from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Step, StopReason, Task
 from trace_bench.envs import SplitsByNumber
@@ -99,54 +96,3 @@ class GameSuite(SplitsByNumber):
     def _made(self, kind: str, number: int) -> Task | None:
         task = super()._made(kind, number)
         return self.synthetic(kind, number) if not task and kind in self.capabilities() else task
-
-
-class Divided:
-    """Which seeds of a game belong to which split, by the openings that they give: no split has a
-    game of another, and in all but `demo`, for demonstrations, no two have the same opening."""
-
-    shares: ClassVar[Mapping[str, range]] = {
-        "demo": range(6, 16), "train": range(3, 6), "dev": range(2, 3), "test": range(2)
-    }  # fmt: skip
-    """A split's sixteenths of an opening's checksums."""
-
-    def __init__(self, opening: Callable[[int], str], setting: str, instead: str) -> None:
-        """`opening`: what a seed's game shows first. `setting`, `instead`: the setting that names
-        the game, and what is allowed where its openings are too few."""
-        self._opening, self._setting, self._instead = opening, setting, instead
-        self._seeds: dict[str, list[int]] = {name: [] for name in self.shares}
-        self._taken: set[int] = set()
-        self._next = 0  # the first seed that was not looked at
-        self._looking = threading.Lock()
-
-    def seed(self, split: str, place: int) -> int:
-        """The seed with that place in a split. Raises UserError for a game whose openings are too
-        few to be divided."""
-        with self._looking:
-            while len(self._seeds[split]) <= place:
-                if self._next > 2000 + 40 * place:
-                    raise self._too_few()
-                checksum = crc32(self._opening(self._next).encode())
-                there = self._split(checksum)
-                if there == "demo" or checksum not in self._taken:
-                    self._taken.add(checksum)
-                    self._seeds[there].append(self._next)
-                self._next += 1
-            return self._seeds[split][place]
-
-    def training(self, seed: int) -> int:
-        """The first seed from this one on whose opening is one of `train`. Raises UserError if
-        there is none among so many that one would be."""
-        for found in range(seed, seed + 1000):
-            if self._split(crc32(self._opening(found).encode())) == "train":
-                return found
-        raise self._too_few()
-
-    def _too_few(self) -> UserError:
-        return UserError(
-            f"{self._setting}: its openings are too few for a split of their own; "
-            f"allowed: {self._instead}."
-        )
-
-    def _split(self, checksum: int) -> str:
-        return next(name for name in self.shares if checksum % 16 in self.shares[name])

@@ -14,13 +14,14 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 from trace_bench.core.chat import make_call, make_tool
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Milestone, Score, Step, Task
 from trace_bench.envs import package_folder
-from trace_bench.envs.games import Divided, Game, GameSuite
+from trace_bench.envs.games import Game, GameSuite
 
 VERSION = "0.7.4"
 GAME, SIZE, HOLES = "FrozenLake-v0-hardcore", 5, 6  # the package's name, and what it stands for
@@ -32,6 +33,9 @@ ACTIONS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 ICE = "."
 NAMES = {ICE: "ice", "H": "hole", "G": "goal", "P": "here", "P/G": "here"}  # of a board's cells
 HALF = 0.5  # of the way
+SHARES = {"demo": range(6, 16), "train": range(3, 6), "dev": range(2, 3), "test": range(2)}
+"""A split's sixteenths of the checksums of openings: no split has a lake of another, and in all but
+`demo`, for demonstrations, no two have the same opening."""
 LIMIT = 100  # moves, after which the package ends a game
 _DRAWING = threading.Lock()
 
@@ -50,10 +54,6 @@ def _begun(data: Mapping[str, Any]) -> Any:
         finally:
             module.random = kept
     return game
-
-
-def _opening(data: Mapping[str, Any]) -> str:
-    return seen(_begun(data).get_observation()[1])[0]
 
 
 def seen(observation: Sequence[tuple[int, str, Any]]) -> tuple[str, str]:
@@ -159,11 +159,10 @@ class TextArenaSuite(GameSuite):
             )
         self._size, self._holes, self._steps = size, holes, steps
         self.variant = "default" if (size, holes) == (SIZE, HOLES) else f"{size}x{size}-{holes}"
-        self._lakes = Divided(
-            lambda seed: _opening(self._data(seed)),
-            f"env.size={size} env.holes={holes}",
-            f"larger lakes, such as env.size={SIZE} env.holes={HOLES}",
-        )
+        self._seeds: dict[str, list[int]] = {split: [] for split in SHARES}
+        self._taken: set[int] = set()  # checksums of the openings of those seeds
+        self._next = 0  # the first seed that was not looked at
+        self._looking = threading.Lock()
 
     def about(self) -> dict[str, Any]:
         lake = {"size": self._size, "holes": self._holes}
@@ -179,12 +178,46 @@ class TextArenaSuite(GameSuite):
         self, capability: str, seed: int, contrast: bool, rng: random.Random
     ) -> dict[str, Any]:
         first = FIRST_SYNTHETIC + APART * (seed % 10**7)
-        data = self._data(first if contrast else self._lakes.training(first))
+        data = self._data(first if contrast else self._training(first))
         return data | ({"holes": 0, "requires": []} if contrast else {})
 
     def data_of(self, split: str, number: int) -> dict[str, Any]:
-        return self._data(self._lakes.seed(split, number))
+        return self._data(self._seed(split, number))
 
     def _data(self, seed: int) -> dict[str, Any]:
         lake = {"size": self._size, "holes": self._holes, "seed": seed}
         return lake | {"requires": [SKILL]}
+
+    def _seed(self, split: str, place: int) -> int:
+        """The seed with that place in a split. Raises UserError for lakes with too few openings."""
+        with self._looking:
+            while len(self._seeds[split]) <= place:
+                if self._next > 2000 + 40 * place:
+                    raise self._too_few()
+                checksum = self._checksum(self._next)
+                if (there := _split(checksum)) == "demo" or checksum not in self._taken:
+                    self._taken.add(checksum)
+                    self._seeds[there].append(self._next)
+                self._next += 1
+            return self._seeds[split][place]
+
+    def _training(self, seed: int) -> int:
+        """The first seed from this one on whose opening is one of `train`. Raises UserError if
+        there is none among so many that one would be."""
+        for candidate in range(seed, seed + 1000):
+            if _split(self._checksum(candidate)) == "train":
+                return candidate
+        raise self._too_few()
+
+    def _checksum(self, seed: int) -> int:
+        return crc32(seen(_begun(self._data(seed)).get_observation()[1])[0].encode())
+
+    def _too_few(self) -> UserError:
+        return UserError(
+            f"env.size={self._size} env.holes={self._holes}: its openings are too few for a split "
+            f"of their own; allowed: larger lakes, such as env.size={SIZE} env.holes={HOLES}."
+        )
+
+
+def _split(checksum: int) -> str:
+    return next(split for split, share in SHARES.items() if checksum % 16 in share)

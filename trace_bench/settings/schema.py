@@ -152,8 +152,7 @@ class LLMSettings:
     reflector: RoleSettings = RoleSettings(temperature=1.0, max_tokens=1024)
     """Writes GEPA's prompts."""
     judge: RoleSettings = RoleSettings(max_tokens=512)
-    """Judges τ²'s assertions about a conversation (env.tasks=v1.0, retail); env=recorded: the
-    items of checklists. program: no judge; env=recorded: the items' own conditions."""
+    """env=recorded: judges the items of checklists. program: the items' own conditions."""
     annotator: RoleSettings = RoleSettings(max_tokens=8192)
     """Writes checklists for recorded dialogues (examples/annotate.py)."""
     simulator: RoleSettings = RoleSettings(max_tokens=1024, tries=2)

@@ -121,8 +121,6 @@ class RecordedSettings(Rates, Errors):
     """replay: recorded answers only; simulate: the simulator (`llm.simulator`; without a model, the
     real environment) gives the others; real: the environment that the recordings come from gives
     all."""
-    behind: bool = True
-    """Without a model as the simulator, the real environment runs it."""
 
 
 REAL = "real_"  # before the names of the real suite's splits
@@ -150,11 +148,6 @@ class RecordedSuite(Suite):
         self.variant: str = self.folder.name
         self._split: dict[str, list[Task]] = {}
         self._suites: dict[str, Suite] = {}
-        if settings.tools == "real" and not settings.behind:
-            raise UserError(
-                "env.tools=real needs the real environment. Set env.behind to true, or env.tools "
-                "to replay or simulate."
-            )
         self._simulator: ModelSimulator | None = None
         if settings.tools == "simulate" and run.simulator is not None:
             self._simulator = ModelSimulator(run.simulator)
@@ -168,9 +161,7 @@ class RecordedSuite(Suite):
     def about(self) -> dict[str, Any]:
         s = self._settings
         judge = "program" if self._run.judge is None else f"llm, prompt {JUDGE_VERSION}"
-        simulator = "program" if s.behind else "none"
-        if self._simulator is not None:
-            simulator = f"llm, prompt {PROMPT_VERSION}"
+        simulator = "program" if self._simulator is None else f"llm, prompt {PROMPT_VERSION}"
         return {
             "data": self._revision,
             "real": self._source,
@@ -240,9 +231,9 @@ class RecordedSuite(Suite):
 
     @cached_property
     def _source(self) -> str | None:
-        """The suite that all recordings come from, if the folder says so and it may be used."""
+        """The suite that all recordings come from, if the folder says so."""
         path = self.folder / META
-        if not self._settings.behind or not path.exists():
+        if not path.exists():
             return None
         made_by = read_object(path).get("made_by")
         suite = made_by.get("suite") if isinstance(made_by, Mapping) else None
@@ -271,14 +262,13 @@ class RecordedSuite(Suite):
     def _behind(self, record: Mapping[str, Any]) -> Behind | None:
         """The real environment, where it answers calls."""
         s = self._settings
-        if s.tools == "replay" or not s.behind or self._simulator is not None:
+        if s.tools == "replay" or self._simulator is not None:
             return None
         source = record.get("source") or {}
         if not isinstance(source.get("suite"), str) or not isinstance(source.get("task"), str):
             raise UserError(
                 f"the dialogue {record['uuid']!r} names no `source`, so there is no real "
-                "environment behind it. Set env.behind to false, env.tools to replay, or "
-                "llm.simulator.by to endpoint."
+                "environment behind it. Set env.tools to replay, or llm.simulator.by to endpoint."
             )
         suite = self._real(source["suite"])
         return Behind(suite, suite.task(source["task"]), s, self._run.seed)

@@ -12,7 +12,7 @@ from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs import LiveEnv
 from trace_bench.envs.tau2.data import policy_text
-from trace_bench.envs.tau2.score import assertions, judge, score
+from trace_bench.envs.tau2.score import score
 from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedCustomer
 from trace_bench.envs.tau2.world import AGENT, USER, DomainTools, Tau2World, ToolAnswer, failed
 
@@ -31,8 +31,7 @@ _SOLO = (
 
 class Tau2Env(LiveEnv):
     """`ask`: asks the model that plays the user; None: a script does.
-    `solo`: telecom without a user; the agent then has the user's tools. `judge`: asks the model
-    that judges assertions in natural language.
+    `solo`: telecom without a user; the agent then has the user's tools.
 
     Departures from the benchmark's loop: the agent's turns are limited (`policy.max_turns`) instead
     of all messages, and a message without text or calls is passed on instead of ending the run.
@@ -44,10 +43,8 @@ class Tau2Env(LiveEnv):
         gold: Callable[[str], str],
         solo: bool,
         ask: Ask | None,
-        judge: Ask | None,
     ) -> None:
-        self._toolbox, self._gold, self._solo = toolbox, gold, solo
-        self._ask, self._judge = ask, judge
+        self._toolbox, self._gold, self._solo, self._ask = toolbox, gold, solo, ask
 
     def reset(self, task: Task) -> Step:
         self._record = task.data["record"]
@@ -56,7 +53,6 @@ class Tau2Env(LiveEnv):
         self._said: list[str] = []
         self._errors = 0
         self._stopped = False
-        self._judged: Mapping[str, bool] | None = None
         self._live = True
         data = self._toolbox.data
         system = f"{_SOLO if self._solo else _TEXT}\n\n{policy_text(data, self._solo)}"
@@ -70,12 +66,10 @@ class Tau2Env(LiveEnv):
                 self._user = AskedUser(self._record, data.domain, of_user, self._ask)
             opening = self._user.opening()
         messages = opening_of(system, opening)
-        self._talk: list[Message] = messages[1:]
         return Step(tuple(messages), tools)
 
     def act(self, action: Message, calls: list[Any], text: str) -> Step:
         self._said.append(text)
-        self._talk.append(action)
         if calls:
             return self._execute(calls)
         if self._solo:
@@ -88,7 +82,7 @@ class Tau2Env(LiveEnv):
     def score(self) -> Score:
         """The score of the current state: 0 unless the agent or the user has ended the episode."""
         gold, played = self._gold(self._record["id"]), (self._world, self._said, self._calls)
-        verdict = score(self._record, gold, *played, self._stopped, self._judged)
+        verdict = score(self._record, gold, *played, self._stopped)
         if self._solo or not self._user.faults:
             return verdict
         return replace(verdict, details={**verdict.details, "user_faults": self._user.faults})
@@ -123,13 +117,9 @@ class Tau2Env(LiveEnv):
         """The next messages for the agent, unless the user stopped or too many calls failed."""
         if stopped or self._errors >= MOST_ERRORS:
             return self._end(messages, stopped=self._errors < MOST_ERRORS)
-        self._talk += messages
         return Step(messages)
 
     def _end(self, messages: tuple[Message, ...] = (), *, stopped: bool = False) -> Step:
         """`stopped`: whether the agent or the user ended the episode."""
         self._live, self._stopped = False, stopped
-        self._talk += messages
-        if stopped and self._judge is not None and (statements := assertions(self._record)):
-            self._judged = judge(self._judge, statements, self._talk)
         return self.end(StopReason.DONE, messages)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
 
 from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import call_item, finished, reply_item, tell_all_item
 from trace_bench.core.chat import call_message, text_message
-from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import RunContext, Suite, Typical
 from trace_bench.core.types import Message, Task
 from trace_bench.envs import EitherEnv, task_named
-from trace_bench.envs.tau2.data import SHIPPED, Tasks, load
+from trace_bench.envs.tau2.data import load
 from trace_bench.envs.tau2.env import Tau2Env
-from trace_bench.envs.tau2.score import JUDGE_VERSION, SCORING, assertions, gold_changes
+from trace_bench.envs.tau2.score import SCORING, gold_changes
 from trace_bench.envs.tau2.user import PROMPT_VERSION
 from trace_bench.envs.tau2.world import DomainTools
 
@@ -30,10 +29,6 @@ class Tau2Settings:
 
     domain: Domain | tuple[Domain, ...]
     """airline, retail or telecom; [airline,retail]: both as one world, reported by domain too."""
-    tasks: Tasks = SHIPPED
-    """v0.2: those of inspect-evals, as in the TRACE paper; v1.0: corrected, from a checkout."""
-    source: str | None = field(default=None, metadata=PLACE)  # what it holds is checked
-    """env.tasks=v1.0: a checkout of github.com/sierra-research/tau2-bench."""
     solo: bool = False
     """telecom only: no user, and the user's tools are the agent's."""
 
@@ -44,8 +39,7 @@ class Tau2Settings:
 
 class Tau2Suite(Suite):
     """A domain of the benchmark. The simulated user is the model behind `run.ask`, or a script if
-    there is none; the model behind `run.judge` judges assertions in natural language, which without
-    one are left out. Raises UserError."""
+    there is none. Raises UserError."""
 
     name = "tau2"
     image = "tau2"
@@ -58,12 +52,10 @@ class Tau2Suite(Suite):
             raise UserError(f"env.solo=true exists for telecom only, not for {domain}.")
         self.variant: str = domain
         self._user = "scripted" if run.ask is None else "llm"
-        self._data = load(domain, settings.tasks, settings.source)
-        self._judged = sum(bool(assertions(record)) for record in self._data.records.values())
-        self._ask, self._judge = run.ask, run.judge if self._judged else None
+        self._data, self._ask = load(domain), run.ask
 
     def asks_user(self) -> bool:
-        return self._user == "llm" or self._judge is not None
+        return self._ask is not None
 
     @cached_property
     def _toolbox(self) -> DomainTools:
@@ -81,18 +73,7 @@ class Tau2Suite(Suite):
             "user": self._user,
             "user_prompt": PROMPT_VERSION,
             "solo": self._solo,
-            "judge": self._judging(),
         }
-
-    def _judging(self) -> str:
-        """How assertions in natural language count."""
-        if not self._judged:
-            return "no score depends on one"
-        count = f"{self._judged} of {len(self._data.records)} tasks"
-        of = f"the assertions in natural language of {count}"
-        if self._judge is None:
-            return f"none: {of} are left out of the score"
-        return f"llm, prompt {JUDGE_VERSION}: {of}"
 
     def splits(self) -> Sequence[str]:
         """The benchmark's own splits, and its train split in two: `fit` for training, `dev` for
@@ -115,7 +96,7 @@ class Tau2Suite(Suite):
         return task_named(self, task_id)
 
     def make(self) -> Tau2Env:
-        return Tau2Env(self._toolbox, self._gold, self._solo, self._ask, self._judge)
+        return Tau2Env(self._toolbox, self._gold, self._solo, self._ask)
 
     def reference(self, task: Task) -> Sequence[Message]:
         """The task's own actions in order: the agent's as tool calls, a message to the user where

@@ -21,7 +21,7 @@ from typing import Any
 
 from trace_bench.core.chat import tool_json
 from trace_bench.core.types import Tool
-from trace_bench.envs.tau2.data import SHIPPED, DomainData, _read
+from trace_bench.envs.tau2.data import DomainData, _read
 
 USER, AGENT = "user", "assistant"
 _IDS: contextvars.ContextVar[random.Random] = contextvars.ContextVar("ids")
@@ -150,8 +150,7 @@ def _initialize(action: Mapping[str, Any]) -> None:
 
 def _makers(data: DomainData) -> dict[str, list[Any]]:
     if data.domain in DATABASES:
-        newer = [get_item_details] if data.domain == "retail" and data.tasks != SHIPPED else []
-        return {AGENT: [*_port(f"{data.domain}.tools:all_{data.domain}_tools"), *newer], USER: []}
+        return {AGENT: list(_port(f"{data.domain}.tools:all_{data.domain}_tools")), USER: []}
     from inspect_evals.tau2.telecom import TelecomAgentTools
 
     TelecomAgentTools.uuid = _Ids  # type: ignore[assignment]
@@ -212,32 +211,6 @@ def _finish(coroutine: Any) -> Any:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def get_item_details() -> Any:
-    """The tool. It changes nothing, so no score of other tasks depends on it."""
-    from inspect_ai.tool import ToolError, tool
-    from inspect_evals.tau2.retail.tools import get_retail_tools
-
-    @tool(name="get_item_details")
-    def get_item_details() -> Any:
-        async def execute(item_id: str) -> str:
-            """Look up one item: its options, its price and whether it is in stock.
-
-            Args:
-                item_id: The item's id, such as '1008292230'; it is no product id.
-
-            Returns:
-                The item as JSON, or an error if there is none with that id.
-            """
-            for product in get_retail_tools().db.products.values():
-                if item_id in product.variants:
-                    return str(product.variants[item_id].model_dump_json())
-            raise ToolError("Item not found")
-
-        return execute
-
-    return get_item_details()
 
 
 class Shared(dict[str, Any]):
