@@ -130,21 +130,19 @@ def played(domain: str, every: int) -> Iterator[dict[str, Any]]:
     """One record for each task and way: what was said and called, and our verdict."""
     from sandboxes import in_process
 
-    for solo in (False, True) if domain == "telecom" else (False,):
-        suite = in_process("tau2", domain, solo=solo)
-        tasks = suite.tasks("base")[::every]
-        for number, task in enumerate(tasks):
-            other = tasks[(number + 7) % len(tasks)]
-            for way in WAYS:
-                rng = random.Random(f"{task.id} {way.__name__}")
-                turns = way(list(suite.reference(task)), list(suite.reference(other)), rng)
-                yield {
-                    "domain": domain,
-                    "solo": solo,
-                    "task": task.data["record"]["id"],
-                    "way": way.__name__,
-                    **_episode(suite.make(), task, turns),
-                }
+    suite = in_process("tau2", domain)
+    tasks = suite.tasks("base")[::every]
+    for number, task in enumerate(tasks):
+        other = tasks[(number + 7) % len(tasks)]
+        for way in WAYS:
+            rng = random.Random(f"{task.id} {way.__name__}")
+            turns = way(list(suite.reference(task)), list(suite.reference(other)), rng)
+            yield {
+                "domain": domain,
+                "task": task.data["record"]["id"],
+                "way": way.__name__,
+                **_episode(suite.make(), task, turns),
+            }
 
 
 def _episode(env: Any, task: Any, turns: Turns) -> dict[str, Any]:
@@ -193,7 +191,7 @@ def compare(checkout: Path, path: Path) -> int:
     with path.open(encoding="utf-8") as lines:
         for record in map(json.loads, lines):
             theirs, failed = _theirs(record, tasks[record["domain"], record["task"]])
-            key = (record["domain"] + (" solo" if record["solo"] else ""), record["way"])
+            key = (record["domain"], record["way"])
             compared[key] += 1
             solved[key] += theirs
             if theirs != record["success"] or failed != record["failed"]:
@@ -240,8 +238,7 @@ def _theirs(record: Mapping[str, Any], task: Any) -> tuple[bool, list[bool]]:
     from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
     from tau2.registry import registry
 
-    solo = record["solo"]
-    world = registry.get_env_constructor(record["domain"])(solo_mode=solo)
+    world = registry.get_env_constructor(record["domain"])(solo_mode=False)
     state = task.initial_state
     world.set_state(
         initialization_data=state.initialization_data if state else None,
@@ -249,18 +246,12 @@ def _theirs(record: Mapping[str, Any], task: Any) -> tuple[bool, list[bool]]:
         message_history=[],
     )
     greeting = AssistantMessage(role="assistant", content="Hi! How can I help you today?")
-    messages: list[Any] = [] if solo else [greeting]
+    messages: list[Any] = [greeting]
     errors, failed = 0, []
     ended = TerminationReason.MAX_STEPS
-    for said in record["talk"][1:] if solo else record["talk"]:
+    for said in record["talk"]:
         mine = said["role"] == "assistant"
         calls = said.get("tool_calls") or ()
-        names = [call["function"]["name"] for call in calls]
-        if solo and "done" in names:
-            messages.append(AssistantMessage(role="assistant", content="###STOP###"))
-            ended = TerminationReason.AGENT_STOP
-            failed += [False for _ in names]
-            break
         kind = AssistantMessage if mine else UserMessage
         made = [
             ToolCall(
@@ -281,9 +272,6 @@ def _theirs(record: Mapping[str, Any], task: Any) -> tuple[bool, list[bool]]:
         if errors >= 10:
             ended = TerminationReason.TOO_MANY_ERRORS
             break
-        if solo and not made:
-            ended = TerminationReason.AGENT_ERROR
-            break
         if not mine and any(stop in (content or "") for stop in STOPS):
             ended = TerminationReason.USER_STOP
             break
@@ -297,7 +285,7 @@ def _theirs(record: Mapping[str, Any], task: Any) -> tuple[bool, list[bool]]:
         messages=messages,
     )
     found = evaluate_simulation(
-        run, task, EvaluationType.ALL_WITH_NL_ASSERTIONS, solo, record["domain"]
+        run, task, EvaluationType.ALL_WITH_NL_ASSERTIONS, False, record["domain"]
     )
     return found.reward == 1.0, failed
 

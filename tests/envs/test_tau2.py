@@ -1,4 +1,4 @@
-"""τ²-bench: known counts, shared databases against full copies, users, solo mode."""
+"""τ²-bench: known counts, shared databases against full copies, users."""
 
 from __future__ import annotations
 
@@ -58,15 +58,6 @@ def test_floor_and_ceiling_are_the_known_ones(
     suite = suites[domain]
     assert solved(suite, ReferencePolicy(suite)) == tasks
     assert solved(suite, IdlePolicy()) == idle
-
-
-def test_solo_mode_can_be_solved_alone() -> None:
-    suite = find("tau2", "telecom", solo=True)
-    assert solved(suite, ReferencePolicy(suite), "test") == 40
-    assert solved(suite, IdlePolicy(), "test") == 0
-    first = suite.make().reset(suite.tasks("base")[0])
-    names = {tool["function"]["name"] for tool in first.tools}
-    assert {"done", "toggle_roaming", "get_customer_by_phone"} <= names
 
 
 def test_splits_are_the_benchmarks_and_its_train_in_two(suites: dict[str, Tau2Suite]) -> None:
@@ -166,9 +157,7 @@ def test_the_model_that_plays_the_user_gets_the_scenario_and_can_act() -> None:
 def test_bad_settings_are_refused_with_what_is_allowed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match="exists for telecom only, not for retail"):
-        find("tau2", "retail", solo=True)
-    with pytest.raises(UserError, match=r"unknown key 'env.augmentation'; allowed: domain, tasks"):
+    with pytest.raises(UserError, match=r"unknown key 'env.augmentation'; allowed: domain"):
         find("tau2", "retail", augmentation="all_tools")
     with pytest.raises(UserError, match="unknown split 'train_large'; allowed: train, test, base"):
         find("tau2", "airline").tasks("train_large")

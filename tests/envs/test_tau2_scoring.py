@@ -114,19 +114,6 @@ def test_too_many_failed_calls_end_an_episode(airline: Tau2Suite) -> None:
     assert many.score.details["cut_off"]
 
 
-def test_solo_ends_by_done_alone_and_makes_no_calls_beside_it() -> None:
-    suite: Tau2Suite = find("tau2", "telecom", solo=True)
-    task = suite.tasks("base")[0]
-    *calls, done = suite.reference(task)
-    words = play_out(suite.make(), task, [*calls, say("I am done.")])
-    assert words.done and words.score is not None and not words.score.success
-    both = {**done, "tool_calls": [*calls[-1]["tool_calls"], *done["tool_calls"]]}
-    beside = play_out(suite.make(), task, [*calls[:-1], both])
-    assert beside.done and beside.score is not None and not beside.score.success
-    whole = play_out(suite.make(), task, [*calls, done])
-    assert whole.score is not None and whole.score.success
-
-
 # -- which calls were made ------------------------------------------------------------------------
 
 

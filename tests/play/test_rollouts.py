@@ -87,26 +87,6 @@ def test_a_broken_environment_is_that_episodes_failure(broken, boundary, text):
     assert (bad.failure.boundary, bad.failure.error) == (boundary, text)
 
 
-def test_a_step_without_end_is_that_episodes_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the environment shows every error to the agent."""
-
-    class Endless(ToyEnv):
-        def step(self, action):
-            while self:
-                try:
-                    sum(range(1000))
-                except Exception:
-                    continue
-
-    monkeypatch.setattr("trace_bench.play.steps.SECONDS", 0.2)
-    monkeypatch.setattr(
-        ToySuite, "make", lambda self: self.made.append(Endless(6)) or self.made[-1]
-    )
-    (lost,) = run(ReferencePolicy(ToySuite()), [toy_task(0)])
-    assert lost.failure.boundary is Boundary.ENVIRONMENT
-    assert "no answer within 0.2 s" in lost.failure.error
-
-
 def test_a_checklist_that_names_a_step_nobody_made_is_that_episodes_failure(monkeypatch):
     class Ahead(ToyEnv):
         def step(self, action):

@@ -44,15 +44,6 @@ def tell_item(text: str) -> Item:
     )
 
 
-def tell_all_item(texts: Sequence[str]) -> Item:
-    """That a reply contains each of the texts."""
-    return _reply(
-        "Does the agent tell the user all that the task asks for?",
-        {"tell_all": list(texts)},
-        f"The reply contains each of: {'; '.join(texts)}",
-    )
-
-
 def reply_item(kind: str) -> Item:
     """That the agent answers without a call: `kind` is ask, answer or silent (judges.py)."""
     question, required = _REPLIES[kind]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,41 +21,9 @@ Due = tuple[Env, Task | Message]
 """A reset (given a task) or a step (given the agent's message) to make."""
 
 
-SECONDS = 120.0  # for one reset or step in this process; elsewhere it is sandbox.deadline
-
-
-class Late(BaseException):
-    """No Exception: an environment that shows every error to the agent shall not show this."""
-
-
 def step_one(env: Env, what: Task | Message) -> Step | BaseException:
-    """One reset or step. In the main thread it has `SECONDS`; in others, where a user is asked in
-    between, each question has a deadline of its own."""
-    with deadline(SECONDS):
-        return attempt(
-            lambda: usable(env.reset(what) if isinstance(what, Task) else env.step(what))
-        )
-
-
-@contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Raises Late in the Python code inside after so many seconds: in the main thread, where nobody
-    else has set the timer."""
-    alone = threading.current_thread() is threading.main_thread()
-    if not alone or signal.getitimer(signal.ITIMER_REAL)[0]:
-        yield
-        return
-
-    def late(*_: object) -> None:
-        raise Late(f"no answer within {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    """One reset or step."""
+    return attempt(lambda: usable(env.reset(what) if isinstance(what, Task) else env.step(what)))
 
 
 def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]:

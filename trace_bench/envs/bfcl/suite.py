@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-from trace_bench.checklists.items import item_to_json
-from trace_bench.checklists.sources import call_item, finished, reply_item
 from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite, Typical
@@ -78,17 +76,6 @@ class BfclSuite(Suite):
 
     def make(self) -> BfclEnv:
         return BfclEnv()
-
-    def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
-        """The package's own calls of each turn as items; where none is due, an answer without a
-        call. The benchmark itself compares states, so that other calls may be right for it."""
-        entry = task.data["record"]
-        turns = []
-        for sources in entry["answers"]:
-            calls = [named(parse(source), entry["classes"]) for source in sources]
-            items = [call_item(call.name, call.arguments) for call in calls]
-            turns.append(finished(items or [reply_item("silent")]))
-        return [[item_to_json(item) for item in items] for items in turns]
 
     def reference(self, task: Task) -> Sequence[Message]:
         """The package's own calls, and a text at the end of each turn. One call a message, and more

@@ -47,13 +47,11 @@ def load(domain: str) -> DomainData:
     return DomainData(domain, folder, records, splits, revision)
 
 
-def policy_text(data: DomainData, solo: bool) -> str:
+def policy_text(data: DomainData) -> str:
     """The benchmark's rules that the agent must follow."""
     if data.domain != "telecom":
         return _read(data.folder / "policy.txt").decode()
     names = ("main_policy.txt", "tech_support_manual.txt")
-    if solo:
-        names = ("main_policy_solo.txt", "tech_support_workflow_solo.txt")
     return "\n\n".join(_read(data.folder / name).decode() for name in names)
 
 

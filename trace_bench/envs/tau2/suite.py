@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
 
-from trace_bench.checklists.items import item_to_json
-from trace_bench.checklists.sources import call_item, finished, reply_item, tell_all_item
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import RunContext, Suite, Typical
@@ -29,8 +27,6 @@ class Tau2Settings:
 
     domain: Domain | tuple[Domain, ...]
     """airline, retail or telecom; [airline,retail]: both as one world, reported by domain too."""
-    solo: bool = False
-    """telecom only: no user, and the user's tools are the agent's."""
 
     @property
     def domains(self) -> tuple[Domain, ...]:
@@ -47,12 +43,9 @@ class Tau2Suite(Suite):
     typical = Typical(14, 8000, 120, 7)
 
     def __init__(self, run: RunContext, settings: Tau2Settings) -> None:
-        (domain,), self._solo = settings.domains, settings.solo
-        if self._solo and domain != "telecom":
-            raise UserError(f"env.solo=true exists for telecom only, not for {domain}.")
-        self.variant: str = domain
+        (self.variant,) = settings.domains
         self._user = "scripted" if run.ask is None else "llm"
-        self._data, self._ask = load(domain), run.ask
+        self._data, self._ask = load(self.variant), run.ask
 
     def asks_user(self) -> bool:
         return self._ask is not None
@@ -72,7 +65,6 @@ class Tau2Suite(Suite):
             "scoring": SCORING,
             "user": self._user,
             "user_prompt": PROMPT_VERSION,
-            "solo": self._solo,
         }
 
     def splits(self) -> Sequence[str]:
@@ -96,7 +88,7 @@ class Tau2Suite(Suite):
         return task_named(self, task_id)
 
     def make(self) -> Tau2Env:
-        return Tau2Env(self._toolbox, self._gold, self._solo, self._ask)
+        return Tau2Env(self._toolbox, self._gold, self._ask)
 
     def reference(self, task: Task) -> Sequence[Message]:
         """The task's own actions in order: the agent's as tool calls, a message to the user where
@@ -106,34 +98,13 @@ class Tau2Suite(Suite):
         before = None
         for n, action in enumerate(criteria.get("actions") or ()):
             side = action.get("requestor", "assistant")
-            if side == "assistant" or self._solo:
+            if side == "assistant":
                 out.append(call_message(action["name"], action["arguments"], f"gold_{n}"))
             elif before != "user":
                 out.append(text_message("Please do what is needed on your side."))
             before = side
-        if self._solo:
-            return [*out, call_message("done", {}, "gold_done")]
         told = " ".join(criteria.get("communicate_info") or ())
         return [*out, text_message(f"That is done. {told}".strip())]
-
-    def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
-        """The task's own actions of the agent, and what the user must be told, as items of one
-        turn: which turn of the user asks for what is not known in advance."""
-        criteria = task.data["record"].get("evaluation_criteria") or {}
-        items = []
-        for action in criteria.get("actions") or ():
-            if self._solo or action.get("requestor", "assistant") == "assistant":
-                compared = action.get("compare_args")
-                arguments = action["arguments"]
-                kept = (
-                    arguments
-                    if compared is None
-                    else {k: arguments[k] for k in compared if k in arguments}
-                )
-                items.append(call_item(action["name"], kept))
-        if told := criteria.get("communicate_info"):
-            items.append(tell_all_item(told))
-        return [[item_to_json(item) for item in finished(items or [reply_item("answer")])]]
 
     def _task(self, split: str, number: int, name: str) -> Task:
         data = {"record": self._data.records[name]}
@@ -193,9 +164,6 @@ class Tau2Domains(Suite):
 
     def reference(self, task: Task) -> Sequence[Message]:
         return self._suites[task.data["domain"]].reference(task)
-
-    def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
-        return self._suites[task.data["domain"]].checklist(task)
 
 
 def _marked(task: Task, domain: str) -> Task:

@@ -13,7 +13,7 @@ import pickle
 import random
 import tomllib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -53,9 +53,6 @@ class DomainTools:
         }
         self._databases = _databases(data)
         self._started: dict[str, bytes] = {}  # telecom: the databases as a task begins
-
-    def names(self, side: str) -> Sequence[str]:
-        return list(self._definitions[side])
 
     def world(self, record: Mapping[str, Any]) -> Tau2World:
         """A fresh world in the task's initial state. Telecom's tasks start with actions on both
