@@ -57,15 +57,3 @@ def test_scrambled_arguments(augmentation: str, gone: str, left: str) -> None:
         assert function["description"] == own["description"]
         for name, about in own["parameters"]["properties"].items():
             assert function["parameters"]["properties"][name] == {left: about[left]}, gone
-
-
-@pytest.mark.parametrize(
-    ("tools", "augmentation", "error"),
-    [
-        (("fly",), "none", "no tool 'fly'"),
-        (("search_stock",), "noise", "allowed: none, distractors_3"),
-    ],
-)
-def test_unknown_names(tools: tuple[str, ...], augmentation: str, error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        offer(tools, augmentation, 1)

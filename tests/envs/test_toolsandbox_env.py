@@ -211,29 +211,3 @@ def test_the_conversation_ends_after_its_messages() -> None:
     assert steps[-1].score is not None and steps[-1].score.similarity == 0.0
     with pytest.raises(EpisodeError, match="reset first"):
         env.step(say("more"))
-
-
-def _without(*names: str) -> Task:
-    task = wifi_task()
-    return Task(task.id, task.env, task.split, 1,
-                {k: v for k, v in task.data.items() if k not in names})  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("task", "reason"),
-    [
-        (_without("start"), "missing 'start'"),
-        (_without("tools"), "missing 'tools'"),
-        (Task("test/wifi", "toolsandbox", "test", 1), "missing 'start'"),
-        (Task("test/wifi", "tau2", "test", 1), "a task of 'tau2'"),
-        (wifi_task(tools=["fly"]), "no tool 'fly'"),
-        (wifi_task(augmentation="noise"), "no augmentation 'noise'"),
-        (wifi_task(start={"PHONE": []}), "no database 'PHONE'"),
-        (wifi_task(edges=[[0, 7]]), "edge 0 -> 7"),
-        (wifi_task(user=None), "NoneType"),
-    ],
-)
-def test_a_task_that_cannot_be_played_says_why(task: Task, reason: str) -> None:
-    with pytest.raises(EpisodeError, match=reason) as caught:
-        ToolSandboxEnv().reset(task)
-    assert "test/wifi" in str(caught.value) and caught.value.boundary == "environment"

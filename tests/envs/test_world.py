@@ -286,9 +286,3 @@ def test_start_is_not_changed_and_ids_depend_on_the_seed_only() -> None:
     ids = [Phone(given, NOW, seed).call("add_contact", arguments) for seed in (1, 1, 2)]
     assert ids[0] == ids[1] != ids[2]
     assert given == START
-
-
-@pytest.mark.parametrize("bad", [{"PHONE": []}, {"CONTACT": [{"nickname": "A"}]}])
-def test_an_impossible_start_is_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="there are: "):
-        Phone(bad, NOW, 1)

@@ -8,8 +8,7 @@ from itertools import islice, permutations
 from typing import Any
 
 from trace_bench.core.chat import opening_of
-from trace_bench.core.errors import EpisodeError
-from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
+from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.envs import LiveEnv
 from trace_bench.envs.toolsandbox.databases import (
     AGENT,
@@ -84,23 +83,8 @@ class ToolSandboxEnv(LiveEnv):
     """
 
     def reset(self, task: Task) -> Step:
-        """System prompt, the user's opening message and the tools. EpisodeError naming the task
-        and what is wrong when its data cannot be run."""
-        self._live = False
-        try:
-            self._load(task)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
-            raise EpisodeError(
-                Boundary.ENVIRONMENT, f"task {task.id!r} cannot be run: {reason}"
-            ) from error
-        self._live = True
-        return Step(tuple(opening_of(self._system, self._user.opening)), self._tools)
-
-    def _load(self, task: Task) -> None:
+        """System prompt, the user's opening message and the tools."""
         data = task.data
-        if task.env != "toolsandbox":
-            raise ValueError(f"it is a task of {task.env!r}, not of 'toolsandbox'")
         self.world = Phone(data["start"], data["now"], task.seed)
         tools, withheld = tuple(data["tools"]), tuple(data.get("withheld", ()))
         augmentation = data.get("augmentation", "none")
@@ -113,6 +97,8 @@ class ToolSandboxEnv(LiveEnv):
         self.log: list[LogEntry] = []
         self._note(SYSTEM, AGENT, self._system)
         self._note(USER, AGENT, self._user.opening)
+        self._live = True
+        return Step(tuple(opening_of(self._system, self._user.opening)), self._tools)
 
     def act(self, action: Message, calls: list[Any], text: str) -> Step:
         """Execute the tool calls, or pass the text to the user."""

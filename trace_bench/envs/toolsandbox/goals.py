@@ -1,5 +1,5 @@
-"""What a task of the phone world rewards: milestones and minefields, read from plain JSON and
-checked when an episode begins."""
+"""What a task of the phone world rewards: milestones and minefields, read from plain JSON when an
+episode begins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trace_bench.envs.toolsandbox.databases import COLUMNS, without_nulls
+from trace_bench.envs.toolsandbox.databases import without_nulls
 
 LONGEST = 300  # characters
 
@@ -45,8 +45,6 @@ Columns = tuple[tuple[str, Any, Measure], ...]
 """What a row is compared with: (column, target, measure)."""
 
 SANDBOX = "SANDBOX"
-_SANDBOX_COLUMNS = ("sender", "recipient", "content")
-_DIFFERENCES = ("added", "removed", "updated")
 # Texts that people word differently; all other columns are compared exactly.
 _ROUGE: Mapping[str, tuple[str, ...]] = {
     "SANDBOX": ("content",),
@@ -112,59 +110,43 @@ def read_goal(
     edges: Sequence[Sequence[int]] | None,
     weights: Sequence[float] | None = None,
 ) -> Goal:
-    """Raises ValueError for a database, kind, column, index or weight that cannot be.
+    """The goal of a task. Edges that are None make a chain.
 
-    Edges that are None make a chain. As in the official code the edges are the graph: of several
-    milestones, one that no edge names is never matched and counts as 0, and without any edge there
-    is no graph, so that milestones count as met and minefields as avoided. A single milestone
-    needs no edge.
+    As in the official code the edges are the graph: of several milestones, one that no edge names
+    is never matched and counts as 0, and without any edge there is no graph, so that milestones
+    count as met and minefields as avoided. A single milestone needs no edge.
     """
     read = tuple(_milestone(m) for m in milestones)
     if edges is None:
         edges = [(i, i + 1) for i in range(len(read) - 1)]
     before = _ancestors(len(read), edges)
     named = {0} if len(read) == 1 else {i for edge in edges for i in edge}
-    for i, milestone in enumerate(read):
-        for since in milestone.references:
-            if not before[i] >> since & 1:
-                raise ValueError(f"milestone {i} refers to {since}, not an ancestor")
     values = tuple(float(w) for w in weights) if weights is not None else (1.0,) * len(read)
-    if len(values) != len(read) or any(w < 0 for w in values) or (read and sum(values) <= 0):
-        raise ValueError("weights must be one non-negative number a milestone, not all zero")
     return Goal(read, before, sum(1 << i for i in named), values)
 
 
 def _ancestors(count: int, edges: Sequence[Sequence[int]]) -> tuple[int, ...]:
     before = [0] * count
     for first, second in edges:
-        if not (0 <= first < count and 0 <= second < count):
-            raise ValueError(f"edge {first} -> {second} leaves the {count} milestones")
         before[second] |= 1 << first
-    # Closing the relation takes as many rounds as the longest path; a cycle reaches itself.
+    # Closing the relation takes as many rounds as the longest path.
     for _ in range(count):
         for i in range(count):
             for j in range(count):
                 if before[i] >> j & 1:
                     before[i] |= before[j]
-    if any(before[i] >> i & 1 for i in range(count)):
-        raise ValueError("the edges form a cycle")
     return tuple(before)
 
 
 def _milestone(data: Mapping[str, Any]) -> GoalMilestone:
     guards = tuple(map(_guard, data.get("guards", ())))
     constraints = tuple(_constraint(c) for c in data["constraints"])
-    if not constraints and not guards:
-        raise ValueError("a milestone without constraints and guards")
     return GoalMilestone(constraints, guards, name_of(data), told_by(data))
 
 
 def _guard(data: str | Mapping[str, Any]) -> Guard:
     """A database's name, or {"database", "since"}."""
-    guard = Guard(data) if isinstance(data, str) else Guard(data["database"], data.get("since"))
-    if guard.database not in COLUMNS:
-        raise ValueError(f"no database {guard.database!r} to guard")
-    return guard
+    return Guard(data) if isinstance(data, str) else Guard(data["database"], data.get("since"))
 
 
 def _constraint(data: Mapping[str, Any]) -> Constraint:
@@ -174,15 +156,6 @@ def _constraint(data: Mapping[str, Any]) -> Constraint:
         columns = [tuple((n, t, measures.get(n, "exact")) for n, t in row.items()) for row in rows]
         names = tuple(row["name"] for row in data["rows"])
         return Constraint(SANDBOX, kind, tuple(columns), names)
-    there = _SANDBOX_COLUMNS if database == SANDBOX else COLUMNS.get(database)
-    if there is None:
-        raise ValueError(f"no database {database!r}")
-    if kind != "snapshot" and (kind not in _DIFFERENCES or database == SANDBOX):
-        raise ValueError(f"no constraint of kind {kind!r} on {database}")
-    for row in data["rows"]:
-        for column in row:
-            if column not in there:
-                raise ValueError(f"no column {column!r} in {database}")
     targets = data["rows"] if kind == "snapshot" else without_nulls(data["rows"])
     columns = [_columns(row, measures, _ROUGE[database]) for row in targets]
     return Constraint(database, kind, tuple(columns), (), data.get("since"))

@@ -71,11 +71,9 @@ def column_similarity(measure: Measure, value: Any, target: Any) -> float:
         if value is None or target is None:
             return float(value is target)
         return rouge_l(target, value) if isinstance(value, str) else 0.0
-    if isinstance(measure, Mapping):
-        if isinstance(value, int | float) and isinstance(target, int | float):
-            return float(abs(value - target) <= measure["tolerance"])
-    elif measure != "exact":
-        raise ValueError(f"no measure {measure!r}; there are: exact, rouge_l, tolerance")
+    numbers = isinstance(value, int | float) and isinstance(target, int | float)
+    if isinstance(measure, Mapping) and numbers:
+        return float(abs(value - target) <= measure["tolerance"])
     return float(value == target)
 
 

@@ -40,12 +40,12 @@ def offer(
 ) -> tuple[tuple[Tool, ...], Mapping[str, str]]:
     """The schemas to show and the map from shown names to tools. `withheld` tools are never among
     the distractors: the scenario is about their absence. The schemas are shared between
-    episodes: read them, never change them. ValueError for an unknown tool or augmentation.
+    episodes: read them, never change them.
 
     Without distractors the tools keep their order; with distractors all are shuffled by `seed`, so
     that the order does not tell them apart.
     """
-    if _DISTRACTORS.get(augmentation) == 0:
+    if _DISTRACTORS[augmentation] == 0:
         return _offer(tuple(tools), augmentation, 0, ())  # the same for every seed
     return _offer(tuple(tools), augmentation, seed, tuple(withheld))
 
@@ -54,11 +54,6 @@ def offer(
 def _offer(
     tools: tuple[str, ...], augmentation: str, seed: int, withheld: tuple[str, ...]
 ) -> tuple[tuple[Tool, ...], Mapping[str, str]]:
-    if augmentation not in _DISTRACTORS:
-        raise ValueError(f"no augmentation {augmentation!r}; allowed: {', '.join(AUGMENTATIONS)}")
-    for name in tools:
-        if name not in catalog():
-            raise ValueError(f"no tool {name!r}; see trace_bench.envs.toolsandbox.tools.augment")
     names = list(tools)
     extra = _DISTRACTORS[augmentation]
     if extra != 0:
