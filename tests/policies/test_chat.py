@@ -3,6 +3,7 @@ from models import TEMPLATE, byte_tokenizer
 from toy import TOOLS
 
 from trace_bench.core.errors import UserError
+from trace_bench.policies import chat as chats
 from trace_bench.policies.chat import Chat
 
 START = [{"role": "system", "content": "Use the tool."}, {"role": "user", "content": "Add 3."}]
@@ -105,3 +106,23 @@ CONTENT = "{{ m.content }}\n{%- for call"
 def test_templates_that_cannot_be_played(template, message):
     with pytest.raises(UserError, match=message):
         Chat(byte_tokenizer(template), "tiny")
+
+
+FOR_EVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "endless",
+    [
+        FOR_EVER,
+        "{{ 9 ** (9 ** 9) }}",  # in one step, already when it is compiled
+        "{% if tools %}" + FOR_EVER + "{% endif %}",
+        "{% for a in range(99999) %}{{ 'a' * 999999 }}{% endfor %}",
+        "{% set much = 'a' * 10 ** 11 %}",
+    ],
+)
+def test_a_template_without_end_is_refused_at_the_start(monkeypatch, endless):
+    monkeypatch.setattr(chats, "_START_CPU", 1)
+    with pytest.raises(UserError, match=r"template of tiny needs more than 1 s or 2 GiB.*`model`"):
+        Chat(byte_tokenizer(TEMPLATE + endless), "tiny")

@@ -1,4 +1,4 @@
-"""Adapters behind scripted servers: loaded, checked, and kept apart."""
+"""Adapters behind scripted servers: loaded, lost, loaded again, and kept apart."""
 
 from __future__ import annotations
 
@@ -32,6 +32,22 @@ def one(policy: OpenAIPolicy, request: TurnRequest) -> TurnReply:
     policy.submit([request])
     (reply,) = policy.collect()
     return reply
+
+
+def test_adapters_that_a_server_lost_are_loaded_again(tmp_path: Path) -> None:
+    """It was restarted, or another program has taken them out: all episodes go on."""
+    fake = FakeVLLM(owner="scripted")
+    with serve(fake) as server:
+        policy = acting(server.url)
+        policy.load(AgentSpec("m", adapters=(fake_adapter(tmp_path, "a", 1.0),)))
+        fake.names[:] = ["m"]
+        policy.submit([TurnRequest(n, HELLO, adapter="a") for n in range(4)])
+        replies: list[TurnReply] = []
+        while len(replies) < 4:
+            replies += policy.collect()
+        assert [reply.error for reply in replies] == [None] * 4 and fake.loads == 2
+        policy.close()
+    assert fake.names == ["m"]
 
 
 def test_who_answers_under_an_adapters_name_must_be_it(tmp_path: Path) -> None:

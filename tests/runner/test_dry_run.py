@@ -119,6 +119,7 @@ def test_the_smallest_difference_that_can_be_shown_is_reported_before_a_run() ->
 
 def test_what_an_agent_cannot_be_played_by_keeps_a_run_from_going(tmp_path: Path) -> None:
     wrong = {
+        "{% for a in range(99999) %}{{ 'a' * 99999 }}{% endfor %}": "more than 5 s or 2 GiB",
         "{{ raise_exception('no tools here') }}": "no tools here",
         "": "has no chat template",
     }
@@ -168,6 +169,18 @@ def test_what_is_missing_is_listed_and_the_exit_code_says_so(
     assert f"  - {missing}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("typed", ["nowhere", "org/a-1B"])
+def test_a_model_of_the_hub_is_there_or_missing(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without network it must be in the hub's cache."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    text, missing = describe(s := compose(["model=hf", f"model.path={typed}"]), parts_of(s))
+    assert missing and f"  - a model named {typed}: it is no folder here" in text
+    assert "Change `model.path`" in text
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -191,6 +204,7 @@ def test_what_a_run_refuses_first_is_listed(
 
 REFUSED: dict[str, tuple[list[str], str]] = {
     "_packages": ([], "needs the package verl"),
+    "_compiler": (["trainer.device=cuda"], "a C compiler (gcc) is not here"),
     "_cluster": (["trainer.nnodes=2"], "needs a running Ray cluster"),
     "_divergence": (["trainer.algorithm.kl=0.1"], "drops earlier thoughts"),
     "_roles": (
@@ -210,6 +224,8 @@ def test_every_refusal_of_preflight_is_listed(
     folder = save_model(tmp_path / "model")
     byte_tokenizer(DROPS).save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(DROPS)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(preflight, "VERL", "0")
     settings = compose(["method=grpo", "trainer=verl", f"model.path={folder}", *given])
     parts = parts_of(settings)

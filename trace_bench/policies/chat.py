@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+import resource
+import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from trace_bench.core.chat import call_json, make_call, make_tool, text_message
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import process
 from trace_bench.core.text import THINK, THOUGHT, apart
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.formats import CALL_BEGIN, FORMATS, Format, Reply, cut, read_reply
@@ -37,6 +42,7 @@ DATE = "26 Jul 2024"
 """What templates that would write today's date are given (Llama's default): a run that goes on
 tomorrow has the same prompts."""
 _SHAPES = 256  # messages but for their contents
+_START_CPU, _START_BYTES = 5, 2**31  # seconds and memory for all that is tried at the start
 _PROMPTS, _LONGEST = 1024, 100_000  # first prompts that rollouts share; characters of one
 
 
@@ -70,6 +76,7 @@ class Chat:
         self._stop_text: str = tokenizer.eos_token
         self._prompts = functools.lru_cache(_PROMPTS)(self._prompt)
         self._frames = functools.lru_cache(_SHAPES)(self._frame)
+        self._try()
         self._read()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
@@ -211,6 +218,33 @@ class Chat:
     def _begun(self) -> str:
         """How the prompt begins the assistant's turn, without white space at the end."""
         return self.render(_TALK[:2]).removeprefix(self.render(_TALK[:2], prompt=False)).rstrip()
+
+    def _try(self) -> None:
+        """Raises UserError for a template without end. A process of its own reads it first, as
+        nothing else ends or bounds what a template computes in one step."""
+        if child := os.fork():
+            if os.waitpid(child, 0)[1]:
+                raise UserError(
+                    f"the chat template of {self.name} needs more than {_START_CPU} s or "
+                    f"{_START_BYTES >> 30} GiB for a short conversation. Change the setting "
+                    "`model`."
+                )
+            return
+        status = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # should it wait for what a thread held that it does not have
+            there = sum(map(int, process(os.getpid())[20:21]))  # bytes of addresses
+            limits = {"CORE": 0, "CPU": _START_CPU, "AS": there + _START_BYTES}
+            for name, most in limits.items():
+                with suppress(ValueError):  # a lower one holds already
+                    resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+            self._read()
+            status = 0
+        except Exception as error:  # what is not of a limit is raised again, where it is heard
+            status = int(isinstance(error, MemoryError))
+        finally:
+            os._exit(status)
 
     def _read(self) -> None:
         """What the template says of itself. Raises UserError for one that cannot be played."""

@@ -210,6 +210,8 @@ class OpenAIPolicy(Policy):
             self._silent.pop(episode.server, None)
             return TurnReply(request.episode, self._turn(request, reply))
         except LLMError as error:
+            if self._loaded_again(request, episode, error):
+                return None
             if error.outage:
                 self._silent[episode.server] = time.monotonic()
             full = context_is_full(error)
@@ -221,6 +223,19 @@ class OpenAIPolicy(Policy):
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
+
+    def _loaded_again(self, request: TurnRequest, episode: Conversation, error: LLMError) -> bool:
+        """Whether the request was sent again because the server had lost the adapter: it was
+        restarted, or another program that shares it has unloaded the adapter."""
+        if error.status != 404 or episode.adapter is None or episode.reloaded:
+            return False
+        episode.reloaded = True
+        try:
+            self.servers.restore(episode.server, episode.adapter)
+        except (LLMError, UserError):
+            return False
+        self._send(request, episode)
+        return True
 
     def _turn(self, request: TurnRequest, reply: Mapping[str, Any]) -> Turn:
         episode = self._open[request.episode]

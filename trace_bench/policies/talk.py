@@ -143,6 +143,7 @@ class Conversation:
     exact: bool = True  # `ids` are the tokens that the server read and sampled
     rewritten: bool = False  # a prompt did not begin with all earlier tokens
     tight: bool = False  # the context cannot hold the prompt and a whole turn any more
+    reloaded: bool = False  # the server had lost its adapter once
     turns: int = 0
 
     def turn(self, request: TurnRequest, reply: Mapping[str, Any]) -> Turn:

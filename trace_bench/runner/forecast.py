@@ -39,6 +39,7 @@ from trace_bench.settings.recipes import billions_of
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.memory import GPU
 
+CONFIG = "config.json"  # of a model's folder
 T = TypeVar("T")
 
 
@@ -238,7 +239,7 @@ def _agent_here(f: Forecast) -> list[str]:
     """Raises UserError if the agent's weights are to be in a folder that has none, or with a chat
     template that cannot be played."""
     place = Path(f.model)
-    if (place / "config.json").is_file():
+    if (place / CONFIG).is_file():
         from trace_bench.policies.chat import Chat
         from trace_bench.policies.loading import load_tokenizer  # imports torch
 
@@ -246,9 +247,19 @@ def _agent_here(f: Forecast) -> list[str]:
         return []
     if place.is_dir() or place.is_absolute() or f.model.startswith("."):
         raise UserError(
-            f"a model in the folder {place} (there is no {place / 'config.json'}). Change the "
-            "setting `model`."
+            f"a model in the folder {place} (there is no {place / CONFIG}). Change the setting "
+            "`model`."
         )
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+
+    if not isinstance(try_to_load_from_cache(f.model, CONFIG), str):
+        try:
+            get_hf_file_metadata(hf_hub_url(f.model, CONFIG), timeout=3.0)
+        except Exception as error:  # of the hub, of its client, of the network
+            raise UserError(
+                f"a model named {place}: it is no folder here, not in the hub's cache, and the hub "
+                f"does not give it ({type(error).__name__}). Change `model.path`."
+            ) from error
     return [f"model {place}: no folder here, so it is read from the hub or its cache"]
 
 

@@ -1,9 +1,12 @@
-"""What must be there before the first rollout: packages, GPUs or a cluster, and settings that verl
-takes. Nothing here imports verl."""
+"""What must be there before the first rollout: packages, a compiler, GPUs or a cluster, and
+settings that verl takes. Nothing here imports verl."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import sysconfig
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -49,6 +52,24 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _compiler(spec: JobSpec) -> None:
+    """Raises UserError where Triton, whose kernels vLLM runs, cannot compile: it does so at run
+    time, with a C compiler and Python's headers (triton/runtime/build.py)."""
+    settings = spec.trainer
+    if settings.device == "cpu" or settings.ray_address is not None:  # a cluster: on each machine
+        return
+    compilers = [name for name in (os.environ.get("CC"), "gcc", "clang") if name]
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    missing = "" if headers.is_file() else str(headers)
+    missing = missing if any(map(shutil.which, compilers)) else "a C compiler (gcc)"
+    if missing:
+        raise UserError(
+            f"trainer.device=cuda compiles kernels by Triton at run time, and {missing} is not "
+            "here: apt-get install gcc libc6-dev python3-dev (the image of `python -m "
+            "trace_bench.sandbox.build verl` has them), or set trainer.device=cpu."
+        )
 
 
 def _cluster(spec: JobSpec) -> None:
@@ -117,7 +138,7 @@ def _roles(spec: JobSpec) -> None:
                 )
 
 
-CHECKS = (_packages, _cluster, _divergence, _roles)
+CHECKS = (_packages, _compiler, _cluster, _divergence, _roles)
 
 
 def refusals(spec: JobSpec) -> list[str]:
