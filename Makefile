@@ -24,8 +24,8 @@ fast:            ## the tests that need no torch
 test:            ## the tests that need seconds each
 	$(BIN)/pytest -n auto --dist loadscope
 
-slow:            ## the tests that take a minute each
-	$(BIN)/pytest -n auto --dist loadscope -m slow
+slow:            ## the longer tests
+	$(BIN)/pytest -n auto --dist loadscope -m "slow or worlds"
 
 pages:           ## docs/ as a site in build/site, with the reference made from docstrings
 	$(BIN)/pip install -q -e '.[docs]'

@@ -52,6 +52,7 @@ def test_code_and_data_are_in_the_package(built: Path, pattern: str) -> None:
     assert source <= relative(built / "trace_bench", pattern)
 
 
+@pytest.mark.slow
 def test_the_built_package_finds_its_settings(built: Path, tmp_path: Path) -> None:
     code = (
         "import trace_bench.settings.compose as c\n"

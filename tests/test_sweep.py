@@ -70,6 +70,7 @@ def test_a_line_of_every_sweep_composes(path: Path) -> None:
     compose_all([lines[-1]])
 
 
+@pytest.mark.slow
 def test_an_agent_of_wandb_starts_the_same_runs() -> None:
     """Its own rendering of values, and a tracker that reports to it."""
     utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")

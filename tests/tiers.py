@@ -28,6 +28,7 @@ _SAID = re.compile(r'^TIER = "(fast|model)"', re.MULTILINE)
 
 LANES = (
     "slow",
+    "worlds",
     "rebuild",
     "docker",
     "podman",

@@ -105,6 +105,7 @@ def test_a_part_that_ends_the_program_is_named(
     assert all(word in line for word in words), line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["stdout=gone", "stdout=gone, stderr=gone"])
 def test_a_run_whose_output_nobody_reads_finishes_or_does_not_end_with_0(gone: str) -> None:
     program = (

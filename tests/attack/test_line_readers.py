@@ -134,6 +134,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("read", "name"), READERS.values(), ids=READERS)
 def test_lines_are_values_or_a_typed_error(read: Callable[[Path], Any], name: str) -> None:
     @quick

@@ -52,6 +52,7 @@ def test_tables_without_matplotlib_say_that_figures_are_missing(
     assert kinds == {".md", ".csv", ".tex"}
 
 
+@pytest.mark.slow
 def test_a_part_without_its_package_names_the_extra(tmp_path: Path) -> None:
     done = without("wandb", "trace_bench.__main__", [*QUICK, "tracker=wandb"], tmp_path)
     named = ("pip install", "wandb]", "`tracker`")
@@ -60,6 +61,7 @@ def test_a_part_without_its_package_names_the_extra(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_launcher_without_its_package_names_the_extra(tmp_path: Path) -> None:
     """A third-party package `hydra_plugins` hides those that are installed."""
     (tmp_path / "other" / "hydra_plugins").mkdir(parents=True)
@@ -84,6 +86,7 @@ def module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
+@pytest.mark.slow
 def test_nothing_is_written_to_a_read_only_place(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir()
     run = tmp_path / "closed" / "run"
@@ -93,6 +96,7 @@ def test_nothing_is_written_to_a_read_only_place(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*")) == [tmp_path / "closed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", ["run", "show", "collect"])
 def test_a_finished_run_can_be_looked_at_where_nothing_can_be_written(
     look: str, base_run: Path, tmp_path: Path

@@ -57,6 +57,7 @@ def narrow() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (now + 10**9, now + 10**9))
 
 
+@pytest.mark.slow
 def test_many_runs_in_one_report_are_bounded_in_time_size_and_memory(
     many: Path, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ BYTES = TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binar
 DEEP = st.integers(1, 20_000).map(lambda n: b'{"a":' * n)
 
 
+@pytest.mark.slow
 @quick
 @given(BYTES | DEEP)
 def test_a_workers_line(line: bytes) -> None:

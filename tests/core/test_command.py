@@ -60,6 +60,7 @@ sys.exit(main())
 STREAMS = [">&-", "2>&-", ">/dev/full", "2>/dev/full", ">&- 2>&-", ">/dev/full 2>&-"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", STREAMS)
 def test_the_exit_code_follows_the_program_whatever_its_streams_take(streams: str) -> None:
     """What is left of them has no traceback, an error stays apart from the answer, and what is lost

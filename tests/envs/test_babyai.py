@@ -26,7 +26,7 @@ from trace_bench.policies.scripted import (
     text_message,
 )
 
-pytestmark = needs("minigrid", "the extra babyai is not installed")
+pytestmark = [needs("minigrid", "the extra babyai is not installed"), pytest.mark.worlds]
 
 LOCKED = "recovers_from_errors"
 

@@ -35,6 +35,8 @@ from trace_bench.policies.scripted import (
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.compose import compose
 
+pytestmark = pytest.mark.worlds
+
 
 @pytest.fixture(scope="module")
 def suite() -> BfclSuite:

@@ -14,6 +14,7 @@ from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.sandbox.engine import Sandbox
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize(("name", "package"), [("babyai", "minigrid"), ("textarena", "textarena")])
 def test_a_worker_plays_the_same(name: str, package: str) -> None:
     pytest.importorskip(package, reason=f"the extra {name} is not installed")

@@ -82,6 +82,7 @@ def test_every_reference_earns_the_full_score(split: str, size: int) -> None:
 DIALOGUES = [f"toolsandbox/embedded/dialogues/{n:04d}" for n in range(0, 2400, 60)]
 
 
+@pytest.mark.slow
 def test_the_splits_are_fixed() -> None:
     """Figures compare over time only while these stay. What libraries compute (dates, conversions)
     is left out; change a value here only together with the suite's name."""

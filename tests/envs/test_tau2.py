@@ -24,7 +24,7 @@ from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.settings.compose import compose
 
-pytestmark = needs("inspect_evals", "the extra tau2 is not installed")
+pytestmark = [needs("inspect_evals", "the extra tau2 is not installed"), pytest.mark.worlds]
 
 DOMAINS = ("airline", "retail", "telecom")
 

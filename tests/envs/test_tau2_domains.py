@@ -19,7 +19,7 @@ from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
 
-pytestmark = needs("inspect_evals", "inspect-evals is not installed")
+pytestmark = [needs("inspect_evals", "inspect-evals is not installed"), pytest.mark.worlds]
 
 BOTH = ["env=tau2", "env.domain=[airline,retail]", "evaluation.split=base"]
 

@@ -21,7 +21,7 @@ from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.envs.tau2.world import AGENT, Shared
 from trace_bench.policies.scripted import ReferencePolicy
 
-pytestmark = needs("inspect_evals", "the extra tau2 is not installed")
+pytestmark = [needs("inspect_evals", "the extra tau2 is not installed"), pytest.mark.worlds]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from trace_bench.methods.looking.evidence import heard_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy
 
-pytestmark = needs("textarena", "the extra textarena is not installed")
+pytestmark = [needs("textarena", "the extra textarena is not installed"), pytest.mark.worlds]
 
 
 @pytest.fixture(scope="module")

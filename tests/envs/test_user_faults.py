@@ -17,6 +17,8 @@ from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 
+pytestmark = pytest.mark.worlds
+
 STOP = "###STOP###"
 
 

@@ -81,6 +81,7 @@ def test_the_desk_is_learned_and_what_was_lacking_is_found(here: Path) -> None:
     assert found["trace"]["origins"]["env"]["module"] == "desk"
 
 
+@pytest.mark.slow
 def test_a_trainer_of_ones_own(here: Path) -> None:
     """The adapter that moved is the one that is evaluated, and every member's episode is paid."""
     trainer = ["trainer=custom", "trainer.factory=es:Evolution", "trainer.options.pairs=2"]

@@ -116,6 +116,7 @@ def test_all_kinds_as_entry_points(site: Path, tmp_path: Path) -> None:
     assert (summary["folder"] / "metrics.csv").is_file()
 
 
+@pytest.mark.slow
 def test_wrong_names_and_settings_are_met_with_all_there_are(site: Path) -> None:
     def installed() -> None:
         sys.path.insert(0, str(site))

@@ -39,6 +39,7 @@ def commands(page: Path) -> list[str]:
     return text.replace("\\\n", " ").splitlines()
 
 
+@pytest.mark.slow
 def test_every_command_is_understood(tmp_path: Path) -> None:
     """Runs are planned (dry_run=true), checks are made; scripts and other programs must be there.
     All in one process."""

@@ -34,7 +34,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "trace": {**QUICK["trace"], "keep_runs": 4, "minimum_training": 32},
 }
 BUDGET, LESS = 317, 157  # primes: no iteration and no group divides them
-QUICKEST = ("rft",)
 KILLED = {"rft": 100}  # where a run is killed if not at 170
 TRAINER = TrainerSettings(group_size=8, groups=4, rank=4, alpha=8.0, epochs=1)
 
@@ -97,10 +96,8 @@ def weights(agent: AgentSpec) -> list[bytes]:
     return [(Path(a.path) / "adapter_model.safetensors").read_bytes() for a in agent.adapters]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n in QUICKEST else pytest.param(n, marks=pytest.mark.slow) for n in SETTINGS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
 def test_the_ledger_is_what_was_played_also_after_a_kill(name: str, tmp_path: Path) -> None:
     budget = LESS if name == "rft" else BUDGET
     whole = fit(name, tmp_path / "whole", budget)

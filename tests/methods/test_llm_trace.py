@@ -147,6 +147,7 @@ def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(tmp_path: Path) -> 
     assert one == [text.replace(f"{tmp_path / 'r'}", f"{whole}") for text in two]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "text", "words"),
     [
@@ -210,6 +211,7 @@ def gepa(server: Server, folder: Path, *more: str) -> Any:
     return compose([*small, *role, f"run_dir={folder}", *more])
 
 
+@pytest.mark.slow
 def test_gepa_with_a_model_as_its_reflector(tmp_path: Path) -> None:
     """Its proposals come over HTTP, bad ones are repaired, and nothing is asked twice."""
 

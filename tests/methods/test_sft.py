@@ -145,6 +145,7 @@ def test_what_teaches_nothing_is_left_out(tmp_path: Path, trainer: Any) -> None:
         sft(data=path).fit(BASE, [], lab(tmp_path / "none", trainer))
 
 
+@pytest.mark.slow
 def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: Any) -> None:
     class Cut(Tuning):
         left = 2

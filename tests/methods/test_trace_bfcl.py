@@ -23,6 +23,8 @@ from trace_bench.envs.bfcl.suite import BfclSuite
 from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.settings import TraceSettings
 
+pytestmark = pytest.mark.worlds
+
 
 class Careless(MemoryLab):
     """Its agent makes one mistake in three episodes of four."""

@@ -45,6 +45,7 @@ def one_step(learner: Learner, batch: list[Tokens]) -> Steps:
     return update(learner, optimizer, [[one] for one in batch], found, settings, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
 def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> None:
     """The products differ from float32 more than sampler and trainer from each other."""

@@ -120,6 +120,7 @@ def played(policy: Any, turns: int = 3, **limits: Any) -> list[Trajectory]:
     return play(policy, suite, agent, tasks, range(16), **{"max_tokens": 24, **limits})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thoughts", ["own", "keep"])
 def test_the_engine_answers_a_cut_conversation_as_a_new_one(
     model: Path, thoughts: Thoughts, monkeypatch: Any

@@ -21,6 +21,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract(here: Path) -> None:
     code, said = forked_in(here, "trace_bench.check", FACTORY, "limit=8")
     assert code == 0 and "FAILED" not in said
@@ -28,6 +29,7 @@ def test_it_keeps_the_contract(here: Path) -> None:
     assert "mean similarity: reference 1.000" in said
 
 
+@pytest.mark.slow
 def test_one_world_may_be_trained_on_and_both_are_measured(here: Path) -> None:
     script = """
 import json, together

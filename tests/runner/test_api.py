@@ -336,6 +336,7 @@ def parts_of(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_goes_on_to_the_same_result(here: Path) -> None:
     """At the base agent's evaluation, in an iteration of training, and at the end; each time the
     same call goes on."""

@@ -58,6 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_adapter_of_the_beginning(place: Path) -> None:
     (start,) = read_beginning(str(place / "sft")).agent.adapters
     assert start.name.startswith("sft-")

@@ -41,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "agent"
 
 
+@pytest.mark.slow
 def test_the_served_agent_has_the_same_outcomes(folder: Path, tmp_path: Path) -> None:
     common = ["method=base", f"evaluation.limit={TASKS}", "evaluation.routing=false",
               "checkpoints=[]"]  # fmt: skip

@@ -310,6 +310,7 @@ def test_help_needs_no_heavy_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_multirun_goes_on_after_a_bad_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ print(json.dumps([model_path(s, p), identity(s, p)["model"]]))
 """
 
 
+@pytest.mark.slow
 def test_a_revision_is_read_from_the_cache_and_its_weights_are_in_the_identity(
     tmp_path: Path,
 ) -> None:

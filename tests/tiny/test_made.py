@@ -186,6 +186,7 @@ def test_an_agent_is_made_whole_and_the_same_twice(tmp_path: Path) -> None:
         make(Sums(), tmp_path / "two", **{**QUICK, "seed": 1})
 
 
+@pytest.mark.slow
 def test_an_agent_of_the_shipped_size_begins_with_the_shipped_one(tmp_path: Path) -> None:
     """With its words; a step or two leave its weights near."""
     make(Sums(), tmp_path / "agent", demonstrations=24)
@@ -203,6 +204,7 @@ QUICKER: dict[str, Any] = {"demonstrations": 24, "passes": 1, "size": 0.3}
 SHORT = "policy.max_tokens=8"  # such an agent would talk to the end
 
 
+@pytest.mark.slow
 def test_what_it_was_shown_is_not_trained_on(tmp_path: Path) -> None:
     """Without a split for demonstrations they are of every second training task."""
     suite = Sums(without="demo")
@@ -261,6 +263,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert {"max_turns", "synthetic"} & set(options) or not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_command_and_a_run_that_makes_its_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

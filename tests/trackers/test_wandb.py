@@ -26,6 +26,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.slow
 def test_a_tracked_run_computes_what_an_untracked_one_does(tmp_path: Path) -> None:
     assert main([*RUN, "tracker=wandb", f"run_dir={tmp_path / 'with'}"]) == 0
     assert main([*RUN, f"run_dir={tmp_path / 'without'}"]) == 0

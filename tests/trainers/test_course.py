@@ -82,6 +82,7 @@ def test_constant_groups_are_replaced_as_far_as_is_paid_for() -> None:
     assert calls[3:] == [("b", 2)] and run.begun == 12 and not run.iterations_left()
 
 
+@pytest.mark.slow
 def test_what_is_sampled_again_is_charged_and_taken_again_after_a_stop(
     small_model: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     return {line.split()[1]: line for line in capsys.readouterr().out.splitlines()[1:]}
 
 
+@pytest.mark.slow
 def test_a_cpu_shows_what_it_can(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -29,6 +30,7 @@ def test_a_cpu_shows_what_it_can(
     assert "needs a GPU" in said["sleep"] and "verl is not installed" in said["weights"]
 
 
+@pytest.mark.slow
 def test_what_is_not_so_fails_and_the_rest_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,7 @@ class Constant(LettersSuite):
         return Same(())
 
 
+@pytest.mark.slow
 def test_training_raises_the_reward_and_leaves_a_peft_adapter(
     small_model, tmp_path, monkeypatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_killed_at_any_moment_it_ends_the_same(small_model, tmp_path) -> None:
     assert everything(folder) == everything(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_stopped_between_a_version_and_its_state(small_model, tmp_path, monkeypatch) -> None:
     """It ends as if it had not been; with another seed or other settings it is another job."""
     from trace_bench.trainers.state import State

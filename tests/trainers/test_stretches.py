@@ -101,6 +101,7 @@ def trained_in(tokens: Tokens) -> list[BLOCK]:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_trained_is_what_a_server_sampled(
     model: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:

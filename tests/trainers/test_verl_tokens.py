@@ -114,6 +114,7 @@ def played(policy: Any, agent: AgentSpec, temperature: float = 1.0) -> list[Traj
     )
 
 
+@pytest.mark.slow
 def test_the_same_episodes_as_the_local_policy(agent: AgentSpec, server: TokenServer) -> None:
     """Token by token, with the adapter, over several turns: nothing is encoded again."""
     ours = played(server.policy(), agent)
