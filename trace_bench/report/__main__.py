@@ -3,7 +3,8 @@
 A RUN is the folder of a finished run, or a folder with such folders somewhere below it. The report
 is one file that needs no network and no server: tables with intervals, curves, what the budget
 went to, the capabilities and the routing of TRACE, every held-out task with two agents side by
-side, and any stored conversation. Several runs are compared by task.
+side, and any stored conversation. Several runs are compared by task. With --follow, unfinished runs
+are shown while they go on, with what each has cost.
 """
 
 from __future__ import annotations
@@ -17,25 +18,38 @@ from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
+from trace_bench.report.live import follow
 from trace_bench.report.page import build
 from trace_bench.report.runs import find
 
 LIMIT_MB, MOST_MB = 60, 10_000
 
 
-@command()
+@command(interrupted="ended")
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("report", __doc__)
     parser.add_argument("places", nargs="+", metavar="RUN", type=Path)
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="file to write")
     text = f"leave out conversations of training, the last runs' first, beyond this ({LIMIT_MB})"
     parser.add_argument("--limit-mb", type=float, default=LIMIT_MB, help=text)
+    text = "show unfinished runs on a page that loads itself again, until all are finished"
+    parser.add_argument("--follow", action="store_true", help=text)
+    text = "how often, with --follow (5)"
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help=text)
     options = parser.parse_args(arguments)
     if not 0 <= options.limit_mb <= MOST_MB:
         raise UserError(
             f"--limit-mb {options.limit_mb:g} is not allowed; allowed: a number from 0 to "
             f"{MOST_MB}. Change `--limit-mb`."
         )
+    if not 0.1 <= options.every <= 3600:
+        raise UserError(
+            f"--every {options.every:g} is not allowed; allowed: a number from 0.1 to 3600. "
+            "Change `--every`."
+        )
+    if options.follow:
+        print(f"{options.out} shows the runs while they go on; Ctrl-C ends that", flush=True)
+        follow(options.places, options.out, options.every)
     rows, skipped = find(options.places)
     for text in skipped:
         print(visible(f"skipped: {text}"), file=sys.stderr)

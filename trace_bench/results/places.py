@@ -71,7 +71,7 @@ def _at(place: Path, skipped: list[str]) -> Iterator[Run]:
     if file:
         yield from read_records(place)
         return
-    for folder in _folders(place, skipped):
+    for folder in run_folders(place, skipped):
         try:
             with damage(folder):
                 run = read_run(folder)
@@ -92,7 +92,7 @@ def damage(folder: Path) -> Iterator[None]:
         raise UserError(f"{brief(folder)}: damaged ({why})") from error
 
 
-def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
+def run_folders(place: Path, skipped: list[str]) -> Iterator[Path]:
     """Run folders, in order, none of them searched; `skipped` names those that should be one."""
     left, seen = [place], set()
     while left:
