@@ -230,7 +230,7 @@ def test_a_bad_agent_is_named(given: dict[str, Any], why: str, tmp_path: Path) -
         ("budget", -1, "`budget` is -1; allowed: a whole number from 0"),
         ("similarity", "1", "`similarity` is '1'; allowed: a number"),
         ("success", [1.5], "`success[0]` is 1.5; allowed: a number from 0 to 1"),
-        ("votes", {"a": [3, 2]}, "`votes` does not agree"),
+        ("votes", {"a": [3, 2]}, "`passes or votes` does not agree"),
         ("method", "a\x1b[2J", "is no short printable text"),
         ("colour", "red", "`colour` is no key here"),
     ],

@@ -1,4 +1,4 @@
-"""Which attempt of an episode counts."""
+"""Which attempt of an episode counts, and what several trials say."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trace_bench.core.types import Figures, Outcome, StopReason
 from trace_bench.results.__main__ import main
 from trace_bench.results.folder import read_run
 from trace_bench.results.run import Drops, counted, drops
+from trace_bench.results.statistics import pass_hat
 
 
 def line(task: str, success: bool | None, attempt: int = 0, trial: int = 0) -> Outcome:
@@ -64,3 +65,14 @@ def test_a_lost_episode_counts_by_its_second_attempt(tmp_path: Path) -> None:
     assert main(["tables", str(place), "--out", str(tmp_path / "tables")]) == 0
     about = (tmp_path / "tables" / "about_tables.md").read_text()
     assert "lost 1 (sandbox 1); 1 were retried, 0 left out" in about
+    reliability = (tmp_path / "tables" / "reliability.md").read_text()
+    assert "| method | budget | k=1 | k=2 |" in reliability
+    assert "| base | 640 | 1.000 | 1.000 |" in reliability
+
+
+def test_pass_hat_has_known_answers() -> None:
+    assert pass_hat([(2, 4)], 1) == 0.5
+    assert pass_hat([(2, 4)], 2) == pytest.approx(1 / 6)  # C(2, 2) / C(4, 2)
+    assert pass_hat([(4, 4), (0, 4)], 4) == 0.5
+    assert pass_hat([(1, 1), (3, 3)], 2) == 1.0  # tasks with too few trials do not count
+    assert pass_hat([(1, 1)], 2) is None

@@ -12,7 +12,7 @@ from typing import Any
 
 from trace_bench.core import store
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import ELSEWHERE, FLOORS, HASHED, SUMMARY, TASKS
+from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
 from trace_bench.core.summary import Borrowed, Summary, read_settings, read_summary
 from trace_bench.core.types import Entry, Outcome, Purpose, charged, flat, grouped, to_json
 from trace_bench.results.run import Run, counted, drops, run_of
@@ -58,6 +58,7 @@ def read_run(folder: Path) -> Run:
         "base": _per_task(counted(base), tasks),
         "similarity": _mean(outcomes, "similarity") or 0.0,
         "tokens": sum(entry.tokens for entry in ledger),
+        "passes": _passes(outcomes, tasks) if config["evaluation"]["trials"] > 1 else (),
         "drops": to_json(drops(final, _lost(ledger))),
         "capabilities": summary.capabilities or (),
         "votes": _votes(folder),
@@ -138,10 +139,8 @@ def _config(folder: Path, summary: Summary) -> Mapping[str, Any]:
 
 def check_hash(folder: Path, name: str, summary: Summary) -> None:
     """Raises UserError for an edited file."""
-    if name not in HASHED or store.file_hash(folder / name) != summary.hashes.get(name):
-        raise UserError(
-            f"{folder}: {store.brief(Path(name))} is not the file that the summary was made from"
-        )
+    if store.file_hash(folder / name) != summary.hashes.get(name):
+        raise UserError(f"{folder}: {name} is not the file that the summary was made from")
 
 
 def _check_ledger(folder: Path, ledger: Sequence[Entry], summary: Summary) -> None:
@@ -170,6 +169,12 @@ def _lost(ledger: Sequence[Entry]) -> dict[str, int]:
 def _per_task(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> tuple[float | None, ...]:
     scored = task_means((o.task, o.success) for o in outcomes if not o.lost)
     return tuple(map(scored.get, tasks))
+
+
+def _passes(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> list[tuple[int, int]]:
+    scored = grouped((o for o in outcomes if not o.lost), lambda o: o.task)
+    of_task = [scored.get(task, []) for task in tasks]
+    return [(sum(o.success == 1 for o in some), len(some)) for some in of_task]
 
 
 def _mean(outcomes: Sequence[Outcome], what: str) -> float | None:

@@ -39,10 +39,11 @@ FREE_TEXT = ("settings", "method_settings", "source", "versions", "machine", "ab
 """The fields whose texts stand in no table."""
 OPTIONAL = (
     "about", "beginning", "needs", "suite", "source", "parameters", "marks", "machine", "worlds",
+    "passes",
 )  # fmt: skip
 """The fields that a line has only where they say something."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
-Votes = tuple[Trials, Trials]
+Pair = tuple[Trials, Trials]
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,10 @@ class Run:
     rule: Literal["retry"] = "retry"
     """A lost episode is played again; what is lost again is left out of the score."""
     drops: Drops = field(default_factory=Drops)
+    passes: tuple[Pair, ...] = ()  # with several trials: (successes, scored) of each task
     routing: Routing | None = None
     capabilities: tuple[Name, ...] = ()
-    votes: Mapping[Name, Votes] = field(default_factory=dict)  # [for, labelling runs]
+    votes: Mapping[Name, Pair] = field(default_factory=dict)  # [for, labelling runs]
     adapters: tuple[Name, ...] = ()
     floors: Mapping[Name, Figure] = field(default_factory=dict)
     wall_s: Mapping[Name, Figure] = field(default_factory=dict)
@@ -282,7 +284,8 @@ def _check_agreement(run: Run) -> None:
         ("success", any(v is not None for v in run.success)),
         ("needs", len(run.needs) in (0, tasks)),
         ("worlds", len(run.worlds) in (0, tasks)),
-        ("votes", all(some <= of for some, of in run.votes.values())),
+        ("passes", len(run.passes) in (0, tasks)),
+        ("passes or votes", all(some <= of for some, of in (*run.passes, *run.votes.values()))),
         ("a count in the settings", all(type(n) is int and 0 <= n <= 2**53 for n in counts)),
     ):
         if not fine:

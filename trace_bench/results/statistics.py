@@ -37,6 +37,14 @@ def task_means(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {task: mean([float(value) for _, value in own]) for task, own in of_task.items()}
 
 
+def pass_hat(passes: Iterable[tuple[int, int]], k: int) -> float | None:
+    """pass^k: the probability that k trials of a task all succeed, mean over tasks. `passes` holds
+    (successes, trials) of each task; those with fewer than k are left out, None without any.
+    Unbiased per task: C(successes, k) / C(trials, k). Source: tau-bench (arXiv 2406.12045)."""
+    rates = [math.comb(c, k) / math.comb(n, k) for c, n in passes if n >= k]
+    return mean(rates) if rates else None
+
+
 def bootstrap_interval(values: Sequence[float]) -> Interval:
     """Percentile bootstrap interval of the mean, one value per task; ValueError for none."""
     sample = _sample(values)

@@ -24,7 +24,7 @@ from trace_bench.results.cells import (
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import COVERAGE, Selection, check_coverage, say
 from trace_bench.results.run import Run
-from trace_bench.results.statistics import ALPHA, holm, many, mean
+from trace_bench.results.statistics import ALPHA, holm, many, mean, pass_hat
 from trace_bench.results.table import Table, paragraph, style, write
 
 ABOUT = "about_tables"
@@ -82,6 +82,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path) -> list[Path]:
         selection(runs, caption),
         by_needs(grid, caption),
         by_world(grid, caption),
+        reliability(grid, caption),
         cost(grid, caption),
     ]
     written = write(every_table, out, ABOUT, page)
@@ -185,7 +186,7 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     }
 
 
-# -- details: routing, selection, parts of the tasks, cost ---------------------------------------
+# -- details: routing, selection, parts of the tasks, trials, cost --------------------------------
 
 
 def routing(runs: Sequence[Run], caption: str) -> Table:
@@ -292,6 +293,24 @@ def by_world(grid: Cells, caption: str) -> Table:
         for name in (f"{world} ({many(len(where), 'task')})", f"vs {style().control}", "p")
     ]
     return by_cell("worlds", text, header, grid, row)
+
+
+def reliability(grid: Cells, caption: str) -> Table:
+    """pass^k, mean over seeds, where tasks were tried several times."""
+    tried = {key: cell for key, cell in grid.items() if cell.runs[0].passes}
+    most = max((cell.runs[0].trials for cell in tried.values()), default=0)
+
+    def row(cell: Cell) -> Iterator[list[str]]:
+        for_k = [[pass_hat(r.passes, k) for r in cell.runs] for k in range(1, most + 1)]
+        scores = [[v for v in values if v is not None] for values in for_k]
+        yield [f"{mean(values):.3f}" if values else "" for values in scores]
+
+    text = (
+        "pass^k: the probability that k trials of a task all succeed, C(c, k) / C(n, k) for c "
+        "successes in n trials, mean over tasks and seeds. Trials without a score are left out, "
+        f"and with them tasks that have fewer than k, as in tau2-bench's metrics. {caption}"
+    )
+    return by_cell("reliability", text, [f"k={k}" for k in range(1, most + 1)], tried, row)
 
 
 def cost(grid: Cells, caption: str) -> Table:
