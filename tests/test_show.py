@@ -12,6 +12,7 @@ from trace_bench.core.decode import convert
 from trace_bench.core.store import read_json, read_lines
 from trace_bench.core.types import Stored, Trajectory
 from trace_bench.report import page
+from trace_bench.results import inspect
 from trace_bench.show import main, render
 
 Said = pytest.CaptureFixture[str]
@@ -92,6 +93,8 @@ def test_thoughts_are_for_readers_of_logs(base_run: Path) -> None:
     played = replace(first.trajectory, turns=(turn,))
     assert "agent thinks: Is wifi on?" in render(replace(first, trajectory=played), {})
     assert [m["thoughts"] for m in page._messages(played) if "thoughts" in m] == ["Is wifi on?"]
+    (said,) = [m["content"] for m in inspect._messages(played) if m["role"] == "assistant"]
+    assert said[0] == {"type": "reasoning", "reasoning": "Is wifi on?"}
     assert not any("wifi on?" in str(m) for m in played.messages)
 
 

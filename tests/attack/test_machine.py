@@ -97,7 +97,7 @@ def test_nothing_is_written_to_a_read_only_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("look", ["run", "show", "collect"])
+@pytest.mark.parametrize("look", ["run", "show", "collect", "export"])
 def test_a_finished_run_can_be_looked_at_where_nothing_can_be_written(
     look: str, base_run: Path, tmp_path: Path
 ) -> None:
@@ -105,6 +105,7 @@ def test_a_finished_run_can_be_looked_at_where_nothing_can_be_written(
         "run": module("trace_bench", "method=base", *RUN.split(), f"run_dir={base_run}"),
         "show": module("trace_bench.show", str(base_run)),
         "collect": module("trace_bench.results", "collect", str(base_run), "--out", "out"),
+        "export": module("trace_bench.results", "export", str(base_run), "--out", "out"),
     }
     done = read_only(base_run, looks[look], tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,15 +1,20 @@
-"""Names in a stranger's run folder that would become paths elsewhere: of the adapters with which a
-run begins."""
+"""Names in a stranger's run folder that would become paths elsewhere: in the export, and of the
+adapters with which a run begins."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from synthetic import record
+from test_line_readers import PLAYED
 
 from trace_bench.core.beginning import WEIGHTS, base_agent, read_beginning
-from trace_bench.core.store import write_json
+from trace_bench.core.store import canonical, write_json
 from trace_bench.core.text import file_name
+from trace_bench.core.types import Stored
+from trace_bench.results import inspect
 
 HOSTILE = {
     "upwards": "../../../outside",
@@ -22,6 +27,20 @@ HOSTILE = {
     "a line break and a bell": "a\n\x07/../b",
     "nothing": "",
 }
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_no_name_in_a_file_leads_out_of_the_export(name: str, tmp_path: Path) -> None:
+    name = name.format(place=tmp_path)
+    folder, out = tmp_path / "run", tmp_path / "deep" / "er" / "out"
+    write_json(folder / "summary.json", {})
+    line = canonical(Stored(name, 0, replace(PLAYED, task=name or "x")))
+    (folder / "trajectories.jsonl").write_text(line + "\n")
+    run = record("../m", [1])
+    facts = {"accounting": "strict", "model.name": "tiny"}
+    inspect.write(replace(run, settings={**run.settings, **facts}), folder, out)
+    (log,) = {p for p in tmp_path.rglob("*") if p.is_file()} - {*folder.iterdir()}
+    assert log.parent == out and not log.name.startswith(".")
 
 
 @pytest.mark.parametrize("version", [None, "../../outside"])

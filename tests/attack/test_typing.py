@@ -182,6 +182,7 @@ OTHERS: dict[str, tuple[str, Sequence[str]]] = {
     "show an empty folder": ("show empty", ["empty holds no trajectories", "trajectories.jsonl"]),
     "tables of nothing": ("results tables --out out", ["required", "PLACE|FILTER"]),
     "tables of nope": ("results tables nope --out out", ["nope does not exist"]),
+    "an export of no run": ("results export empty --out out", ["empty: not finished"]),
     "a sweep that is not there": ("sweep nope.yaml", ["nope.yaml cannot be read"]),
     "a sweep in Latin-1": ("sweep own/method/latin.yaml", ["latin.yaml", "utf-8"]),
     "a random sweep": ("sweep random.yaml", ["`method` is 'random'", "grid"]),

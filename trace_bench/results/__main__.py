@@ -10,6 +10,7 @@
                                           own base agent, one against the other
     plan DIFFERENCE PLACES...             how many seeds and tasks show it, from runs of the same
                                           world, and what they cost; --comparisons N of a table
+    export RUN --out FOLDER               one run's conversations as logs that Inspect reads
 
 A place is a run folder, a folder with run folders somewhere below it, or a file of records.
 Filters choose among what lies there: method=trace,grpo budget=640, also seed=, env=, suite=, or
@@ -31,7 +32,7 @@ from trace_bench.core.command import command, whole_number
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import remove_leftovers, write_text
-from trace_bench.results import compare, places, plan, tables
+from trace_bench.results import compare, inspect, places, plan, tables
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import across
 from trace_bench.results.places import Selection, recorded, select
@@ -46,9 +47,10 @@ def main(arguments: Sequence[str]) -> int:
         commands.add_parser(name, help=function.__doc__).set_defaults(function=function)
     parsers = commands.choices
     parsers["plan"].add_argument("difference", type=float)
-    for one in parsers.values():
-        one.add_argument("places", nargs="+", metavar="PLACE|FILTER")
-    for one in (parsers["collect"], parsers["tables"]):
+    parsers["export"].add_argument("run", type=Path)
+    for name in ("collect", "tables", "compare", "plan"):
+        parsers[name].add_argument("places", nargs="+", metavar="PLACE|FILTER")
+    for one in (parsers["collect"], parsers["tables"], parsers["export"]):
         one.add_argument("--out", type=Path, required=True)
     for one in (parsers["tables"], parsers["plan"]):
         one.add_argument("--across", metavar="SETTING,...")
@@ -98,8 +100,13 @@ def _plan(asked: argparse.Namespace) -> list[Path]:
     return []
 
 
+def _export(asked: argparse.Namespace) -> list[Path]:
+    """One run's conversations as logs that Inspect reads."""
+    return inspect.export(asked.run, asked.out)
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], list[Path]]] = {
-    "collect": _collect, "tables": _tables, "compare": _compare, "plan": _plan,
+    "collect": _collect, "tables": _tables, "compare": _compare, "plan": _plan, "export": _export,
 }  # fmt: skip
 
 
