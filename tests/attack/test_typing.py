@@ -185,7 +185,7 @@ OTHERS: dict[str, tuple[str, Sequence[str]]] = {
     "an export of no run": ("results export empty --out out", ["empty: not finished"]),
     "a sweep that is not there": ("sweep nope.yaml", ["nope.yaml cannot be read"]),
     "a sweep in Latin-1": ("sweep own/method/latin.yaml", ["latin.yaml", "utf-8"]),
-    "a random sweep": ("sweep random.yaml", ["`method` is 'random'", "grid"]),
+    "a random sweep": ("sweep random.yaml", ["random.yaml", "`method: grid`"]),
     "a sweep with a wrong value": ("sweep wrong_value.yaml", ["budget='x'", "`budget`"]),
     "a sweep's jobs as a setting": ("sweep fine.yaml jobs=2", ["jobs=2", "write --jobs 2"]),
     "no such option of show": ("show run --fialed", ["--fialed", "mean --failed?", "--agent"]),
