@@ -32,9 +32,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rft": {"epochs": 1},
     "trace, finish": {**QUICK["trace"], "keep_runs": 4, "route": "linear", "finish": 0.25},
     "trace": {**QUICK["trace"], "keep_runs": 4, "minimum_training": 32},
-}
+    "trace, gate": {
+        **QUICK["trace"], "keep_runs": 4, "minimum_training": 32, "max_capabilities": 2,
+        "route": {"name": "gate", "share": 0.22, "rate": 0.1},
+    },
+}  # fmt: skip
 BUDGET, LESS = 317, 157  # primes: no iteration and no group divides them
-KILLED = {"rft": 100}  # where a run is killed if not at 170
+KILLED = {"trace, gate": 280, "rft": 100}
+"""Where a run is killed if not at 170: within the training of the gate, and of a smaller budget."""
 TRAINER = TrainerSettings(group_size=8, groups=4, rank=4, alpha=8.0, epochs=1)
 
 
@@ -103,7 +108,8 @@ def test_the_ledger_is_what_was_played_also_after_a_kill(name: str, tmp_path: Pa
     whole = fit(name, tmp_path / "whole", budget)
     check(whole, tmp_path / "whole", budget)
     assert name != "rft" or whole.shown == [(budget // 2, "rft1")]
-    assert whole.agent.adapters and (whole.agent.router is None) == (name != "trace")
+    assert whole.agent.adapters
+    assert (whole.agent.router is None) == (name not in ("trace", "trace, gate"))
     at = KILLED.get(name, 170)
     child = os.fork()
     if child == 0:

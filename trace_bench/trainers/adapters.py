@@ -31,6 +31,8 @@ from trace_bench.trainers.start import check_start
 class LoraLinear(nn.Module):
     """A frozen linear layer with a trainable low-rank update in float32; products as its weight."""
 
+    scale: float | Tensor  # a gate has one for each row of A, [rank, 1], with a gradient
+
     def __init__(self, base: nn.Linear, rank: int, scale: float) -> None:
         super().__init__()
         self.base, self.scale = base, scale

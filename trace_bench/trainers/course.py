@@ -143,10 +143,12 @@ def play_iteration(
     lab: Lab,
     by: Callable[[str, int], PlayElsewhere] | None = None,
     ended: Callable[[str, int], None] = lambda call, count: None,
+    routed: bool = False,
 ) -> Rollouts:
-    """Plays what the course says, all turns by `adapter`; its calls in the ledger begin with
-    `call`. `by`: what plays a call of so many episodes elsewhere; `ended`: is told of a call when
-    all its episodes are recorded. Raises UserError for a policy that gives no tokens."""
+    """Plays what the course says, all turns by `adapter`, or, `routed`, by what the agent's router
+    chooses; its calls in the ledger begin with `call`. `by`: what plays a call of so many episodes
+    elsewhere; `ended`: is told of a call when all its episodes are recorded. Raises UserError for
+    a policy that gives no tokens."""
     rollouts, settings = Rollouts(), course.settings
 
     def play(name: str, groups: Sequence[Task]) -> list[float]:
@@ -157,11 +159,13 @@ def play_iteration(
             tasks,
             purpose=Purpose.TRAINING,
             temperature=1.0,
-            route=[adapter] * len(tasks),
+            route=None if routed else [adapter] * len(tasks),
             by=None if by is None else by(name, len(tasks)),
         )
         for trajectory in played:
-            check_turns(trajectory, adapter)
+            if not routed:
+                check_adapter(trajectory, adapter)
+            check_prompt(trajectory)
         if by is None and not any(map(exact, played)):
             raise UserError(
                 "the policy gives no token ids with log-probabilities, so nothing can be "
@@ -177,11 +181,10 @@ def play_iteration(
     return rollouts
 
 
-def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
-    """Raises TraceBenchError unless all turns come from `adapter` and have a prompt."""
+def check_adapter(trajectory: Trajectory, adapter: str | None) -> None:
+    """Raises TraceBenchError unless all turns come from `adapter`."""
     for turn in trajectory.turns:
         if turn.adapter != adapter:
             raise TraceBenchError(
                 f"{trajectory.task}: expected turns of adapter {adapter!r}, got {turn.adapter!r}"
             )
-    check_prompt(trajectory)

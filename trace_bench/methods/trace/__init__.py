@@ -14,6 +14,7 @@ budget, a checkpoint of a large run is not what a run with that smaller budget g
     generate/         a language model writes them
     experts.py      share the budget, train the adapters; what a route is learned from (the routes:
                     ../../policies/routing/)
+    gate.py         the route that is trained itself
     finish.py       the last share of the budget: GRPO on the target's own training tasks
 
 Figures land in `capabilities.json`: {"analysis", "thresholds", "candidates", "calibration",
@@ -35,6 +36,7 @@ from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.trace.experts import TrainingEvidence, affordable, composed, train_experts
 from trace_bench.methods.trace.finish import finished, with_finish
+from trace_bench.methods.trace.gate import GateTraining, with_gate
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import Looked, source_of
@@ -67,6 +69,8 @@ class Trace(Method):
         training = source.make(looked, chosen) if chosen else {}  # make tasks
         experts = train_experts(base, chosen, training, lab, budget, compose, write)  # train
         agent = compose(experts)  # route
+        if budget.gate and experts:
+            agent = GateTraining(lab, agent, tasks, settings).run()
         if settings.finish:
             agent = finished(base, agent, settings, tasks, lab)  # finish
 
@@ -102,6 +106,8 @@ class Trace(Method):
         plan = reduce(MethodPlan.then, steps)
         if not run.tasks:  # then the number of analysis rollouts is not known either
             plan = replace(plan, phases=(replace(training, rollouts=budget.adapters),))
+        if budget.gate:
+            plan = with_gate(plan, budget.gate, run.trainer)
         plan = replace(plan, caveat=CAVEAT, yardsticks=self.yardsticks())
         return with_finish(plan, budget, run.trainer) if settings.finish else plan
 

@@ -16,13 +16,13 @@ from trace_bench.core.protocols import Lab, Phase, Trainer
 from trace_bench.core.types import Meta, Natural, Positive, Share
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.making import REWARD, TaskSettings
-from trace_bench.policies.routing.classifier import Classifier, Soft
+from trace_bench.policies.routing.classifier import Classifier, Gate, Soft
 from trace_bench.policies.routing.router import Linear
 from trace_bench.policies.routing.zero_shot import ZeroShot
 
 JOINT: Final = "joint"
 CALIBRATION_SHARE = 0.10  # of the budget, for rounds beyond one for each capability (ours)
-AnyRoute = Classifier | Soft | ZeroShot | Linear
+AnyRoute = Classifier | Soft | Gate | ZeroShot | Linear
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,16 @@ class Budget:
         return int(self.settings.finish * self.total)
 
     @property
+    def gate(self) -> int:
+        """Rollouts that are kept for the gate."""
+        if self.settings.joint or not isinstance(self.settings.route, Gate):
+            return 0
+        return int(self.settings.route.share * self.total)
+
+    @property
     def adapters(self) -> int:
         """Rollouts of all that comes before these."""
-        return self.total - self.finish
+        return self.total - self.gate - self.finish
 
     @property
     def each(self) -> int:
@@ -117,8 +124,8 @@ class Budget:
         return self._charged(self.settings.calibration_round) + self.settings.minimum_training
 
     def left(self, lab: Lab) -> int:
-        """Of a run, before the target's."""
-        return lab.budget_left() - self.finish
+        """Of a run, before the gate's and the target's."""
+        return lab.budget_left() - self.gate - self.finish
 
     def looking(self, tasks: int) -> int:
         """Analysis rollouts: the share, or one per training task up to a quarter of the budget, and

@@ -1,6 +1,6 @@
 """Routing by the base model's final hidden state at the end of the first prompt. A logistic
 regression, learned from openings of the adapters' own tasks, chooses one adapter, to which the
-others are added with a share (`method.route=classifier`), or weighs them all (`soft`)."""
+others are added with a share (`method.route=classifier`), or weighs them all (`soft`, `gate`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Need, Policy, Router, State
-from trace_bench.core.types import Message, Share, Tool
+from trace_bench.core.types import Message, NotNegative, Share, Tool
 from trace_bench.policies.routing.merge import Mixture, around, plain
 from trace_bench.policies.routing.route import AT_SERVERS, Evidence, Expert, Route, check_examples
 
@@ -53,6 +53,18 @@ class Soft(Classifier):
 
     soft = True
     name: Literal["soft"] = "soft"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Gate(Soft):
+    """The soft classifier, which is then trained by RL on the target's training tasks (the current
+    paper's)."""
+
+    name: Literal["gate"] = "gate"  # type: ignore[assignment]
+    share: Share = 0.15
+    """Part of the budget for its training; with 0 it stays as it starts (ours)."""
+    rate: NotNegative = 1e-3
+    """Its learning rate, constant (published)."""
 
 
 def learned(experts: Sequence[Expert], evidence: Evidence) -> dict[str, Any]:
