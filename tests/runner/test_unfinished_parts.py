@@ -30,7 +30,7 @@ class Whole(ToySuite):
 
 def run(suite: Any, **changes: Any) -> Result:
     settings = {"method": "base", "policy": "reference", "evaluation__retries": 0, "max_lost": 1.0}
-    return trace_bench.run(**{**settings, "suite": suite, **changes})
+    return trace_bench.run(**{**settings, "env": suite, **changes})
 
 
 @pytest.fixture(autouse=True)
