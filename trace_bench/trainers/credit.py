@@ -12,9 +12,10 @@ from trace_bench.checklists.rewards import Assignment, Rollout, advantages, rewa
 from trace_bench.core.checked import build
 from trace_bench.core.store import canonical
 from trace_bench.core.types import Trajectory
-from trace_bench.trainers.algorithms import SAME, Advantages, Episodes, Recipe
+from trace_bench.trainers.algorithms import Recipe
 from trace_bench.trainers.episodes import Rewarded, differ, in_groups, usable_rollout
 from trace_bench.trainers.grpo import FULL
+from trace_bench.trainers.values import SAME, Advantages, Episodes
 
 
 def credit(

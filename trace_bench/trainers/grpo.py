@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trace_bench.trainers.algorithms import SAME, Advantages
+from trace_bench.trainers.values import SAME, Advantages
 
 EPS = 1e-6  # added to the standard deviation, as in verl
 FULL = 1.0 - 1e-6  # rewards from here on count as 1

@@ -14,7 +14,7 @@ from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Meta, Trajectory
-from trace_bench.trainers.algorithms import Advantages, Recipe
+from trace_bench.trainers.algorithms import Recipe
 from trace_bench.trainers.course import (
     Course,
     Rollouts,
@@ -35,6 +35,7 @@ from trace_bench.trainers.loop import (
 )
 from trace_bench.trainers.memory import GPU, shape_of
 from trace_bench.trainers.start import ByRecipe, check_job, identity_of, start_of
+from trace_bench.trainers.values import Advantages
 
 if TYPE_CHECKING:
     import torch

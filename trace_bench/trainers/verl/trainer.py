@@ -20,7 +20,6 @@ from trace_bench.core.protocols import Lab, OnEpisode, PlayElsewhere, RunContext
 from trace_bench.core.store import read_if_there, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
-from trace_bench.trainers.algorithms import Advantages
 from trace_bench.trainers.course import Rollouts, curve_caveat, play_iteration
 from trace_bench.trainers.loop import (
     Record,
@@ -33,6 +32,7 @@ from trace_bench.trainers.loop import (
     remove_versions,
 )
 from trace_bench.trainers.start import ByRecipe, check_job
+from trace_bench.trainers.values import Advantages
 from trace_bench.trainers.verl.machines import machines
 from trace_bench.trainers.verl.preflight import preflight, refusals
 from trace_bench.trainers.verl.process import Collector, Process
