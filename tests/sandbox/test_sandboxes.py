@@ -152,7 +152,6 @@ def test_how_a_worker_ended_is_told_though_its_output_ends_first(end: str, how: 
     worker.kill()
 
 
-@pytest.mark.slow
 def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:
     suite = sandboxed(kind)
     task = suite.tasks("train")[0]
@@ -189,7 +188,6 @@ class Unlucky(ReferencePolicy):
                 os.killpg(worker._process.pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_workers_that_are_killed_at_any_moment_change_nothing(kind: str) -> None:
     inline = in_process("toolsandbox", "embedded")
     tasks = list(inline.tasks("dev"))[:40]
@@ -390,7 +388,6 @@ class Env(Env):
 LATER = {"raises": "raise RuntimeError('once only')", "hangs": "while 1: 0"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("then", LATER.values(), ids=LATER)
 def test_a_program_that_loads_only_once_loses_its_episodes_not_the_run(
     then: str, tmp_path: Path

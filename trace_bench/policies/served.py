@@ -39,7 +39,7 @@ class Servers:
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
         self._urls = client.endpoint.urls
-        self._loaded: dict[str, AdapterRef] = {}
+        self._loaded: dict[str, tuple[str, AdapterRef]] = {}  # by name: its name on the servers
         self._own: list[tuple[int, str]] = []  # loaded by this program: (server, name)
         self._base: dict[int, list[float]] = {}  # the base model's log-probabilities for the probe
         self._noise: dict[int, float] = {}  # and how much they vary between requests
@@ -61,7 +61,7 @@ class Servers:
             return self._model
         if adapter not in self._loaded:
             raise unknown("adapter", adapter, self._loaded, "agent.adapters")
-        return served_name(self._loaded[adapter])
+        return self._loaded[adapter][0]
 
     def load(self, adapters: Sequence[AdapterRef]) -> None:
         """Makes these adapters available on every server and unloads all others. Raises UserError
@@ -73,9 +73,10 @@ class Servers:
             self._drop(name)
         for adapter in wanted.values():
             if adapter.name not in self._loaded:
+                served = served_name(adapter)
                 for server in range(len(self._urls)):
-                    self._add(server, served_name(adapter), adapter)
-                self._loaded[adapter.name] = adapter
+                    self._add(server, served, adapter)
+                self._loaded[adapter.name] = served, adapter
 
     def unload(self) -> None:
         """Unloads this program's adapters. A server that is gone is ignored."""
@@ -147,8 +148,8 @@ class Servers:
 
     def restore(self, server: int, adapter: str) -> None:
         """Loads an adapter again if the server has lost it."""
-        lost = self._loaded[adapter]
-        if (served := served_name(lost)) not in self._listed(server):
+        served, lost = self._loaded[adapter]
+        if served not in self._listed(server):
             self._own = [pair for pair in self._own if pair != (server, served)]
             self._add(server, served, lost)
 
@@ -176,7 +177,7 @@ class Servers:
             ) from error
 
     def _drop(self, name: str) -> None:
-        served = served_name(self._loaded.pop(name))
+        served, _ = self._loaded.pop(name)
         for server, own in [pair for pair in self._own if pair[1] == served]:
             self._own.remove((server, own))
             self._forget(server, own)
