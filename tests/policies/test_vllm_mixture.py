@@ -1,5 +1,5 @@
-"""A mixture of experts with untied embeddings that thinks, behind a real vLLM: adapters loaded at
-run time, thoughts dropped. What it sampled has the trainer's probabilities (.ci/vllm)."""
+"""A mixture of experts with untied embeddings, behind a real vLLM: what it sampled with adapters
+that were loaded at run time has the trainer's probabilities (.ci/vllm)."""
 
 from __future__ import annotations
 
@@ -87,18 +87,3 @@ def test_adapters_of_its_attention_act_as_they_were_trained(
         assert apart.mean() < 1e-5 and apart.max() < 1e-4
         other = differences(model, by_adapter, refs[0] if acting is None else None)
         assert other.mean() > 1e-2, "adapter and base model are the same"
-
-
-def test_thoughts_are_dropped_and_every_stretch_is_exact(url: str, model: Path) -> None:
-    run = RunContext(model=str(model), served_model="tiny", batch=8)
-    policy = served(OpenAISettings((url,)), run)
-    tasks = AskingSuite().tasks("train")
-    episodes = play(policy, AskingSuite(), AgentSpec("tiny"), tasks, range(8), max_tokens=24)
-    rewritten = policy.usage()["rewritten"]
-    policy.close()
-    assert all(map(exact, episodes)) and not any(t.failure for t in episodes)
-    assert all(len(t.turns) == 3 and t.turns[0].thoughts for t in episodes)
-    assert rewritten == 8
-    assert len(stretches(*episodes)) == 24
-    apart = differences(model, episodes, None)
-    assert apart.mean() < 1e-5 and apart.max() < 1e-4
