@@ -66,6 +66,18 @@ def test_templates_that_change_contents_are_rendered_every_time():
         assert f"user\n{content.strip()}<|im_end|>" in text
 
 
+def test_what_a_chat_keeps_of_messages_is_bounded(chat):
+    """A client chooses the ids of its calls, and the names: ids are in no key, and what is long is
+    not kept."""
+    for key, kept in (("tool_call_id", 1), ("name", 0)):
+        before = chat._frames.cache_info().currsize
+        for n in range(9):
+            long = {"tool_call_id": "id", "name": "f", key: f"{n}" * 4000}
+            news = {"role": "tool", "content": "x", **long}
+            assert "\nx\n" in chat.tokenizer.decode(chat.following([news], finished=True))
+        assert chat._frames.cache_info().currsize - before == kept
+
+
 def test_an_id_that_a_template_writes_is_that_of_the_message():
     written = "<tool_response>\n{{ m.tool_call_id }}"
     chat = Chat(byte_tokenizer(TEMPLATE.replace("<tool_response>", written)))

@@ -11,7 +11,7 @@ import pytest
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import read_lines
+from trace_bench.core.store import read_lines, read_object
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.runner.folder import only_writer
 from trace_bench.runner.plan import training_tasks
@@ -96,9 +96,14 @@ def test_an_interrupted_evaluation_is_taken_up(
     lines = (finished / "evaluation.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "evaluation.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
     (folder / "summary.json").unlink()
+    here = (folder / "code.jsonl").read_text()
+    (folder / "code.jsonl").write_text('"other"\n' if kept else here)
     assert start(folder) == 0
     said = capsys.readouterr().err
     assert f"resuming {folder}: 0 of 640 rollouts are there" in said
+    assert ("other code of trace_bench has begun this run" in said) == bool(kept)
+    code = read_object(folder / "summary.json")["code"]
+    assert code == [*(["other"] if kept else []), here.strip('"\n')]
     for name in ("evaluation.jsonl", "evaluation_trajectories.jsonl"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
 

@@ -77,6 +77,17 @@ def test_errors_name_the_options_of_this_command(
     assert said in told and "policy." not in told
 
 
+def test_a_port_that_is_in_use_is_refused_before_the_model_loads(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main([str(place), "--port", str(port), "--model", "/nowhere"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: --port {port}: Address already in use")
+    assert "Change --port" in told
+
+
 def said(response: httpx.Response) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     message: dict[str, Any] = response.json()["choices"][0]["message"]

@@ -12,6 +12,8 @@ TASKS = "tasks.json"
 DEMONSTRATED = "demonstrated.json"
 """Beside weights that `trace_bench.tiny make` made: {suite, split, tasks: {id: fingerprint}}, what
 the agent was shown; a run leaves these tasks out of its training tasks."""
+CODE = "code.jsonl"
+"""Hashes of the package: of that by which the run began, and of others that resumed it."""
 FAULTS = "failures.txt"
 """Tracebacks of exceptions that ended episodes."""
 
@@ -46,6 +48,7 @@ REPAIRS = {
     "metrics.jsonl": f"{_WRITTEN_AGAIN} from the stored rollouts.",
     "llm.jsonl": "Remove that line and run the same command again: the model is asked again.",
     "timing.json": f"{_WRITTEN_AGAIN}, without the wall times of earlier attempts.",
+    CODE: f"{_WRITTEN_AGAIN}, without the code of earlier attempts.",
     TASKS: f"Remove the file and {SUMMARY} beside it, and run the same command again: both are "
     "written again.",
     SUMMARY: f"{_WRITTEN_AGAIN} from the other files.",

@@ -273,6 +273,7 @@ class Summary(Compared):
     versions: Plain
     machine: Plain = field(default_factory=dict)
     git: Commit | None
+    code: tuple[Name, ...] = ()  # hashes of the package: more than one if other code resumed it
     origins: Mapping[str, Plain] = field(default_factory=dict)
     fingerprint: Name
     hashes: Mapping[str, str | None]

@@ -41,7 +41,7 @@ _NO_THOUGHT = re.compile(f"{THINK}\\s*({THOUGHT}\\s*)?$")
 DATE = "26 Jul 2024"
 """What templates that would write today's date are given (Llama's default): a run that goes on
 tomorrow has the same prompts."""
-_SHAPES = 256  # messages but for their contents
+_SHAPES, _LONGEST_SHAPE = 256, 2000  # messages but for their contents; characters of one
 _START_CPU, _START_BYTES = 5, 2**31  # seconds and memory for all that is tried at the start
 _PROMPTS, _LONGEST = 1024, 100_000  # first prompts that rollouts share; characters of one
 
@@ -185,7 +185,9 @@ class Chat:
             shape = {**messages[0], "content": ""}
             if shape.get("tool_call_id"):
                 shape["tool_call_id"] = "call_0"
-            if (frame := self._frames(json.dumps(shape, sort_keys=True))) is not None:
+            said = json.dumps(shape, sort_keys=True)
+            frames = self._frames if len(said) <= _LONGEST_SHAPE else self._frame
+            if (frame := frames(said)) is not None:
                 return f"{frame[0]}{messages[0]['content']}{frame[1]}"
         return self._rendered_increment(messages)
 

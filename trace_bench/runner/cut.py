@@ -36,7 +36,6 @@ MOST: Mapping[str, Mapping[str, float]] = {  # what these settings are at most
 LEAST: Mapping[str, Mapping[str, float]] = {  # and at least
     # At a real model's rate one step of a miniature would change no probability.
     "trainer": {"learning_rate": 0.01},
-    "method": {},
 }
 HERE: Mapping[str, Mapping[str, Any]] = {  # what these settings are in a rehearsal
     "trainer": {"device": "cpu", "ray_address": None, "node_gpus": None, "offload": False},
@@ -135,7 +134,7 @@ def small(settings: Settings, folder: Path) -> Cut:
     options = {}
     for group, here in HERE.items():
         chosen = dict(parts[group].options)
-        options[group] = _within(chosen, MOST[group], LEAST[group])
+        options[group] = _within(chosen, MOST[group], LEAST.get(group, {}))
         options[group] |= {k: v for k, v in here.items() if k in chosen}
     evaluation = settings.evaluation
     policy = {k: min(v, getattr(settings.policy, k)) for k, v in MOST["policy"].items()}

@@ -32,7 +32,7 @@ from trace_bench.runner.folder import locate, only_writer
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import TIMING, Clock, Progress
-from trace_bench.runner.summary import summarize
+from trace_bench.runner.summary import code_of, summarize
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.trackers import Metrics, Silent
@@ -135,6 +135,8 @@ def _execute(
         settings.max_lost,
     )
     stack.enter_context(closing(lab))
+    if len(code_of(folder)) > 1:
+        progress.log(f"other code of trace_bench has begun this run (`code` in {SUMMARY})")
     if resumed:
         there = lab.ledger.spent
         progress.log(f"resuming {folder}: {there} of {settings.budget} rollouts are there")

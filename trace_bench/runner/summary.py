@@ -7,14 +7,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import totals
 from trace_bench.core.protocols import Suite
-from trace_bench.core.run_files import FLOORS, HASHED
-from trace_bench.core.store import file_hash, read_json
+from trace_bench.core.run_files import CODE, FLOORS, HASHED
+from trace_bench.core.store import Lines, file_hash, fingerprint, read_json
 from trace_bench.core.summary import (
     SHOWN,
     AgentRow,
@@ -114,6 +115,7 @@ def summarize(
         versions=versions(),
         machine=machine(),
         git=git_state(),
+        code=code_of(place.folder),
         origins={g: to_json(p.origin) for g, p in parts.items() if p.origin is not None},
         fingerprint=place.fingerprint,
         hashes={name: file_hash(place.folder / name) for name in HASHED},
@@ -226,6 +228,16 @@ def git_state() -> Commit | None:
         return Commit(git("rev-parse", "HEAD"), bool(changed))
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def code_of(folder: Path) -> tuple[str, ...]:
+    """Hashes of the package that has computed the run of a folder, in which this one's is kept."""
+    home = Path(__file__).resolve().parents[1]
+    files = {str(p.relative_to(home)): file_hash(p) for p in sorted(home.rglob("*.py"))}
+    with closing(Lines(folder / CODE, str)) as hashes:
+        if (here := fingerprint(files)) not in hashes:
+            hashes.append(here)
+        return tuple(dict.fromkeys(hashes))
 
 
 SPLITS = ("train_split", "dev_split", "eval_split", "train_tasks")  # settings of env, of training

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -155,13 +156,18 @@ def forward(
 
 
 def _check_address(host: str, port: int, key: str | None) -> None:
-    """Raises UserError for an address that others can reach without a key."""
+    """Raises UserError for an address that others can reach without a key, or that is in use."""
     if key is None and not re.fullmatch(r"localhost|127(\.\d{1,3}){3}|::1", host):
         raise UserError(
             f"--host {host} can be reached from elsewhere, and anyone could use the agent. Set "
             "--key-env to an environment variable with a key, or --host to 127.0.0.1."
         )
     whole_number("--port", port, 0, 65535)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except OSError as why:
+        raise UserError(f"--port {port}: {why.strerror}. Change --port, or --host {host}.") from why
 
 
 if __name__ == "__main__":

@@ -104,5 +104,6 @@ export const about = (summary, settings) => section("Settings and versions",
   el("details", {}, el("summary", {}, "Versions"), facts([
     ...Object.entries(summary.versions ?? {}), ...Object.entries(summary.machine ?? {}),
     ["commit", summary.git?.commit ?? "unknown"],
+    ["code", summary.code.join(", ")],
     ["code changed since the commit", summary.git ? shown(summary.git.changed) : "unknown"],
     ["fingerprint", summary.fingerprint]])));
