@@ -150,10 +150,11 @@ def sweep(path: Path, runs: Sequence[SweepRun], jobs: int, retry: bool) -> int:
     with closing(record):
         for done, (member, code, error) in enumerate(_ended(left, jobs), start=1):
             record.append(LogLine(str(member.folder), code, member.overrides, error))
-            outcome = f"failed with exit code {code}: {error}"
             if code == 0 and (summary := member.summary) is not None:
                 outcome = f"success {summary.score.success:.3f}"
-            bad += code != 0
+            else:
+                outcome = f"failed with exit code {code}: {error or 'no result'}"
+                bad += 1
             ahead = timedelta(seconds=round((time.monotonic() - began) / done * (len(left) - done)))
             said = f"[{done}/{len(left)}] {member.name}: {outcome}; {ahead} left"
             print(said, flush=True)

@@ -90,6 +90,7 @@ def test_openais_format() -> None:
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
          r"`messages\[0\]\.tool_calls\[0\]\.function` is missing"),
         ({"text": "x"}, "line 1: `messages` is missing"),
+        ({"messages": [], "tools": [{"name": "x"}]}, r"`tools\[0\]\.function\.name` is missing"),
         ([], "line 1: `it` is"),
     ],
 )  # fmt: skip

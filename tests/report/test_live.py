@@ -142,6 +142,8 @@ def test_each_unfinished_run_is_there_with_its_costs(tmp_path: Path) -> None:
 def test_what_cannot_be_followed_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main([str(tmp_path / "none"), "--follow"]) == 2
+    assert "none is not a folder" in capsys.readouterr().err
     assert main([str(tmp_path), "--every", "0", "--follow"]) == 2
     assert "--every 0 is not allowed; allowed: a number from 0.1" in capsys.readouterr().err
     assert main([str(tmp_path), "--follow", "--out", str(tmp_path / "r.html")]) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -26,7 +25,6 @@ TURNS += ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 CPU: tuple[str, ...] = ("--dtype", "float32", "--gpu-memory-utilization", "0.2")
 CPU += ("--no-enable-chunked-prefill", "--enforce-eager")
 PLUGIN = Path(__file__).parent / "vllm_plugin"
-_LOADED = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
 
 
 @contextmanager
@@ -75,11 +73,6 @@ def serve(
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def loaded_by(log: Path) -> list[str]:
-    """The adapters that vLLM says in its log that it has loaded."""
-    return _LOADED.findall(log.read_text(errors="replace"))
 
 
 def _errors(log: Path) -> str:

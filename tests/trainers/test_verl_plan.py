@@ -94,6 +94,8 @@ def test_where_it_runs_is_not_what_it_is() -> None:
         "++data.train_batch_size=64",
         "~trainer.total_epochs",
         "algorithm.filter_groups.enable=true",
+        "algorithm.norm_adv_by_std_in_grpo=false",
+        "actor_rollout_ref.actor.clip_ratio_high=0.4",
         "actor_rollout_ref.rollout={n: 4}",
     ],
 )
@@ -125,6 +127,7 @@ def test_settings_in_hydras_notation(tmp_path: Path) -> None:
     [
         ({}, {}, "needs the package verl 0.9.1, and none is installed"),
         ({"verl": "0.8.0"}, {}, "and 0.8.0 is installed"),
+        ({"verl": "0.9.1", "transformers": "5.24.0"}, {}, "below 5.11, and 5.24.0 is installed"),
         ({"verl": "0.9.1"}, {"device": "cuda"}, "samples with vLLM, which is not installed"),
         ({}, {"alpha": 0.5}, "trainer.alpha=0.5; verl takes whole numbers"),
         ({}, {"minibatches": 3}, "shared evenly by trainer.minibatches=3"),

@@ -45,7 +45,7 @@ def tell_item(text: str) -> Item:
 
 
 def reply_item(kind: str) -> Item:
-    """That the agent answers without a call: `kind` is ask, answer or silent (judges.py)."""
+    """That the agent answers without a call: `kind` is ask or answer (judges.py)."""
     question, required = _REPLIES[kind]
     passes = question.replace("Does the agent", "The agent does", 1).rstrip("?") + "."
     return _reply(question, {kind: True}, passes, required_for_next_turn=required)
@@ -59,7 +59,6 @@ def _reply(question: str, check: Mapping[str, Any], passes: str, **more: Any) ->
 _REPLIES: Mapping[str, tuple[str, bool]] = {
     "ask": ("Does the agent ask the user for what is missing?", True),
     "answer": ("Does the agent answer the user?", False),
-    "silent": ("Does the agent answer the user and leave its tools alone?", False),
 }
 
 

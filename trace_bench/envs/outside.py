@@ -94,6 +94,8 @@ class Episode(Env):
         self.close()
         self._rewards, self._calls, self._over = list[float](), 0, False
         opening, tools = self.begin(task)
+        if len(tools) > MOST_TOOLS:
+            refuse(f"the world has more than {MOST_TOOLS} tools")
         self._tools = {tool["function"]["name"]: tool for tool in tools}
         if len(self._tools) < len(tools):
             refuse("the world has two tools of one name")

@@ -268,7 +268,11 @@ class VerifiersSuite(SplitsByNumber):
                 if not self._inner:
                     self._refuse(_class_needs(task))
                 key = _key(task)
-                self._inner[key] = task
+                if _content(self._inner.setdefault(key, task)) != _content(task):
+                    raise UserError(
+                        f"env.taskset={name} has two tasks with the key {key!r}. Change "
+                        "`env.splits` so that keys differ."
+                    )
                 keys[chosen or _bucket(key)].append(key)
         if not self._inner:
             raise UserError(f"env.taskset={name} has no tasks. Change `env.args`.")
@@ -303,9 +307,12 @@ class VerifiersSuite(SplitsByNumber):
 
 
 def _key(task: Any) -> str:
-    """What a task is, wherever it stands: its own key, or its data without its place."""
-    if task.key != task.hash:
-        return str(task.key)
+    """What a task is, wherever it stands: its own key, or its content."""
+    return str(task.key) if task.key != task.hash else _content(task)
+
+
+def _content(task: Any) -> str:
+    """A digest of a task's data without its place."""
     return outside.digest(task.data.model_dump(mode="json", exclude={"idx"}, exclude_none=True))
 
 

@@ -20,7 +20,7 @@ from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.report.live import follow
 from trace_bench.report.page import build
-from trace_bench.report.runs import find
+from trace_bench.report.runs import check_folders, find
 
 LIMIT_MB, MOST_MB = 60, 10_000
 
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             "Change `--every`."
         )
     if options.follow:
+        check_folders(options.places)
         print(f"{options.out} shows the runs while they go on; Ctrl-C ends that", flush=True)
         follow(options.places, options.out, options.every)
     rows, skipped = find(options.places)

@@ -25,6 +25,7 @@ from trace_bench.results.statistics import mean
 
 T = TypeVar("T")
 LATEST = 3  # conversations
+GAP = 20.0  # seconds between two runs of a sweep, whose program starts and loads its model
 LONGEST = 4_000  # characters of a message
 TALKS = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
 COSTS = (
@@ -42,12 +43,16 @@ svg{{width:100%;height:8rem;border:1px solid #8885}}</style>
 
 
 def follow(places: Sequence[Path], out: Path, every: float) -> None:
-    """Writes the page of the unfinished runs at or below `places` to `out` until none is left.
-    After Ctrl-C the page stays as it was last, and no longer loads itself."""
+    """Writes the page of the unfinished runs at or below `places` to `out` until none is left, for
+    `GAP` seconds: a sweep starts its runs one after the other. After Ctrl-C the page stays as it
+    was last, and no longer loads itself."""
+    seen = -math.inf
     try:
-        while folders := unfinished(places):
-            with suppress(FileNotFoundError):  # a file, or all of a folder, is removed just now
-                write_text(out, page(folders, every))
+        while (folders := unfinished(places)) or time.monotonic() - seen < GAP:
+            if folders:
+                seen = time.monotonic()
+                with suppress(FileNotFoundError):  # a file, or all of a folder, is removed just now
+                    write_text(out, page(folders, every))
             time.sleep(every)
     except KeyboardInterrupt:
         write_text(out, page(unfinished(places), None))

@@ -31,14 +31,19 @@ MOST = 60
 
 def find(places: Sequence[Path]) -> tuple[list[Cell], tuple[str, ...]]:
     """The finished runs at or below `places`, in rows, and what was skipped. UserError for none."""
-    for place in places:
-        if not place.is_dir():
-            raise UserError(f"{place} is not a folder. Name folders of finished runs.")
+    check_folders(places)
     selection = runs_at(places)
     if not selection.runs:
         why = "; ".join(selection.skipped[:3]) or "no folder with a config.yaml"
         raise UserError(f"no finished run in {', '.join(map(str, places))} ({why}).")
     return rows_of(selection.runs), selection.skipped
+
+
+def check_folders(places: Sequence[Path]) -> None:
+    """Raises UserError for one that is none."""
+    for place in places:
+        if not place.is_dir():
+            raise UserError(f"{place} is not a folder. Name folders of runs.")
 
 
 def rows_of(runs: Sequence[Run]) -> list[Cell]:

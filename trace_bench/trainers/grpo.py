@@ -66,8 +66,10 @@ def token_weights(
     total, used = int(lengths.sum()), int((lengths > 0).sum())
     if aggregate == "token":
         return torch.full((total,), 1.0 / max(total, 1), device=lengths.device)
-    if constant is not None:
+    if aggregate == "constant" and constant is not None:
         return torch.full((total,), 1.0 / (constant * max(used, 1)), device=lengths.device)
+    if aggregate != "trajectory":
+        raise ValueError(f"aggregate is {aggregate!r}; allowed: trajectory, token, constant")
     share = 1.0 / (lengths.clamp(min=1).float() * max(used, 1))
     return share.repeat_interleave(lengths)
 

@@ -160,10 +160,16 @@ class Learner:
 
 @contextmanager
 def _again(model: Any, wanted: bool) -> Iterator[None]:
-    """Within it, layers keep only their input, if `wanted`."""
+    """Within it, layers keep only their input, if `wanted`. Raises UserError for a model that
+    cannot compute its layers again."""
     if not wanted:
         yield
         return
+    if not model.supports_gradient_checkpointing:
+        raise UserError(
+            f"a sequence needs more than trainer.memory, and {model.config.model_type} cannot "
+            "compute its layers again. Raise `trainer.memory`, or lower `policy.context`."
+        )
     model.gradient_checkpointing_enable({"use_reentrant": False})
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     for layer in layers:

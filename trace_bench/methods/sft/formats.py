@@ -113,5 +113,9 @@ def _dialogue(line: _Line, where: str) -> Demonstration:
             plain["tool_calls"] = calls
             called |= {c.id: c.function.name for c in message.tool_calls}
         out.append(plain)
+    for n, tool in enumerate(line.tools or ()):
+        function = tool.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise Unreadable(f"`tools[{n}].function.name` is missing, or no text")
     learned = tuple(bool(m.weight) for m in line.messages if m.role == "assistant")
     return Demonstration(where, tuple(out), line.tools or (), learned)

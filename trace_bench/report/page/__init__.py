@@ -74,7 +74,7 @@ def _conversations(
             left_out.append(f"{run.label}: {what}: {error}")
     if without:
         others = f" and {len(without) - 1} more" if len(without) > 1 else ""
-        left_out.append(f"{without[0]}{others}: {what}, for the size of the file")
+        left_out.append(f"{without[0]}{others}: some {what}, for the size of the file")
     return left_out
 
 

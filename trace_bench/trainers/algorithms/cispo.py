@@ -29,7 +29,7 @@ class Cispo(Algorithm):
     def loss(self, batch: Batch) -> Each:
         ratio = batch.ratio.detach()
         weight = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
-        return Each(-weight * batch.advantages * batch.new, ratio > weight)
+        return Each(-weight * batch.advantages * batch.new, ratio != weight)
 
     def aggregation(self) -> tuple[str, int | None]:
         return "token", None

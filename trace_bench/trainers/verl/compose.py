@@ -21,8 +21,16 @@ AGGREGATE = {
     "token": "token-mean",
     "constant": "seq-mean-token-sum-norm",
 }
-_COUNTS = ("algorithm.filter_groups", "trainer.v1", "trainer.use_v1", "data.gen_batch_size")
-"""Keys of verl that this project does not set and that would change the rollouts."""
+_UNSET = (
+    "algorithm.filter_groups",
+    "algorithm.norm_adv_by_std_in_grpo",
+    "actor_rollout_ref.actor.clip_ratio",
+    "data.gen_batch_size",
+    "trainer.use_v1",
+    "trainer.v1",
+)
+"""Keys of verl that this project does not set, as they would change the rollouts, or as the
+algorithm's loss and advantages are in their place."""
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE")
 """The hub's settings, which other machines are given as they are here; its token they must have."""
 _ENGINE = "trace_bench.trainers.verl.engine"
@@ -55,7 +63,7 @@ def _refuse_decided(lines: Sequence[str], decided: Mapping[str, Any]) -> None:
     for line in lines:
         key = line.partition("=")[0].lstrip("+~").strip()
         above = any(name.startswith(f"{key}.") for name in keys)  # Hydra merges what it is given
-        if key in keys or above or key.startswith(_COUNTS):
+        if key in keys or above or key.startswith(_UNSET):
             raise UserError(
                 f"trainer.verl has {key!r}, which the other settings of `trainer` decide, or which "
                 "changes how many rollouts are run. Remove it there."

@@ -18,6 +18,7 @@ from trace_bench.trainers.verl.process import check_settings
 from trace_bench.trainers.verl.spec import JobSpec
 
 VERL = "0.9.1"
+TRANSFORMERS = "5.11"  # the first that this verl does not work with, as in the extra `verl`
 _PATIENCE = 5.0  # seconds for a connection
 
 
@@ -40,6 +41,12 @@ def _packages(spec: JobSpec) -> None:
             f"trainer=verl needs the package verl {VERL}, and {there or 'none'} is installed: "
             "pip install '.[verl]', or set `trainer` to local."
         )
+    transformers = _version("transformers") or "0"
+    if _numbers(transformers) >= _numbers(TRANSFORMERS):
+        raise UserError(
+            f"trainer=verl works with transformers below {TRANSFORMERS}, and {transformers} is "
+            "installed: pip install '.[verl]', or set `trainer` to local."
+        )
     if spec.trainer.device == "cuda" and _version("vllm") is None:
         raise UserError(
             "trainer.device=cuda samples with vLLM, which is not installed: pip install "
@@ -52,6 +59,11 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _numbers(version: str) -> list[int]:
+    """Major and minor."""
+    return [int(n) for n in version.split(".")[:2]]
 
 
 def _compiler(spec: JobSpec) -> None:

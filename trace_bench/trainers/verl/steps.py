@@ -151,6 +151,8 @@ class StepTrainer(PPOTrainerSync):
         super().on_train_begin()
 
         def play(call: str, tasks: Sequence[Task]) -> list[float]:
+            if not self.spec.trainer.resample:  # the course does not depend on them
+                return [math.nan] * (len(tasks) * self.spec.trainer.group_size)
             return earned(self.episodes(call, tasks), self.spec)
 
         for iteration in range(self.global_steps - 1):
@@ -320,7 +322,10 @@ def wait_for_cluster(machines: int) -> None:
 
 def _unready(machines: int) -> str:
     if (joined := sum(node["Alive"] for node in ray.nodes())) < machines:
-        return f"{joined} of trainer.nnodes={machines} machines have joined the Ray cluster"
+        return (
+            f"{joined} of trainer.nnodes={machines} machines have joined the Ray cluster: start "
+            "the others, or lower trainer.nnodes"
+        )
     try:
         ray.get_actor("TransferQueueController", namespace="transfer_queue")
     except ValueError:

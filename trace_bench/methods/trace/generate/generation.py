@@ -128,14 +128,15 @@ class Generation:
             raise Refused(*error.args) from error
 
     def _run(self, attempt: Attempt) -> tuple[Task, ...]:
-        """Checks in workers of their own, calibration, tasks."""
+        """Checks, calibration and training have workers of their own; tasks for the last."""
         name, code, settings = attempt.name, attempt.code, self.settings
         used = CHECKED + settings.calibration_groups
         seeds = seeds_of(self.lab.seed, name, code, used + 2 * settings.synthetic_tasks)
         with self._fresh(name, code) as suite, self._fresh(f"{name}'", code) as twin:
             refuse(examine(suite, twin, seeds[:CHECKED], self.tools, self.leaks))
+        self._calibrate(attempt, self._load(name, code), seeds[CHECKED:used])
+        self.lab.drop_suite(name)  # training has workers of its own: a module may remember
         suite = self._load(name, code)
-        self._calibrate(attempt, suite, seeds[CHECKED:used])
         with as_source_error():
             return self._tasks(suite, seeds[used:])
 
