@@ -4,7 +4,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 runs() {
-    swept search_joint search_grpo search_sum
+    swept search_joint search_grpo search_sum search_context
     collect search.jsonl evaluation.split=dev
     swept direct random joint trace levels
     untargeted

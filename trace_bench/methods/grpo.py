@@ -152,8 +152,11 @@ class Untargeted(Method):
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         suite, count = lab.suite, self.settings.synthetic_tasks
         names = suite.capabilities()
-        drawn = [draw(suite, name, count, Mix(), lab.seed, "train") for name in names]
+        share = self.settings.in_context
+        drawn = [draw(suite, n, count, Mix(), lab.seed, "train", in_context=share) for n in names]
         return train_once("untargeted", base, interleave(drawn), lab, reward=REWARD)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        return dataclasses.replace(one_training(run, "untargeted"), needs=(MAKES_TASKS,))
+        return dataclasses.replace(
+            one_training(run, "untargeted"), needs=(MAKES_TASKS, *self.settings.also_needs)
+        )

@@ -17,7 +17,7 @@ from itertools import chain, islice, repeat, zip_longest
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Need, Suite, performed
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Positive, Score, Task
+from trace_bench.core.types import Message, Positive, Score, Share, Task
 
 FULL = 1.0 - 1e-6  # the environments' own tolerance for a perfect score
 IDLE: Message = {"role": "assistant", "content": ""}
@@ -36,12 +36,28 @@ GENERATOR = Need(
 )
 
 
+IN_CONTEXT = Need(
+    "env",
+    Suite.in_context,
+    "docs/environments.md",
+    "With method.in_context=0 every made task needs its capability alone.",
+)
+
+
 @dataclass(frozen=True)
 class TaskSettings:
     """Of what is trained on synthetic tasks."""
 
     synthetic_tasks: Positive = 256
     """Distinct tasks of each environment (ours; published: a fresh seed for every group)."""
+    in_context: Share = 0.0
+    """Part of them, contrast cases left aside, in the form of the target's own tasks, which need
+    other capabilities too, while this one alone is rewarded (ours; published: all)."""
+
+    @property
+    def also_needs(self) -> tuple[Need, ...]:
+        """Of the suite, beside the generator."""
+        return (IN_CONTEXT,) if self.in_context else ()
 
 
 @dataclass(frozen=True)
@@ -89,10 +105,12 @@ def draw(
     seed: int,
     label: str,
     setting: str = "method.synthetic_tasks",
+    in_context: float = 0.0,
 ) -> tuple[Task, ...]:
     """`count` accepted tasks in a seeded order. `label` names the stream of seeds ("train",
     "calibration/1"): different labels give different tasks, the same label the same ones. A
-    generator that makes no contrast cases gives none. `setting`: what `count` follows from.
+    generator that makes no contrast cases gives none. `setting`: what `count` follows from;
+    `in_context`: which part of the others is (`TaskSettings`).
     UserError when more seeds are refused than accepted."""
     make = partial(suite.synthetic, name)
     contrast = round(count * mix.contrast)
@@ -108,6 +126,8 @@ def draw(
         number = stable_seed(seed, "trace", "synthetic", name, label, n) % 2**31
         task = make(number)
         side = bool(task.data.get("contrast", False))
+        if in_context and not side and random.Random(number).random() < in_context:
+            task = suite.in_context(name, number)
         if task.id in seen or len(kept[side]) >= want[side]:
             continue
         seen.add(task.id)

@@ -49,7 +49,7 @@ class SandboxedEnv(Env):
 ABILITIES: Mapping[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (Suite.reference, Suite.checklist, Suite.capabilities,
-              Suite.synthetic)
+              Suite.synthetic, Suite.in_context)
 }  # fmt: skip
 """What a sandboxed suite takes over from the suite inside; a worker reports the names."""
 
@@ -123,6 +123,9 @@ class SandboxedSuite(Suite):
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return self.inside.synthetic(capability, seed)
+
+    def in_context(self, capability: str, seed: int) -> Task:
+        return self.inside.in_context(capability, seed)
 
 
 def remote(pool: Pool, generated: str | None = None) -> SandboxedSuite:
@@ -204,6 +207,9 @@ class _Remote(Suite):
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return self._read("synthetic", self._task, capability, seed)
+
+    def in_context(self, capability: str, seed: int) -> Task:
+        return self._read("in_context", self._task, capability, seed)
 
 
 def _names(values: Any) -> tuple[str, ...]:

@@ -150,6 +150,11 @@ class Suite(Part):
         which exercising the capability would be wrong."""
         raise NotImplementedError
 
+    def in_context(self, capability: str, seed: int) -> Task:
+        """The same in the form of the suite's own tasks, which may need more than the capability;
+        only exercising this one is rewarded."""
+        raise NotImplementedError
+
     def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> Sequence[Step | Exception]:
         """Resets (given a task) or steps (given an action) many episodes at once. Returns one
         result per call, in order; for an episode that failed, the exception."""

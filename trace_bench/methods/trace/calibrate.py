@@ -172,7 +172,8 @@ def calibrate(
         for calibration, mix in zip(due, mixes, strict=True):
             count, setting = settings.calibration_groups, "method.calibration_groups"
             wanted = replace(mix, contrast=0.0)
-            tasks += draw(lab.suite, calibration.name, count, wanted, lab.seed, call, setting)
+            name, share = calibration.name, settings.in_context
+            tasks += draw(lab.suite, name, count, wanted, lab.seed, call, setting, share)
         measured = play(lab, base, call, tasks, settings)
         for calibration, mix, numbers in zip(due, mixes, measured, strict=True):
             outside = numbers.outside() if settings.bands else ()

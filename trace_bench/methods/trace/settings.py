@@ -63,6 +63,11 @@ class TraceSettings(TaskSettings, AnalysisSettings):
 
     def __post_init__(self) -> None:
         AnalysisSettings.__post_init__(self)
+        if self.in_context and self.synthesis == "select":
+            raise UserError(
+                f"method.in_context={self.in_context} is for made tasks, and "
+                "method.synthesis=select makes none. Set `method.in_context` to 0."
+            )
         if self.finish and not self.joint and not isinstance(self.route, Linear):
             raise UserError(
                 f"method.finish={self.finish} trains one adapter, the sum of all, and "

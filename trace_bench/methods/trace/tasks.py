@@ -75,8 +75,11 @@ def generated(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
     for result in results:
         lab.log(result.in_words())
     worth = [c for c in results if c.outcome != "dropped"]
-    count, seed = settings.synthetic_tasks, lab.seed
-    return {c.name: draw(lab.suite, c.name, count, c.mix, seed, "train") for c in worth}
+    count, share = settings.synthetic_tasks, settings.in_context
+    return {
+        c.name: draw(lab.suite, c.name, count, c.mix, lab.seed, "train", in_context=share)
+        for c in worth
+    }
 
 
 def _generated_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
@@ -86,7 +89,9 @@ def _generated_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan
             "for. Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
             "method.synthesis=select."
         )
-    return MethodPlan(phases=_calibration(budget, left), needs=(GENERATOR,))
+    return MethodPlan(
+        phases=_calibration(budget, left), needs=(GENERATOR, *budget.settings.also_needs)
+    )
 
 
 # -- a language model -----------------------------------------------------------------------------
@@ -111,6 +116,11 @@ def written(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
 
 def _written_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
     settings = budget.settings
+    if settings.in_context:
+        raise UserError(
+            f"method.in_context={settings.in_context} is for environments that the suite makes, "
+            "and llm.generator.by=endpoint has a model write them. Set `method.in_context` to 0."
+        )
     if not settings.calibration_rounds:
         raise UserError(
             "method.calibration_rounds=0, but an environment that a model wrote (llm.generator) is "

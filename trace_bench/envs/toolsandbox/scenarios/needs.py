@@ -30,6 +30,7 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
     DECLINE,
     Redraw,
     Solver,
+    Turns,
     play,
 )
 
@@ -50,6 +51,34 @@ def drawn(needs: int, split: str, index: int, task_id: str, augmentation: str) -
     """A task of a split whose `requires` are exactly `needs` skills."""
     rng = random.Random(f"needs/{needs}/{split}/{index}")
     choice = _of_split(needs, split == "train")
+    return _draw(rng, choice, split, task_id, augmentation)[0]
+
+
+def in_context(needs: int, capability: str, seed: int, task_id: str) -> Task | None:
+    """A made task whose `requires` are `needs` skills, one of them the capability, and whose reward
+    is for that one alone: each milestone weighs what a solver without it loses there. None for a
+    capability that no combination of training needs."""
+    every = _of_split(needs, training=True)
+    choice = {skills: shapes for skills, shapes in every.items() if capability in skills}
+    if not choice:
+        return None
+    rng = random.Random(f"needs/{needs}/synthetic/{capability}/{seed}")
+    task, turns = _draw(rng, choice, "synthetic", task_id, "none")
+    lacking = Solver(frozenset(task.data["tools"]), frozenset({capability}))
+    score = play(ToolSandboxEnv(), task, turns, lacking).last.score
+    lost = [1.0 - m.similarity for m in score.milestones] if score else []
+    # One that only invents what it should decline loses by a minefield.
+    weights = lost if any(lost) else [1.0] * len(task.data["milestones"])
+    return replace(task, data={**task.data, "contrast": False, "weights": weights})
+
+
+def _draw(
+    rng: random.Random,
+    choice: Mapping[Skills, list[Shape]],
+    split: str,
+    task_id: str,
+    augmentation: str,
+) -> tuple[Task, Turns]:
     while True:
         skills = rng.choice(sorted(choice))
         shape, seed = rng.choice(choice[skills]), rng.getrandbits(32)
@@ -61,7 +90,7 @@ def drawn(needs: int, split: str, index: int, task_id: str, augmentation: str) -
         score = play(ToolSandboxEnv(), task, turns, solver).last.score
         # Two requests may contradict each other: what one forbids, the other does.
         if score and score.success and tuple(sorted(task.data["requires"])) == skills:
-            return task
+            return task, turns
 
 
 @lru_cache(maxsize=2 * MOST)

@@ -120,6 +120,10 @@ class EmbeddedSuite(Suite):
         numbered = index.isascii() and index.isdigit()
         if numbered and len(place) == 2 and place[0] == "synthetic" and index == last:
             return synthetic_task(place[1], int(index))
+        if numbered and len(place) == 3 and place[1] == "synthetic" and place[0] in PLACES:
+            made = several.in_context(PLACES[place[0]], place[2], int(index), task_id)
+            if made is not None:
+                return made
         needs = PLACES.get(place[0]) if len(place) == 2 else None
         split = place[-1] if len(place) == (1 if needs is None else 2) else ""
         of_suite = numbered and augmentation in ("", *AUGMENTATIONS)
@@ -154,6 +158,13 @@ class EmbeddedSuite(Suite):
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return synthetic_task(capability, seed)
+
+    def in_context(self, capability: str, seed: int) -> Task:
+        if self.needs is None:
+            return synthetic_task(capability, seed)
+        task_id = f"{PREFIX}/needs{self.needs}/synthetic/{capability}/{seed}"
+        task = several.in_context(self.needs, capability, seed, task_id)
+        return task or synthetic_task(capability, seed)
 
 
 CONTRAST_SHARE = 0.2
