@@ -52,7 +52,7 @@ class TaskSettings:
     """Distinct tasks of each environment (ours; published: a fresh seed for every group)."""
     in_context: Share = 0.0
     """Part of them, contrast cases left aside, in the form of the target's own tasks, which need
-    other capabilities too, while this one alone is rewarded (ours; published: all)."""
+    other capabilities too, while this one is rewarded most (ours; published: all)."""
 
     @property
     def also_needs(self) -> tuple[Need, ...]:

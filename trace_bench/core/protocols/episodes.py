@@ -151,8 +151,8 @@ class Suite(Part):
         raise NotImplementedError
 
     def in_context(self, capability: str, seed: int) -> Task:
-        """The same in the form of the suite's own tasks, which may need more than the capability;
-        only exercising this one is rewarded."""
+        """The same in the form of the suite's own tasks, which need other capabilities too;
+        exercising this one is rewarded most."""
         raise NotImplementedError
 
     def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> Sequence[Step | Exception]:

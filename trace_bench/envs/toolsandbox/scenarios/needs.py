@@ -35,6 +35,7 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
 )
 
 MOST = 3  # skills; no request of the phone world needs more
+ACT = 0.6  # the share of the capability in the reward of a made task
 SIZES = {"train": 96, "dev": 128, "test": 384}
 Skills = tuple[str, ...]
 
@@ -55,9 +56,10 @@ def drawn(needs: int, split: str, index: int, task_id: str, augmentation: str) -
 
 
 def in_context(needs: int, capability: str, seed: int, task_id: str) -> Task | None:
-    """A made task whose `requires` are `needs` skills, one of them the capability, and whose reward
-    is for that one alone: each milestone weighs what a solver without it loses there. None for a
-    capability that no combination of training needs."""
+    """A made task whose `requires` are `needs` skills, one of them the capability, whose share of
+    the reward is `ACT`: of that, each milestone weighs what a solver without it loses there, and
+    all weigh alike in the rest, so that nothing else is unlearned. None for a capability that no
+    combination of training needs."""
     every = _of_split(needs, training=True)
     choice = {skills: shapes for skills, shapes in every.items() if capability in skills}
     if not choice:
@@ -67,8 +69,9 @@ def in_context(needs: int, capability: str, seed: int, task_id: str) -> Task | N
     lacking = Solver(frozenset(task.data["tools"]), frozenset({capability}))
     score = play(ToolSandboxEnv(), task, turns, lacking).last.score
     lost = [1.0 - m.similarity for m in score.milestones] if score else []
+    every, total = len(task.data["milestones"]), sum(lost)
     # One that only invents what it should decline loses by a minefield.
-    weights = lost if any(lost) else [1.0] * len(task.data["milestones"])
+    weights = [ACT * one / total + (1 - ACT) / every for one in lost] if total else [1.0] * every
     return replace(task, data={**task.data, "contrast": False, "weights": weights})
 
 

@@ -168,7 +168,6 @@ class EmbeddedSuite(Suite):
 
 
 CONTRAST_SHARE = 0.2
-_ACT, _TELL = 0.6, 0.4  # shares of the reward
 
 
 def synthetic_task(capability: str, seed: int) -> Task:
@@ -225,4 +224,5 @@ def _weights(milestones: Sequence[Mapping[str, Any]]) -> list[float]:
     acts = told.count(False)
     if not acts or all(told):
         return [1.0] * len(told)
-    return [_TELL / told.count(True) if t else _ACT / acts for t in told]
+    tell = 1 - several.ACT
+    return [tell / told.count(True) if t else several.ACT / acts for t in told]
