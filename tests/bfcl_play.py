@@ -13,7 +13,7 @@ from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
 )
 
 from trace_bench.core.types import Message, Score, Task
-from trace_bench.envs.bfcl.env import BfclEnv
+from trace_bench.envs.bfcl.suite import BfclEnv
 from trace_bench.envs.bfcl.world import BfclCall, named, parse
 
 Turns = list[list[list[BfclCall]]]  # turns of steps of calls

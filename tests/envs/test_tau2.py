@@ -19,7 +19,7 @@ from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.envs.check import check
-from trace_bench.envs.tau2 import data as tau2_data
+from trace_bench.envs.tau2 import world
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.settings.compose import compose
@@ -164,7 +164,7 @@ def test_bad_settings_are_refused_with_what_is_allowed(
     assert main(["method=grpo", "env=tau2", "evaluation.split=base"]) == 2
     assert "of evaluation.split=base are in env.train_split=fit too" in capsys.readouterr().err
     assert compose(["method=base", "env=tau2", "evaluation.split=base"]).policy.max_turns == 100
-    monkeypatch.setattr(tau2_data, "VERSION", "0.1.0")
+    monkeypatch.setattr(world, "VERSION", "0.1.0")
     with pytest.raises(UserError, match=r"was measured with inspect-evals 0\.1\.0, and 0\.26\.0"):
         find("tau2", "airline")
 

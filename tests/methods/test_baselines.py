@@ -18,7 +18,7 @@ from trace_bench.core.protocols import PlannedRun, TrainingJob
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose
 from trace_bench.methods.grpo import Base, Grpo, Rl, RlSettings
 from trace_bench.methods.looking.capabilities import VOCABULARY
-from trace_bench.methods.trace.finish import summed
+from trace_bench.methods.trace.experts import summed
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.engine.lora import read_config, read_weights

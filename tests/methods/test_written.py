@@ -21,7 +21,7 @@ from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, 
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.methods.making import opening, self_test
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.generate.checks import (
+from trace_bench.methods.trace.checks import (
     TOO_CLOSE,
     Leaks,
     examine,
@@ -30,8 +30,7 @@ from trace_bench.methods.trace.generate.checks import (
     texts_of,
     violations,
 )
-from trace_bench.methods.trace.generate.generation import CHECKED, seeds_of
-from trace_bench.methods.trace.generate.questions import again
+from trace_bench.methods.trace.generation import CHECKED, again, seeds_of
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.play.suites import Suites
 from trace_bench.sandbox.choose import generated_suite

@@ -13,7 +13,7 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
 from trace_bench.core.text import between
 from trace_bench.core.types import Boundary
-from trace_bench.envs.tau2.data import user_guidelines
+from trace_bench.envs.tau2.world import user_guidelines
 from trace_bench.envs.user_faults import CarefulAsk
 
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")

@@ -11,11 +11,11 @@ budget, a checkpoint of a large run is not what a run with that smaller budget g
                     missing
     tasks.py        make tasks of a capability: drawn (../making.py), written or selected
     calibrate.py      how hard drawn or written tasks are for the base agent
-    generate/         a language model writes them
+    generation.py     a language model writes them: the rounds, and what it is asked
+    checks.py         what its module must pass before a rollout is spent on it; held-out texts
     experts.py      share the budget, train the adapters; what a route is learned from (the routes:
-                    ../../policies/routing/)
+                    ../../policies/routing/); the last share, on the target's own training tasks
     gate.py         the route that is trained itself
-    finish.py       the last share of the budget: GRPO on the target's own training tasks
 
 Figures land in `capabilities.json`: {"analysis", "thresholds", "candidates", "calibration",
 "training", "labels", "outcome"}; where a model writes the environments also {"generator",
@@ -34,10 +34,16 @@ from functools import partial, reduce
 from trace_bench.core.protocols import Lab, Method, MethodPlan, PlannedRun, Yardstick
 from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
-from trace_bench.methods.trace.experts import TrainingEvidence, affordable, composed, train_experts
-from trace_bench.methods.trace.finish import finished, with_finish
+from trace_bench.methods.trace.experts import (
+    TrainingEvidence,
+    affordable,
+    composed,
+    finished,
+    train_experts,
+    with_finish,
+)
 from trace_bench.methods.trace.gate import GateTraining, with_gate
-from trace_bench.methods.trace.generate.questions import GENERATOR
+from trace_bench.methods.trace.generation import ROLE
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import Looked, source_of
 
@@ -58,7 +64,7 @@ class Trace(Method):
         capability passes the thresholds; with one adapter where the target finishes it."""
         settings, write = self.settings, CapabilityReport(lab)
         budget = Budget(settings, lab.budget_left(), free=not lab.charges(Purpose.ANALYSIS))
-        source = source_of(settings, lab.prompt_limit(GENERATOR) is not None)
+        source = source_of(settings, lab.prompt_limit(ROLE) is not None)
         trainable, analysis = source.trainable(lab.suite), Analysis(lab, settings, write)
         compose = partial(composed, base, settings, TrainingEvidence(lab, base))
 
@@ -92,7 +98,7 @@ class Trace(Method):
     def plan(self, run: PlannedRun) -> MethodPlan:
         settings = self.settings
         budget = Budget(settings, run.budget, Purpose.ANALYSIS not in run.charged)
-        source = source_of(settings, GENERATOR in run.models)
+        source = source_of(settings, ROLE in run.models)
         left = budget.after_looking(run.tasks)
         training = budget.training(run.trainer, left)
         most = 1 if settings.joint else budget.capabilities(left)

@@ -3,7 +3,12 @@ and the agent that has them. The maths is the trainer's. What one job leaves uns
 does not fit any more, early stopping) goes to those after it.
 
 Routes are learned (`policies.routing.route.Evidence`) from the openings of the adapters' own tasks,
-from nothing of the target tasks."""
+from nothing of the target tasks.
+
+The last share (`method.finish`) is GRPO on the target's own training tasks, from the sum of the
+adapters, which has the rank of all of them together: what is trained further is its best
+approximation of the trainer's rank, by singular values (`policies.routing.merge`). No router
+chooses afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +18,16 @@ from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.errors import SourceError, UserError
-from trace_bench.core.protocols import Lab, State, TrainingJob, performed
+from trace_bench.core.protocols import (
+    Lab,
+    MethodPlan,
+    Need,
+    Phase,
+    State,
+    Trainer,
+    TrainingJob,
+    performed,
+)
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Step, Task
 from trace_bench.methods.looking.capabilities import Verdict
@@ -21,11 +35,14 @@ from trace_bench.methods.making import interleave
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import TrainingTasks
 from trace_bench.play.steps import usable, with_guidance
+from trace_bench.policies.routing.merge import Mixture, around, compress, merge
 from trace_bench.policies.routing.route import Evidence, Expert
 from trace_bench.trainers.start import start_of
 
 Compose = Callable[[Sequence[Expert]], AgentSpec]
 """The agent that has these experts."""
+FINISH = "finish"  # the name of the last training job
+GOES_ON = Need("trainer", Trainer.check_start, "docs/trainers.md")
 
 
 def affordable(
@@ -160,3 +177,42 @@ def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
             lab.log(f"no example for the router from {task.id}: {type(error).__name__}: {error}")
             continue
         yield first
+
+
+def finished(
+    base: AgentSpec, traced: AgentSpec, settings: TraceSettings, tasks: Sequence[Task], lab: Lab
+) -> AgentSpec:
+    """The base agent with one adapter, trained on the target with all that is left: from the sum of
+    what was `traced`, or from the base agent's where that is nothing."""
+    start = summed(base, traced, settings.weight)
+    if start != base:
+        lab.checkpoint(start)
+    rollouts, seed = lab.budget_left(), stable_seed(lab.seed, "trace", FINISH)
+    job = TrainingJob(FINISH, start, tasks, rollouts, seed, settings.reward)
+    return lab.trainer.train(job, lab)
+
+
+def summed(base: AgentSpec, traced: AgentSpec, weight: float) -> AgentSpec:
+    """The base agent with the sum of the adapters that are new in `traced`, each times `weight`."""
+    new = [a for a in traced.adapters if a not in base.adapters]
+    if not new:
+        return base
+    weights = tuple((a.name, weight) for a in new)
+    if (first := start_of(base)) is not None:
+        weights = (*weights, (first.name, around(w for _, w in weights)))
+    merged = compress(merge(Mixture(weights), (*base.adapters, *new)), new[0], "merged")
+    return replace(base, version="merged", adapters=(merged,))
+
+
+def with_finish(plan: MethodPlan, budget: Budget, trainer: Trainer) -> MethodPlan:
+    """The plan of what comes before, and of the last training."""
+    trainer.plan_training(budget.finish, FINISH, ())
+    last = Phase("training on the target", budget.finish, most=True, trains=True)
+    return replace(
+        plan,
+        phases=(*plan.phases, last),
+        adapters=plan.adapters + 1,
+        needs=(*plan.needs, GOES_ON),
+        routed=False,
+        yardsticks=(),
+    )

@@ -15,9 +15,8 @@ from trace_bench.methods.looking.analysis import CALL, Analysis
 from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.making import GENERATOR, draw
 from trace_bench.methods.trace import calibrate
-from trace_bench.methods.trace.generate import questions
-from trace_bench.methods.trace.generate.checks import held_out
-from trace_bench.methods.trace.generate.generation import ATTEMPTS, Generation
+from trace_bench.methods.trace.checks import held_out
+from trace_bench.methods.trace.generation import ATTEMPTS, PROMPT_VERSION, ROLE, Generation
 from trace_bench.methods.trace.settings import Budget, TraceSettings
 
 SELECTED = "environments selected from training tasks"
@@ -110,7 +109,7 @@ def written(looked: Looked, chosen: Sequence[Verdict]) -> TrainingTasks:
         if tasks is not None:
             by_name[verdict.name] = tasks
     listed = [{"name": name, "reason": why} for name, why in generation.dropped.items()]
-    analysis.write(generator={"prompt": questions.VERSION}, dropped=listed)
+    analysis.write(generator={"prompt": PROMPT_VERSION}, dropped=listed)
     return by_name
 
 
@@ -127,7 +126,7 @@ def _written_planned(run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
             "accepted by what its calibration measures. Raise `method.calibration_rounds` to 1 or "
             "more."
         )
-    asked = {questions.GENERATOR: budget.capabilities(left) * ATTEMPTS}
+    asked = {ROLE: budget.capabilities(left) * ATTEMPTS}
     return MethodPlan(phases=_calibration(budget, left), questions=asked)
 
 
