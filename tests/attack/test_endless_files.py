@@ -19,7 +19,7 @@ READERS = {
         "from trace_bench.envs.recorded.data import read_split;list(read_split(P.parent, 'train'))",
         "train.jsonl",
     ),
-    "method.data": ("from trace_bench.methods.sft.formats import read; list(read(P))", "a.jsonl"),
+    "method.data": ("from trace_bench.methods.sft import read; list(read(P))", "a.jsonl"),
     "sweep": ("from trace_bench.sweep import read_sweep; read_sweep(P)", "sweep.yaml"),
     "agent=, config.yaml": (
         "from trace_bench.core.summary import read_settings; read_settings(P)",

@@ -11,8 +11,7 @@ import pytest
 
 from trace_bench.core.errors import UserError
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.methods.sft import objection, others, played
-from trace_bench.methods.sft.formats import read, read_line
+from trace_bench.methods.sft import objection, others, played, read, read_line
 from trace_bench.tiny.played import Demonstration
 
 TIER = "model"  # it trains an adapter

@@ -14,9 +14,8 @@ from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, StopReason, Task
 from trace_bench.policies.engine import decoder
 from trace_bench.policies.engine import scheduler as engine_module
-from trace_bench.policies.engine.decoder import Decoder
+from trace_bench.policies.engine.decoder import Decoder, sample, uniforms
 from trace_bench.policies.engine.hf import HuggingFace
-from trace_bench.policies.engine.sampling import sample, uniforms
 from trace_bench.policies.loading import load_model
 from trace_bench.policies.local import LocalPolicy
 

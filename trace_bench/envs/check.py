@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from trace_bench.core.chat import call_json, make_call, text_message
+from trace_bench.core.chat import arguments_of, call_json, make_call, text_message
 from trace_bench.core.decode import step_of
 from trace_bench.core.errors import UserError, attempt
 from trace_bench.core.protocols import Env, Part, Suite, make_env, members, perform, performed
-from trace_bench.core.schemas import arguments_of
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Step, Task, to_json
 

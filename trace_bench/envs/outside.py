@@ -18,12 +18,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from trace_bench.core.chat import answer_call, read_call, tool_json
+from trace_bench.core.chat import answer_call, arguments_of, read_call, tool_json
 from trace_bench.core.checked import PLACE
 from trace_bench.core.decode import MESSAGES, brief, fault_of, fits
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Env
-from trace_bench.core.schemas import arguments_of
 from trace_bench.core.text import described
 from trace_bench.core.types import (
     Boundary,

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trace_bench.core.chat import call_json, read_call, text_message
+from trace_bench.core.chat import KINDS, arguments_of, call_json, read_call, text_message, types_of
 from trace_bench.core.decode import Limits, Unreadable, read
-from trace_bench.core.schemas import KINDS, arguments_of, types_of
 from trace_bench.core.text import apart, between, without_surrogates
 from trace_bench.core.types import Message, Tool
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from trace_bench.core.chat import call_message, text_message
+from trace_bench.core.chat import arguments_of, call_message, parts, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Policy, RunContext, Suite, TurnReply, TurnRequest
-from trace_bench.core.schemas import arguments_of, parts
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool, Turn
 

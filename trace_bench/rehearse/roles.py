@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trace_bench.core.schemas import arguments_of
+from trace_bench.core.chat import arguments_of
 from trace_bench.core.types import Message
 from trace_bench.rehearse.scripted import Answer, chat
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.checklists.talk import ToolCall, UserTurn, call_of, plain, turns_of
-from trace_bench.core.chat import ask_until, make_call, opening_of
+from trace_bench.core.chat import KINDS, arguments_of, ask_until, make_call, opening_of, types_of
 from trace_bench.core.decode import Limits, read
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask, Env, Suite, make_env
-from trace_bench.core.schemas import KINDS, arguments_of, types_of
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import json_in, without_surrogates
 from trace_bench.core.types import Boundary, Share, Task, Tool

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from trace_bench.core.types import T, grouped
+from trace_bench.policies.engine.decoder import sample, uniforms
 from trace_bench.policies.engine.layout import Backend, Rows
-from trace_bench.policies.engine.sampling import sample, uniforms
 
 _STEP_TOKENS = 2048  # new tokens in one forward call, which bounds its memory
 _WORTH_WAITING = 16  # shared tokens that make a new row wait a step for another's prompt
