@@ -34,8 +34,7 @@ from trace_bench.core.store import write_text
 from trace_bench.core.types import Message, Tool
 from trace_bench.envs.recorded.data import Record, read_split, splits_in
 from trace_bench.llm.client import LLMError
-from trace_bench.llm.roles import Roles
-from trace_bench.llm.structured import Unusable, read_json
+from trace_bench.llm.roles import Roles, Unusable, read_json
 from trace_bench.runner.build import log_line, make_roles
 from trace_bench.settings.compose import compose, take
 

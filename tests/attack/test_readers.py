@@ -15,7 +15,7 @@ from trace_bench.core.decode import Limits, Unreadable, convert, fault_of, read
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import Lines, canonical, read_lines
 from trace_bench.core.types import Score
-from trace_bench.llm.structured import Unusable, read_block, read_json
+from trace_bench.llm.roles import Unusable, read_block, read_json
 from trace_bench.policies.formats import FORMATS, read_reply
 from trace_bench.policies.talk import read_message
 from trace_bench.sandbox.protocol import (

@@ -8,8 +8,8 @@ from typing import Any, cast
 from trace_bench.core.protocols import Source
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.methods.trace.experts import TrainingEvidence
+from trace_bench.policies.routing import Expert
 from trace_bench.policies.routing.classifier import Classifier
-from trace_bench.policies.routing.route import Expert
 from trace_bench.sandbox.choose import generated_suite
 from trace_bench.sandbox.engine import Sandbox
 

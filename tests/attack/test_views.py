@@ -20,8 +20,8 @@ from trace_bench.core.text import visible
 from trace_bench.policies.loading import load_model
 from trace_bench.results.places import find
 from trace_bench.results.table import Table
-from trace_bench.trainers.state import FILE as STATE
-from trace_bench.trainers.state import State
+from trace_bench.trainers.model import FILE as STATE
+from trace_bench.trainers.model import State
 
 BOMB = "a0: &a0 [1, 1]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)

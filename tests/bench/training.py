@@ -31,13 +31,12 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.policies.loading import DType
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.trainers.adapters import restart
-from trace_bench.trainers.algorithms import GRADIENT, policy_loss
+from trace_bench.trainers.algorithms import GRADIENT, Advantages, Batch, policy_loss
 from trace_bench.trainers.grpo import group_advantages, token_weights
 from trace_bench.trainers.local import TrainerSettings
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.update import minibatches, update
-from trace_bench.trainers.values import Advantages, Batch
 
 
 def rollouts(

@@ -13,7 +13,7 @@ from recordings import recorded, write
 
 from trace_bench.checklists.items import read_checklists
 from trace_bench.core.store import read_lines
-from trace_bench.llm.structured import Unusable
+from trace_bench.llm.roles import Unusable
 from trace_bench.rehearse.scripted import Answer, chat, serve
 
 Said = pytest.CaptureFixture[str]

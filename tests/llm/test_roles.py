@@ -16,8 +16,7 @@ from trace_bench.core.text import json_in
 from trace_bench.core.types import Message
 from trace_bench.envs.recorded.tools import read_result
 from trace_bench.llm.client import Endpoint, LLMError
-from trace_bench.llm.roles import Role, Roles
-from trace_bench.llm.structured import Unusable, read_block, read_json
+from trace_bench.llm.roles import Role, Roles, Unusable, read_block, read_json
 from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.runner import build
 from trace_bench.settings.schema import RoleSettings

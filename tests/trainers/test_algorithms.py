@@ -23,16 +23,14 @@ from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.registry import Offered, names
 from trace_bench.trainers.adapters import restart
-from trace_bench.trainers.algorithms import Algorithm, divergence, total
+from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Episodes, divergence, total
 from trace_bench.trainers.algorithms.gigpo import Gigpo
 from trace_bench.trainers.algorithms.gspo import means
-from trace_bench.trainers.credit import credit
 from trace_bench.trainers.episodes import DRAWN, earned
-from trace_bench.trainers.grpo import group_advantages, token_weights
+from trace_bench.trainers.grpo import credit, group_advantages, token_weights
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 from trace_bench.trainers.tree import Tokens, build, stretches
 from trace_bench.trainers.update import update
-from trace_bench.trainers.values import Batch, Each, Episodes
 
 NAMES = names("trainer.algorithm")
 

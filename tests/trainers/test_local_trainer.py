@@ -121,7 +121,7 @@ def test_killed_at_any_moment_it_ends_the_same(small_model, tmp_path) -> None:
 @pytest.mark.slow
 def test_stopped_between_a_version_and_its_state(small_model, tmp_path, monkeypatch) -> None:
     """It ends as if it had not been; with another seed or other settings it is another job."""
-    from trace_bench.trainers.state import State
+    from trace_bench.trainers.model import State
 
     train(tmp_path / "whole", small_model, 36)
     save = State.save

@@ -20,7 +20,7 @@ from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRu
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Positive, Purpose, Task, Trajectory
 from trace_bench.llm.client import LLMError
-from trace_bench.llm.structured import read_json
+from trace_bench.llm.roles import read_json
 from trace_bench.methods.reflectors import ANY, MOST, POOL, ROLE, symptoms, under
 from trace_bench.methods.transcript import compact, conversation, feedback
 from trace_bench.play.suites import needed

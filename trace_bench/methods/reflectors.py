@@ -20,7 +20,7 @@ from trace_bench.core.chat import opening_of
 from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
-from trace_bench.llm.structured import Unusable, read_block
+from trace_bench.llm.roles import Unusable, read_block
 
 Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": float}
 

@@ -28,8 +28,7 @@ from trace_bench.trainers.start import start_of
 if TYPE_CHECKING:
     import torch
 
-    from trace_bench.trainers.model import Learner
-    from trace_bench.trainers.state import State
+    from trace_bench.trainers.model import Learner, State
     from trace_bench.trainers.tree import Tokens
 
 HERE = Need(
@@ -128,7 +127,7 @@ class Tuning(Training["Sequence[Tokens]"]):
         self.lab.metric(phase="fine-tuning", step=iteration, **record)
 
     def load(self) -> list[Record]:
-        from trace_bench.trainers.state import State
+        from trace_bench.trainers.model import State
 
         self.state = State.load(self.folder, self.identity(), self.lab.log)
         return self.state.records
@@ -136,7 +135,7 @@ class Tuning(Training["Sequence[Tokens]"]):
     @contextmanager
     def learning(self) -> Iterator[None]:
         """Raises UserError if the steps before a stop were on other conversations."""
-        from trace_bench.trainers.state import restore
+        from trace_bench.trainers.model import restore
 
         digest = hashlib.sha256()
         for each in self.sequences:

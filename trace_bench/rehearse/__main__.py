@@ -141,8 +141,7 @@ def _servers(
     """Servers in the place of the agent's and the roles'. (questions by role; adapters that the
     agent's server has loaded, None without one): both grow."""
     from trace_bench.rehearse.engine import Loading
-    from trace_bench.rehearse.roles import Players
-    from trace_bench.rehearse.scripted import serve
+    from trace_bench.rehearse.scripted import Players, serve
 
     settings, players = cut.settings, Players()
     with ExitStack() as stack:

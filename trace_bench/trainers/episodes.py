@@ -13,7 +13,7 @@ from trace_bench.core.checked import build
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Trajectory
-from trace_bench.trainers.values import SAME
+from trace_bench.trainers.algorithms import SAME
 
 T = TypeVar("T")
 

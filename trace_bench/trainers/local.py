@@ -14,7 +14,7 @@ from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Meta, Trajectory
-from trace_bench.trainers.algorithms import Recipe
+from trace_bench.trainers.algorithms import Advantages, Recipe
 from trace_bench.trainers.course import (
     Course,
     Rollouts,
@@ -35,13 +35,11 @@ from trace_bench.trainers.loop import (
 )
 from trace_bench.trainers.memory import GPU, shape_of
 from trace_bench.trainers.start import ByRecipe, check_job, identity_of, start_of
-from trace_bench.trainers.values import Advantages
 
 if TYPE_CHECKING:
     import torch
 
-    from trace_bench.trainers.model import Learner
-    from trace_bench.trainers.state import State
+    from trace_bench.trainers.model import Learner, State
     from trace_bench.trainers.update import Steps
 
 
@@ -140,7 +138,7 @@ class LocalTraining(Training[Rollouts]):
 
     def learn(self, iteration: int, played: Rollouts) -> Record:
         from trace_bench.trainers.adapters import largest_update
-        from trace_bench.trainers.credit import credit
+        from trace_bench.trainers.grpo import credit
         from trace_bench.trainers.tree import stretches
         from trace_bench.trainers.update import update
 
@@ -182,7 +180,7 @@ class LocalTraining(Training[Rollouts]):
         publish(self.job, self.lab, record, self.agent(iteration + 1))
 
     def load(self) -> list[Record]:
-        from trace_bench.trainers.state import State
+        from trace_bench.trainers.model import State
 
         self.state = State.load(self.folder, identity_of(self.job, self.settings), self.lab.log)
         remove_versions(self.folder, len(self.state.records))  # also those that a kill left
@@ -193,7 +191,7 @@ class LocalTraining(Training[Rollouts]):
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        from trace_bench.trainers.state import restore
+        from trace_bench.trainers.model import restore
 
         self.learner = self.trainer.learner(self.job.agent.model)
         start = start_of(self.job.agent)

@@ -2,7 +2,7 @@
 
 A kind of training brings what an iteration plays, what is learned from it, and what is kept. What
 else there is stands beside the loop: which tasks come next (`course`), how advantages follow from
-rewards (`credit`, `algorithms`), the optimizer steps (`update`), the state on disk (`state`).
+rewards (`grpo`, `algorithms`), the optimizer steps (`update`), the state on disk (`model`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, TrainingJob
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
+from trace_bench.trainers.algorithms import Advantages
 from trace_bench.trainers.episodes import exact, paid
 from trace_bench.trainers.start import start_of
-from trace_bench.trainers.values import Advantages
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Mismatch

@@ -2,7 +2,7 @@
 and the agent that has them. The maths is the trainer's. What one job leaves unspent (a group that
 does not fit any more, early stopping) goes to those after it.
 
-Routes are learned (`policies.routing.route.Evidence`) from the openings of the adapters' own tasks,
+Routes are learned (`policies.routing.Evidence`) from the openings of the adapters' own tasks,
 from nothing of the target tasks.
 
 The last share (`method.finish`) is GRPO on the target's own training tasks, from the sum of the
@@ -35,8 +35,8 @@ from trace_bench.methods.making import interleave
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import TrainingTasks
 from trace_bench.play.steps import usable, with_guidance
+from trace_bench.policies.routing import Evidence, Expert
 from trace_bench.policies.routing.merge import Mixture, around, compress, merge
-from trace_bench.policies.routing.route import Evidence, Expert
 from trace_bench.trainers.start import start_of
 
 Compose = Callable[[Sequence[Expert]], AgentSpec]

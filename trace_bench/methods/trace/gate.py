@@ -21,7 +21,7 @@ from trace_bench.core.store import canonical, stable_seed
 from trace_bench.core.types import AgentSpec, Task, Trajectory, grouped
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.routing.classifier import Gate
-from trace_bench.trainers.algorithms import GRADIENT, policy_loss
+from trace_bench.trainers.algorithms import GRADIENT, Advantages, Batch, policy_loss
 from trace_bench.trainers.course import Course, Rollouts, play_iteration
 from trace_bench.trainers.loop import (
     Record,
@@ -32,7 +32,6 @@ from trace_bench.trainers.loop import (
     of_sampler,
     publish,
 )
-from trace_bench.trainers.values import Advantages, Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,7 +114,7 @@ class GateTraining(Training[Rollouts]):
         return replace(self.job.agent, version=version, router=self.gate.as_json())
 
     def learn(self, iteration: int, played: Rollouts) -> Record:
-        from trace_bench.trainers.credit import credit
+        from trace_bench.trainers.grpo import credit
         from trace_bench.trainers.update import Steps
 
         where, steps = f"{NAME}, iteration {iteration}", Steps()

@@ -26,7 +26,7 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Message, Task, Tool, Trajectory
 from trace_bench.llm.client import LLMError
-from trace_bench.llm.structured import read_block
+from trace_bench.llm.roles import read_block
 from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.making import seeded, self_test
 from trace_bench.methods.trace import calibrate

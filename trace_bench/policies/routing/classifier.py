@@ -13,8 +13,8 @@ import numpy as np
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Need, Policy, Router, State
 from trace_bench.core.types import Message, NotNegative, Share, Tool
+from trace_bench.policies.routing import AT_SERVERS, Evidence, Expert, Route, check_examples
 from trace_bench.policies.routing.merge import Mixture, around, plain
-from trace_bench.policies.routing.route import AT_SERVERS, Evidence, Expert, Route, check_examples
 
 if TYPE_CHECKING:
     from torch import Tensor

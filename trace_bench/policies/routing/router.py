@@ -31,9 +31,9 @@ from trace_bench.core.beginning import renamed
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Router
 from trace_bench.core.types import AgentSpec, Message, NotNegative, Tool
+from trace_bench.policies.routing import Evidence, Expert, Route
 from trace_bench.policies.routing.classifier import ClassifierRouter
 from trace_bench.policies.routing.merge import Mixture, around
-from trace_bench.policies.routing.route import Evidence, Expert, Route
 from trace_bench.policies.routing.zero_shot import ZeroShotRouter
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Need, Policy, Router
 from trace_bench.core.types import Message, Tool
-from trace_bench.policies.routing.route import Evidence, Expert, Route
+from trace_bench.policies.routing import Evidence, Expert, Route
 
 LETTERS = Need(
     "policy",

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trace_bench.core.types import NotNegative, Share
-from trace_bench.trainers.algorithms import Algorithm
-from trace_bench.trainers.values import Batch, Each
+from trace_bench.trainers.algorithms import Algorithm, Batch, Each
 
 
 @dataclass(frozen=True)

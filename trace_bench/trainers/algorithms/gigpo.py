@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from trace_bench.trainers.algorithms import Algorithm
-from trace_bench.trainers.values import SAME, Advantages, Episodes
+from trace_bench.trainers.algorithms import SAME, Advantages, Algorithm, Episodes
 
 if TYPE_CHECKING:
     from torch import Tensor

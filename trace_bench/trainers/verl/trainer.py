@@ -20,6 +20,7 @@ from trace_bench.core.protocols import Lab, OnEpisode, PlayElsewhere, RunContext
 from trace_bench.core.store import read_if_there, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
+from trace_bench.trainers.algorithms import Advantages
 from trace_bench.trainers.course import Rollouts, curve_caveat, play_iteration
 from trace_bench.trainers.loop import (
     Record,
@@ -32,7 +33,6 @@ from trace_bench.trainers.loop import (
     remove_versions,
 )
 from trace_bench.trainers.start import ByRecipe, check_job
-from trace_bench.trainers.values import Advantages
 from trace_bench.trainers.verl.machines import machines
 from trace_bench.trainers.verl.preflight import preflight, refusals
 from trace_bench.trainers.verl.process import Collector, Process
@@ -214,7 +214,7 @@ class VerlTraining(Training[Rollouts]):
 
     def record(self, iteration: int, played: Rollouts, verl: Mapping[str, Any]) -> Record:
         """One line of metrics, with the same names as trainer=local."""
-        from trace_bench.trainers.credit import credit
+        from trace_bench.trainers.grpo import credit
 
         advantages = credit(played.trajectories, played.rewards, self.job, self.settings)
         where = f"{self.job.name}, iteration {iteration}"
