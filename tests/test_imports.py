@@ -21,7 +21,7 @@ LAYERS = (
     {"core"},
     {"settings", "checklists"},
     {"envs", "llm"},
-    {"sandbox", "policies", "trackers"},
+    {"sandbox", "policies"},
     {"play"},
     {"trainers"},
     {"results"},

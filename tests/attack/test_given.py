@@ -20,8 +20,8 @@ from trace_bench.core.store import write_json
 from trace_bench.core.text import without_password
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls
 from trace_bench.rehearse.scripted import Answer, serve
+from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.settings.compose import compose
-from trace_bench.trackers import Metrics, Silent
 
 SECRET = "hunter2"
 

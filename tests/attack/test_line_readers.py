@@ -38,8 +38,8 @@ from trace_bench.runner.evaluate import Evaluator, outcome_of
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
 from trace_bench.runner.progress import Progress
+from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.settings.compose import compose
-from trace_bench.trackers import Metrics, Silent
 from trace_bench.trainers.verl.spec import Arrivals, StepFiles
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)

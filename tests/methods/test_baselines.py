@@ -13,6 +13,7 @@ import pytest
 from named import QUICK, method
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
+from trace_bench.core.chat import with_guidance
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun, TrainingJob
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose
@@ -20,7 +21,6 @@ from trace_bench.methods.grpo import Base, Grpo, Rl, RlSettings
 from trace_bench.methods.looking.capabilities import VOCABULARY
 from trace_bench.methods.trace.experts import summed
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.play.steps import with_guidance
 from trace_bench.policies.engine.lora import read_config, read_weights
 from trace_bench.policies.routing.merge import pair_of
 from trace_bench.policies.routing.router import Linear

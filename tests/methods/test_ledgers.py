@@ -23,8 +23,8 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
+from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.tiny import MODEL_FOLDER
-from trace_bench.trackers import Metrics, Silent
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 BASE = AgentSpec(model=str(MODEL_FOLDER))

@@ -8,7 +8,7 @@ import pytest
 from playing import FunctionPolicy, play
 from toy import ToyEnv, ToySuite, toy_task
 
-from trace_bench.core.chat import call_message, text_message
+from trace_bench.core.chat import call_message, text_message, with_guidance
 from trace_bench.core.decode import Unreadable, convert, step_of
 from trace_bench.core.protocols import TurnReply
 from trace_bench.core.store import Lines, read_lines
@@ -25,7 +25,7 @@ from trace_bench.core.types import (
     to_json,
 )
 from trace_bench.play import rollouts
-from trace_bench.play.steps import step_one, with_guidance
+from trace_bench.play.steps import step_one
 from trace_bench.policies.scripted import (
     IdlePolicy,
     RandomPolicy,

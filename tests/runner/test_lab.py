@@ -23,7 +23,7 @@ from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
 from trace_bench.runner.report import closing
-from trace_bench.trackers import Metrics, Silent
+from trace_bench.runner.trackers import Metrics, Silent
 
 BASE = AgentSpec(model="random")
 FILES = ("ledger.jsonl", "trajectories.jsonl", "metrics.jsonl")

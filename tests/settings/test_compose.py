@@ -72,7 +72,7 @@ OWN_PARTS = {
     "method": "trace_bench.methods.grpo:Base",
     "policy": "trace_bench.policies.scripted:IdlePolicy",
     "trainer": "trace_bench.trainers.local:LocalTrainer",
-    "tracker": "trace_bench.trackers:Silent",
+    "tracker": "trace_bench.runner.trackers:Silent",
     "model": "trace_bench.tiny:shipped",
 }
 

@@ -20,7 +20,7 @@ from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.trackers import CLOCK_WORDS
+from trace_bench.runner.trackers import CLOCK_WORDS
 from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.algorithms.gigpo import Gigpo
 from trace_bench.trainers.local import PATIENCE, LocalTrainer, TrainerSettings

@@ -19,10 +19,10 @@ from trace_bench.runner.build import MAKER, clean_up, generated_suites, make_sui
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
+from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of
 from trace_bench.settings.schema import Settings
-from trace_bench.trackers import Metrics, Silent
 from trace_bench.trainers.course import Course
 from trace_bench.trainers.local import TrainerSettings
 from trace_bench.trainers.tree import stretches

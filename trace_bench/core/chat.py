@@ -193,6 +193,19 @@ def opening_of(system: str, user: str) -> list[Message]:
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
+def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
+    """The messages with the agent's prompt: "\\nGuidance: <prompt>" is added to the first system
+    message, or becomes one if there is none. Nothing else inserts the prompt."""
+    if not guidance:
+        return tuple(messages)
+    out = list(messages)
+    for i, message in enumerate(out):
+        if message["role"] == "system":
+            out[i] = {**message, "content": f"{message['content']}\nGuidance: {guidance}"}
+            return tuple(out)
+    return ({"role": "system", "content": f"Guidance: {guidance}"}, *out)
+
+
 def call_json(identity: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
     """A tool call as a message has it, with its id."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)

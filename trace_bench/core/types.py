@@ -66,6 +66,9 @@ class Boundary(StrEnum):
     SIMULATOR = "simulator"  # of tools
 
 
+IN_EPISODES = ("user", "judge", "simulator")  # the roles that an environment may ask
+
+
 def boundary_of(role: str) -> Boundary:
     """Where an episode fails if the model in a role that it asks gives no usable answer."""
     return Boundary(role) if role in ("judge", "simulator") else Boundary.USER

@@ -23,13 +23,12 @@ from trace_bench.core.decode import Limits, read
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.store import Lines, canonical, read_lines, stable_seed
 from trace_bench.core.text import fenced, json_in, spoken, without_surrogates
-from trace_bench.core.types import Count, Message, boundary_of
+from trace_bench.core.types import IN_EPISODES, Count, Message, boundary_of
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
 from trace_bench.settings.schema import RoleSettings
 
 ROLES = ("user", "analyst", "generator", "reflector", "judge", "annotator", "simulator")
-IN_EPISODES = ("user", "judge", "simulator")  # the roles that an environment may ask
-KEPT = ("simulator",)  # of those, the ones that answer an equal question as they did before
+KEPT = ("simulator",)  # of IN_EPISODES, the ones that answer an equal question as they did before
 REPEATED = 2000  # characters of an unusable answer that are sent back to the model
 COMPLAINT = 1300  # characters of the explanation of what was wrong with it
 IN_EPISODE = "episode"  # the name of the questions of roles in KEPT

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trace_bench.core.chat import call_json, read_call
+from trace_bench.core.chat import call_json, read_call, with_guidance
 from trace_bench.core.decode import Limits, Unreadable, decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.factory import load
@@ -36,7 +36,6 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import bounded_lines, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Positive, Task
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
-from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.played import Demonstration
 from trace_bench.tiny.played import demonstrations as solved
 

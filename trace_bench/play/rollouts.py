@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from trace_bench.core.chat import with_guidance
 from trace_bench.core.decode import score_of
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError, attempt
 from trace_bench.core.protocols import Env, OnEpisode, Policy, Suite, TurnReply, TurnRequest
@@ -253,7 +254,7 @@ class _Playing:
     def _open(self, episode: _Live, step: Step) -> None:
         """Starts the conversation: adds the guidance, sets the tools and chooses the adapter."""
         episode.opened = True
-        messages = steps.with_guidance(step.messages, self.batch.agent.prompt)
+        messages = with_guidance(step.messages, self.batch.agent.prompt)
         opening = replace(step, messages=messages)
         episode.tools = step.tools
         begin = partial(self._begin, episode, opening)

@@ -149,16 +149,3 @@ class Faults:
     def where(self) -> str:
         """The file as the end of a message; empty if this start has written none."""
         return f" Tracebacks: {self.path}." if self._kinds else ""
-
-
-def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
-    """The messages with the agent's prompt: "\\nGuidance: <prompt>" is added to the first system
-    message, or becomes one if there is none. Nothing else inserts the prompt."""
-    if not guidance:
-        return tuple(messages)
-    out = list(messages)
-    for i, message in enumerate(out):
-        if message["role"] == "system":
-            out[i] = {**message, "content": f"{message['content']}\nGuidance: {guidance}"}
-            return tuple(out)
-    return ({"role": "system", "content": f"Guidance: {guidance}"}, *out)

@@ -33,9 +33,9 @@ from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import TIMING, Clock, Progress
 from trace_bench.runner.summary import code_of, summarize
+from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
-from trace_bench.trackers import Metrics, Silent
 
 
 @dataclass(frozen=True)

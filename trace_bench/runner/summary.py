@@ -29,8 +29,7 @@ from trace_bench.core.summary import (
     TrainingSuite,
     titled,
 )
-from trace_bench.core.types import AgentSpec, Outcome, to_json
-from trace_bench.llm.roles import IN_EPISODES
+from trace_bench.core.types import IN_EPISODES, AgentSpec, Outcome, to_json
 from trace_bench.play.suites import about_of, name_of
 from trace_bench.runner.bench import Bench
 from trace_bench.runner.build import models_in_roles

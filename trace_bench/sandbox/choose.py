@@ -127,7 +127,7 @@ def make_pool(
 
 
 def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
-    """The suite of a source text in the form that envs/generated.py describes. Its name is part of
+    """The suite of a source text in the form that `GeneratedSuite` describes. Its name is part of
     the tasks' ids. Raises UserError as `source_pool` does, and SourceError for a text that cannot
     be used."""
     message = {"source": source.text, "given": source.given}

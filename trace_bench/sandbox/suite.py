@@ -1,5 +1,5 @@
 """A suite whose episodes run in a sandbox's workers. It behaves like a suite in this process and
-has the same abilities as the suite inside."""
+has the same abilities as the suite inside. And the suite that a worker makes from a program text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from trace_bench.core.decode import Unreadable, convert, messages_of
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Env, Lender, Suite
 from trace_bench.core.text import is_name
-from trace_bench.core.types import Boundary, Message, Score, Step, Task
+from trace_bench.core.types import IN_EPISODES, Boundary, Message, Score, Step, Task
 from trace_bench.sandbox.calls import PooledEpisode, Result
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import step_from_json, task_from_json
 
 T = TypeVar("T")
+NAMES = ("make_task", "reference", "Env")  # what a program text defines
+SPLIT = "seeds"  # of its suite
+_SHOWN = 16  # number of tasks in that split; further ones are made by seed
 
 
 class SandboxedEnv(Env):
@@ -243,9 +246,66 @@ def _good(result: Result) -> Mapping[str, Any]:
         raise result
     if (error := result.get("error")) is not None:
         blamed = result.get("boundary")
-        boundary = blamed if blamed in _ASKED else Boundary.ENVIRONMENT.value
+        boundary = blamed if blamed in IN_EPISODES else Boundary.ENVIRONMENT.value
         raise EpisodeError(boundary, str(error)[:2000])
     return result
 
 
-_ASKED = (Boundary.USER.value, Boundary.JUDGE.value, Boundary.SIMULATOR.value)
+class GeneratedSuite(Suite):
+    """A suite from generated source code, which defines
+
+        make_task(seed)    a task's data, a JSON-safe dict; the same seed gives the same data
+        reference(data)    the assistant messages that earn the full reward, in order
+        Env                a class with reset(task) and step(action) -> Step
+
+    and may import only `trace_bench.core.types` and plain modules of the standard library. It must
+    run in a sandbox (`choose`). `name`: capability and attempt, unique in a run.
+
+    Raises ValueError that names what the source does not define."""
+
+    def __init__(self, name: str, space: Mapping[str, Any]) -> None:
+        if missing := [n for n in NAMES if not callable(space.get(n))]:
+            raise ValueError(f"the module does not define {', '.join(missing)}")
+        self.name, self.variant = "generated", name
+        self._space = space
+
+    def splits(self) -> Sequence[str]:
+        return (SPLIT,)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [self.synthetic("", seed) for seed in range(_SHOWN)]
+
+    def task(self, task_id: str) -> Task:
+        return self.synthetic("", int(task_id.rpartition("/")[2]))
+
+    def capabilities(self) -> Sequence[str]:
+        return (self.variant,)
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        """The task of a seed. The suite has one capability, so its name is ignored."""
+        env = f"{self.name}/{self.variant}"
+        data = self._space["make_task"](seed)
+        if not isinstance(data, dict):
+            raise ValueError(f"make_task({seed}) gives {type(data).__name__}, not a dict")
+        return Task(f"{env}/{seed}", env, SPLIT, seed, data)
+
+    def make(self) -> Env:
+        return _Generated(self._space["Env"]())
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        return list(self._space["reference"](dict(task.data)))
+
+
+class _Generated(Env):
+    """What a program's environment has: `reset` and `step`."""
+
+    def __init__(self, inside: Any) -> None:
+        self._inside = inside
+
+    def reset(self, task: Task) -> Step:
+        step: Step = self._inside.reset(task)
+        return step
+
+    def step(self, action: Message) -> Step:
+        step: Step = self._inside.step(action)
+        return step

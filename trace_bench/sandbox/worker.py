@@ -2,7 +2,7 @@
 
     {"factory": "module:attribute", "options": {...}, "asks_user": false}    a suite (core.factory)
     {"kind": "source"}                     waits for a program text that defines `suite()`
-    {"kind": "generated", "name": "..."}   waits for one in the form of envs/generated.py
+    {"kind": "generated", "name": "..."}   waits for one in the form of `GeneratedSuite`
 
 One JSON object per line, see protocol.py. Only the protocol uses stdout: output of the environment
 goes to stderr. One worker holds many episodes; the calls of a line run one after the other, and, if
@@ -41,7 +41,7 @@ from trace_bench.core.protocols import RunContext, Suite, make_env
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, boundary_of
 from trace_bench.sandbox.protocol import MAX_LINE, PROTOCOL, code_hash, decode, encode, step_to_json
-from trace_bench.sandbox.suite import ABILITIES
+from trace_bench.sandbox.suite import ABILITIES, GeneratedSuite
 
 
 class Channel:
@@ -225,8 +225,6 @@ def _made(start: Mapping[str, Any], worker: Serving) -> Any:
 
 def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
     """A suite from a program text: {"id": 0, "source": "...", "given": {name: value}}."""
-    from trace_bench.envs.generated import GeneratedSuite
-
     message = channel.receive() or {}
     space: dict[str, Any] = {**message.get("given", {}), "__name__": "environment"}
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.chat import with_guidance
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Router
 from trace_bench.core.text import spoken
 from trace_bench.core.types import AgentSpec, Message
 from trace_bench.llm.client import Client, Endpoint, LLMError, Usage
-from trace_bench.play.steps import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy, template_options
 from trace_bench.policies.routing.merge import MergedSums
 from trace_bench.policies.routing.router import make_router

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from trace_bench.core.chat import with_guidance
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, T, Turn
-from trace_bench.play.steps import with_guidance
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import MergedSums
 from trace_bench.policies.routing.router import make_router

@@ -10,12 +10,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from trace_bench.core.chat import call_json
+from trace_bench.core.chat import call_json, with_guidance
 from trace_bench.core.decode import Limits, Unreadable, convert, fault_of, read, shaped
 from trace_bench.core.protocols import Router
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import Message, Tool
-from trace_bench.play.steps import with_guidance
 
 TOOLS = Limits(2**18, depth=64, items=20_000)
 """Of a request's tools."""

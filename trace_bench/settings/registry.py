@@ -87,8 +87,8 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "reference": "trace_bench.policies.scripted:reference",
     },
     "tracker": {
-        "jsonl": "trace_bench.trackers:Silent",
-        "wandb": "trace_bench.trackers:WandbTracker",
+        "jsonl": "trace_bench.runner.trackers:Silent",
+        "wandb": "trace_bench.runner.trackers:WandbTracker",
     },
     "model": {
         "tiny": "trace_bench.tiny:shipped",

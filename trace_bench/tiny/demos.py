@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from string import ascii_uppercase
 
+from trace_bench.core.chat import with_guidance
 from trace_bench.core.types import Message, Tool
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build, drafts
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver, play
-from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.template import render
 
 # Share of demonstrations that exercise a capability where it is called for. Others: always.

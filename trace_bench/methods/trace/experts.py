@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trace_bench.core.chat import with_guidance
 from trace_bench.core.errors import SourceError, UserError
 from trace_bench.core.protocols import (
     Lab,
@@ -34,7 +35,7 @@ from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.making import interleave
 from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import TrainingTasks
-from trace_bench.play.steps import usable, with_guidance
+from trace_bench.play.steps import usable
 from trace_bench.policies.routing import Evidence, Expert
 from trace_bench.policies.routing.merge import Mixture, around, compress, merge
 from trace_bench.trainers.start import start_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from trace_bench.core.errors import UserError
-from trace_bench.llm.roles import IN_EPISODES
+from trace_bench.core.types import IN_EPISODES
 from trace_bench.trainers.verl.process import check_settings
 from trace_bench.trainers.verl.spec import JobSpec
 

@@ -15,7 +15,7 @@ import trace_bench
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Tracker
-from trace_bench.trackers import MOST_SAID, Metrics, Silent
+from trace_bench.runner.trackers import MOST_SAID, Metrics, Silent
 
 PLAYED = ("method=base", "policy=idle", "evaluation.limit=1", "evaluation.split=dev")
 RUN: dict[str, Any] = {

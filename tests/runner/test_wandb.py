@@ -13,7 +13,7 @@ from shared import needs
 from trace_bench.__main__ import main
 from trace_bench.core.protocols import RunContext
 from trace_bench.rehearse.scripted import Answer, chat, models, serve
-from trace_bench.trackers import Metrics, WandbTracker
+from trace_bench.runner.trackers import Metrics, WandbTracker
 
 pytestmark = needs("wandb", "the tracker needs wandb, which is not installed")
 
