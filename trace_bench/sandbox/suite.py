@@ -1,5 +1,5 @@
 """A suite whose episodes run in a sandbox's workers. It behaves like a suite in this process and
-has the same abilities as the suite inside. And the suite that a worker makes from a program text."""
+has the same abilities as the suite inside. Also the suite that a worker makes of a program text."""
 
 from __future__ import annotations
 
