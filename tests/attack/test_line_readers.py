@@ -34,7 +34,7 @@ from trace_bench.results.folder import same_agents
 from trace_bench.results.places import find
 from trace_bench.results.run import read_records
 from trace_bench.runner.api import Result
-from trace_bench.runner.evaluate import Evaluator, outcome_of
+from trace_bench.runner.evaluation import Evaluator, outcome_of
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
 from trace_bench.runner.progress import Progress

@@ -30,8 +30,8 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.settings.registry import names
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.algorithms import Algorithm
-from trace_bench.trainers.episodes import earned
 from trace_bench.trainers.grpo import credit
+from trace_bench.trainers.job import earned
 from trace_bench.trainers.local import TrainerSettings
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import stretches

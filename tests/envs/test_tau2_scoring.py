@@ -15,8 +15,7 @@ from shared import needs
 
 from trace_bench.checklists.talk import ToolCall
 from trace_bench.core.types import AgentSpec, Message, Step, Task
-from trace_bench.envs.tau2.score import _done, untold
-from trace_bench.envs.tau2.suite import MOST_ERRORS, Tau2Suite
+from trace_bench.envs.tau2.suite import MOST_ERRORS, Tau2Suite, _done, untold
 from trace_bench.envs.tau2.world import AGENT, Shared
 from trace_bench.policies.scripted import ReferencePolicy
 

@@ -21,7 +21,7 @@ from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.openai import OpenAISettings, served
 from trace_bench.trainers.adapters import begin_with, restart
 from trace_bench.trainers.algorithms import LINEAR, Recipe
-from trace_bench.trainers.episodes import exact
+from trace_bench.trainers.job import exact
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import build, stretches
 

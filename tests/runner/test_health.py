@@ -22,7 +22,7 @@ from trace_bench.core.types import (
     Turn,
 )
 from trace_bench.runner import report
-from trace_bench.runner.evaluate import outcome_of
+from trace_bench.runner.evaluation import outcome_of
 
 REPLY = {"role": "assistant", "content": ""}
 TURN = Turn((), REPLY)

@@ -9,7 +9,6 @@ from recordings import recorded, write_apart
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Check, Score, Task, Turn
-from trace_bench.models.miniature import make
 from trace_bench.play.suites import Suites
 from trace_bench.rehearse.__main__ import main
 from trace_bench.results.folder import read_run
@@ -56,7 +55,7 @@ def test_every_experiment_is_cut_down(name: str, tmp_path: Path) -> None:
 def test_a_miniature_has_the_architecture(model: str, kind: str, tmp_path: Path) -> None:
     from transformers import AutoConfig
 
-    made, shape = make(model, tmp_path, 4096), shape_of(model)
+    made, shape = make_miniature(model, tmp_path, 4096), shape_of(model)
     config = AutoConfig.from_pretrained(tmp_path)
     assert shape is not None and config.model_type == kind
     assert config.tie_word_embeddings == shape.tied
@@ -68,7 +67,7 @@ def test_a_miniature_has_the_architecture(model: str, kind: str, tmp_path: Path)
 
 def test_a_model_of_unknown_sizes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"sizes of who/knows-7B .* `model.path`"):
-        make("who/knows-7B", tmp_path, 1024)
+        make_miniature("who/knows-7B", tmp_path, 1024)
 
 
 def test_lots_fall_on_the_suites_own_tasks_and_follow_from_what_was_said() -> None:

@@ -24,7 +24,7 @@ from trace_bench.core.types import flat
 from trace_bench.settings.choices import GROUPS, conf_dir, defaults, files, fill, offered
 from trace_bench.settings.compose import compose, compose_all, compose_plain, word
 from trace_bench.settings.identity import differences, identity, parts_of
-from trace_bench.settings.recipes import settled
+from trace_bench.settings.models import settled
 from trace_bench.settings.registry import KINDS
 from trace_bench.settings.schema import Settings
 

@@ -8,7 +8,7 @@ import pytest
 
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
-from trace_bench.settings.recipes import billions_of
+from trace_bench.settings.models import billions_of
 
 SERVED = ("policy=openai", "policy.base_url=http://127.0.0.1:9/v1", "trainer=verl", "model=hf")
 

@@ -26,8 +26,8 @@ from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Episodes, divergence, total
 from trace_bench.trainers.algorithms.gigpo import Gigpo
 from trace_bench.trainers.algorithms.gspo import means
-from trace_bench.trainers.episodes import DRAWN, earned
 from trace_bench.trainers.grpo import credit, group_advantages, token_weights
+from trace_bench.trainers.job import DRAWN, earned
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 from trace_bench.trainers.tree import Tokens, build, stretches
 from trace_bench.trainers.update import update

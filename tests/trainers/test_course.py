@@ -16,7 +16,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
 from trace_bench.trainers.course import Course, make_schedule, task_of_group
-from trace_bench.trainers.episodes import differ
+from trace_bench.trainers.job import differ
 from trace_bench.trainers.local import TrainerSettings
 
 S = TrainerSettings(group_size=2, groups=3, learning_rate=1.0)

@@ -25,8 +25,8 @@ from trace_bench.rehearse.engine import Loading
 from trace_bench.rehearse.scripted import serve
 from trace_bench.trainers import update as update_module
 from trace_bench.trainers.algorithms.cispo import Cispo
-from trace_bench.trainers.episodes import check_prompt
 from trace_bench.trainers.grpo import group_advantages
+from trace_bench.trainers.job import check_prompt
 from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.update import update
 

@@ -18,7 +18,7 @@ from interpreter import PLAIN
 
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
-from trace_bench.trainers.episodes import earned
+from trace_bench.trainers.job import earned
 from trace_bench.trainers.verl.spec import StepFiles, read_spec
 
 pytestmark = pytest.mark.verl

@@ -30,8 +30,8 @@ from trace_bench.policies.loading import load_model
 from trace_bench.trainers.adapters import begin_with, fresh, insert, restart, write_adapter
 from trace_bench.trainers.algorithms import LINEAR
 from trace_bench.trainers.grpo import Mismatch, group_advantages
+from trace_bench.trainers.job import start_of
 from trace_bench.trainers.loop import check_finite, stepped
-from trace_bench.trainers.start import start_of
 from trace_bench.trainers.verl.job import export
 from trace_bench.trainers.verl.process import Collector, Process, VerlFailed, rewind
 from trace_bench.trainers.verl.settings import VerlSettings

@@ -27,7 +27,7 @@ from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, pla
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
 from trace_bench.play.suites import needed
-from trace_bench.trainers.episodes import exact
+from trace_bench.trainers.job import exact
 
 if TYPE_CHECKING:
     from trace_bench.trainers.tree import Tokens

@@ -21,9 +21,8 @@ from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, NotNegative, Positive
 from trace_bench.trainers.algorithms import GRADIENT
 from trace_bench.trainers.course import epoch
-from trace_bench.trainers.episodes import in_groups
+from trace_bench.trainers.job import in_groups, start_of
 from trace_bench.trainers.loop import Record, Training, check_finite, stepped, with_version
-from trace_bench.trainers.start import start_of
 
 if TYPE_CHECKING:
     import torch

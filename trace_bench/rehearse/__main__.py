@@ -27,7 +27,7 @@ from trace_bench.core.store import read_json, write_json
 from trace_bench.core.summary import read_summary
 from trace_bench.results.folder import read_run
 from trace_bench.runner.build import models_in_roles
-from trace_bench.runner.cut import Cut, small
+from trace_bench.runner.cut import Cut, make_miniature, small
 from trace_bench.runner.forecast import describe
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name, weights_count
@@ -123,9 +123,10 @@ def _model(cut: Cut, settings: Settings, folder: Path, report: Report) -> str:
     if count is not None and count <= SMALL:
         report.say(f"the model itself: {name}, {count} parameters")
         return name
-    from trace_bench.models.miniature import make
 
-    miniature = make(name, folder / "model", settings.policy.context or 1024, settings.seed)
+    miniature = make_miniature(
+        name, folder / "model", settings.policy.context or 1024, settings.seed
+    )
     cut.with_model(miniature.folder)
     for same in miniature.same:
         report.say(f"a miniature with the model's {same}")

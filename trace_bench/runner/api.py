@@ -26,7 +26,7 @@ from trace_bench.runner import report
 from trace_bench.runner.evaluation import difference
 from trace_bench.runner.pipeline import carry_out
 from trace_bench.settings.compose import compose_plain, word
-from trace_bench.settings.recipes import settled
+from trace_bench.settings.models import settled
 from trace_bench.settings.schema import PARTS, Settings
 
 

@@ -34,8 +34,7 @@ from trace_bench.runner.plan import (
     training_tasks,
 )
 from trace_bench.settings.identity import model_path, served_name
-from trace_bench.settings.models import check_device
-from trace_bench.settings.recipes import billions_of
+from trace_bench.settings.models import billions_of, check_device
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.memory import GPU
 

@@ -21,7 +21,7 @@ from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
-from trace_bench.runner.evaluate import outcome_of
+from trace_bench.runner.evaluation import outcome_of
 from trace_bench.runner.ledger import EpisodeFile, Ledger, check, counts, entry
 from trace_bench.runner.progress import Progress
 

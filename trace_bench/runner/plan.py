@@ -28,7 +28,7 @@ from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.sandbox.choose import engine_of, walled
 from trace_bench.settings.identity import weights_hash
 from trace_bench.settings.schema import SandboxSettings, Settings
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.job import start_of
 
 
 def plan_of(

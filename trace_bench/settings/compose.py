@@ -20,7 +20,7 @@ from trace_bench.core.command import complain
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.settings import choices
 from trace_bench.settings.choices import GROUPS, conf_dir, fill, nested, open_ended
-from trace_bench.settings.recipes import settled
+from trace_bench.settings.models import settled
 from trace_bench.settings.registry import KINDS
 from trace_bench.settings.schema import Settings
 

@@ -25,7 +25,7 @@ from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_adapter
 from trace_bench.policies.loading import without_weights
 from trace_bench.trainers.algorithms import Recipe
-from trace_bench.trainers.start import check_start
+from trace_bench.trainers.job import check_start
 
 
 class LoraLinear(nn.Module):

@@ -15,7 +15,7 @@ from trace_bench.core.protocols import Lab, PlayElsewhere, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.trainers.algorithms import Recipe
-from trace_bench.trainers.episodes import check_prompt, differ, earned, exact, in_groups
+from trace_bench.trainers.job import check_prompt, differ, earned, exact, in_groups
 
 
 class Course:

@@ -19,7 +19,7 @@ from trace_bench.core.checked import build
 from trace_bench.core.store import canonical
 from trace_bench.core.types import Trajectory
 from trace_bench.trainers.algorithms import SAME, Advantages, Episodes, Recipe
-from trace_bench.trainers.episodes import Rewarded, differ, in_groups, usable_rollout
+from trace_bench.trainers.job import Rewarded, differ, in_groups, usable_rollout
 
 EPS = 1e-6  # added to the standard deviation, as in verl
 FULL = 1.0 - 1e-6  # rewards from here on count as 1

@@ -22,6 +22,7 @@ from trace_bench.trainers.course import (
     make_schedule,
     play_iteration,
 )
+from trace_bench.trainers.job import ByRecipe, check_job, identity_of, start_of
 from trace_bench.trainers.loop import (
     Record,
     Training,
@@ -34,7 +35,6 @@ from trace_bench.trainers.loop import (
     remove_versions,
 )
 from trace_bench.trainers.memory import GPU, shape_of
-from trace_bench.trainers.start import ByRecipe, check_job, identity_of, start_of
 
 if TYPE_CHECKING:
     import torch

@@ -20,8 +20,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, TrainingJob
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.trainers.algorithms import Advantages
-from trace_bench.trainers.episodes import exact, paid
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.job import exact, paid, start_of
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Mismatch

@@ -22,7 +22,7 @@ from trace_bench.llm.client import LLMError
 from trace_bench.llm.roles import Unusable, read_json
 from trace_bench.methods.looking.capabilities import Analysed, AnalysisSettings, Capability, Label
 from trace_bench.methods.transcript import compact
-from trace_bench.trainers.episodes import in_groups
+from trace_bench.trainers.job import in_groups
 
 ROLE = "analyst"
 FEWEST, MOST = 4, 10  # capabilities proposed (published)

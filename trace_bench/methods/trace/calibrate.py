@@ -15,7 +15,7 @@ from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.making import MAX_LEVEL, Mix, draw
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.trainers.episodes import in_groups, paid
+from trace_bench.trainers.job import in_groups, paid
 
 LOW, HIGH = 0.20, 0.60  # mean reward and success rate that are wanted (published)
 STD = 0.05  # least standard deviation of the reward (published)

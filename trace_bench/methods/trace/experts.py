@@ -38,7 +38,7 @@ from trace_bench.methods.trace.tasks import TrainingTasks
 from trace_bench.play.steps import usable
 from trace_bench.policies.routing import Evidence, Expert
 from trace_bench.policies.routing.merge import Mixture, around, compress, merge
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.job import start_of
 
 Compose = Callable[[Sequence[Expert]], AgentSpec]
 """The agent that has these experts."""

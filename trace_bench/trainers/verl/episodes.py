@@ -28,7 +28,7 @@ from trace_bench.core.store import Lines, each_line
 from trace_bench.core.types import Stored, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
-from trace_bench.trainers.episodes import paid, usable
+from trace_bench.trainers.job import paid, usable
 from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.verl.spec import (
     CALL,

@@ -18,7 +18,7 @@ from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.store import read_bytes, write_text
 from trace_bench.core.types import Task, to_json
 from trace_bench.trainers.adapters import Pair, begin_with, fresh, write_adapter
-from trace_bench.trainers.start import identity_of, start_of
+from trace_bench.trainers.job import identity_of, start_of
 from trace_bench.trainers.verl.spec import JobSpec
 
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")

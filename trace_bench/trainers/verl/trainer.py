@@ -22,6 +22,7 @@ from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
 from trace_bench.trainers.algorithms import Advantages
 from trace_bench.trainers.course import Rollouts, curve_caveat, play_iteration
+from trace_bench.trainers.job import ByRecipe, check_job
 from trace_bench.trainers.loop import (
     Record,
     Training,
@@ -32,7 +33,6 @@ from trace_bench.trainers.loop import (
     publish,
     remove_versions,
 )
-from trace_bench.trainers.start import ByRecipe, check_job
 from trace_bench.trainers.verl.machines import machines
 from trace_bench.trainers.verl.preflight import preflight, refusals
 from trace_bench.trainers.verl.process import Collector, Process
