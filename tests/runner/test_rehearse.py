@@ -12,7 +12,7 @@ from trace_bench.core.types import Check, Score, Task, Turn
 from trace_bench.play.suites import Suites
 from trace_bench.rehearse.__main__ import main
 from trace_bench.results.folder import read_run
-from trace_bench.runner.cut import small
+from trace_bench.runner.cut import make_miniature, small
 from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of, served_name

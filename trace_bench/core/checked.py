@@ -26,12 +26,12 @@ PLACE = {"identity": False}
 """Field metadata of a setting that affects no result, so that it is not in a run's identity."""
 BY_MODEL = {"by_model": True}
 """Field metadata of a setting that the model decides where it is null in what was composed
-(`settings.recipes`); the default is that of a model of a million parameters."""
+(`settings.models`); the default is that of a model of a million parameters."""
 
 
 def at_servers(value: Any) -> dict[str, Any]:
     """Field metadata: the default of a method's setting where servers generate the turns, as plain
-    data (`settings.recipes`)."""
+    data (`settings.models`)."""
     return {"at_servers": value}
 
 

@@ -123,10 +123,8 @@ def _model(cut: Cut, settings: Settings, folder: Path, report: Report) -> str:
     if count is not None and count <= SMALL:
         report.say(f"the model itself: {name}, {count} parameters")
         return name
-
-    miniature = make_miniature(
-        name, folder / "model", settings.policy.context or 1024, settings.seed
-    )
+    context = settings.policy.context or 1024
+    miniature = make_miniature(name, folder / "model", context, settings.seed)
     cut.with_model(miniature.folder)
     for same in miniature.same:
         report.say(f"a miniature with the model's {same}")
