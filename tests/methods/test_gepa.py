@@ -22,6 +22,7 @@ from trace_bench.core.types import (
 )
 from trace_bench.methods.gepa import Gepa, GepaAdapter, GepaSettings
 from trace_bench.methods.looking.capabilities import VOCABULARY
+from trace_bench.methods.looking.evidence import as_text, feedback
 from trace_bench.methods.reflectors import (
     CONDITION,
     ERROR,
@@ -35,7 +36,6 @@ from trace_bench.methods.reflectors import (
     ProgramReflector,
     symptoms,
 )
-from trace_bench.methods.transcript import conversation, feedback
 
 ADVICE = {c.advice: c.name for c in VOCABULARY if c.advice}
 HABITS = {"recovers_from_errors": 0.9, "completes_all_parts": 0.9}
@@ -123,7 +123,7 @@ def test_the_reflector_is_shown_conversations_and_scores_only() -> None:
     lab = ListeningLab(HABITS, 640)
     task = lab.suite.tasks("train")[0]
     (played,) = lab.rollouts("x", BASE, [task], purpose=Purpose.PROMPT)
-    text = conversation(played)
+    text = as_text(played)
     assert text.startswith("user: ") and "requires" not in text
     assert played.score is not None
     wanted = f"score {played.score.similarity:.2f} of 1, "

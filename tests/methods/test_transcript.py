@@ -6,7 +6,7 @@ import pytest
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.types import Score, StopReason, Trajectory, Turn
-from trace_bench.methods.transcript import compact, conversation
+from trace_bench.methods.looking.evidence import as_text, compact
 
 REQUEST = "Send my sister the address of the restaurant, and " + "then tell me all of it. " * 10
 
@@ -25,7 +25,7 @@ def long_one(calls: int = 12) -> Trajectory:
 
 
 def test_what_fits_stays_whole() -> None:
-    whole = conversation(long_one())
+    whole = as_text(long_one())
     assert compact(long_one(), len(whole)) == whole
 
 
@@ -44,4 +44,4 @@ def test_calls_and_errors_stay_when_results_go(most: int) -> None:
 
 
 def test_no_room_at_all() -> None:
-    assert compact(long_one(), 5) == conversation(long_one())[-5:]
+    assert compact(long_one(), 5) == as_text(long_one())[-5:]

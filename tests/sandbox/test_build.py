@@ -10,8 +10,7 @@ import pytest
 
 from trace_bench.core.errors import UserError
 from trace_bench.sandbox.build import main, names
-from trace_bench.sandbox.containers import Docker
-from trace_bench.sandbox.engine import Sandbox
+from trace_bench.sandbox.engine import Docker, Sandbox
 
 pytestmark = pytest.mark.docker
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

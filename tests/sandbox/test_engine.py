@@ -15,8 +15,7 @@ from sandboxes import chosen, in_sandbox
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EngineError, UserError
-from trace_bench.sandbox.containers import Docker
-from trace_bench.sandbox.engine import ContainerWorker, Sandbox, left_behind, owner
+from trace_bench.sandbox.engine import ContainerWorker, Docker, Sandbox, left_behind, owner
 
 PHONE = chosen("toolsandbox", "embedded")
 SOON = Sandbox("docker", start=1, run="engine")

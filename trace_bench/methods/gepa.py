@@ -23,8 +23,8 @@ from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRu
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Positive, Purpose, Task, Trajectory
 from trace_bench.llm.client import LLMError
+from trace_bench.methods.looking.evidence import as_text, feedback
 from trace_bench.methods.reflectors import ROLE, ModelReflector, ProgramReflector, under
-from trace_bench.methods.transcript import conversation, feedback
 from trace_bench.play.suites import needed
 
 COMPONENT = "guidance"
@@ -115,7 +115,7 @@ class GepaAdapter:
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
         records = [
-            {"Conversation": conversation(t), "Feedback": feedback(t), "Score": self._score(t)}
+            {"Conversation": as_text(t), "Feedback": feedback(t), "Score": self._score(t)}
             for t in eval_batch.trajectories or ()
         ]
         return dict.fromkeys(components_to_update, records)

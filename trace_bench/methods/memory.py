@@ -21,8 +21,8 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Positive, Purpose, Task, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.roles import read_json
+from trace_bench.methods.looking.evidence import as_text, compact, feedback
 from trace_bench.methods.reflectors import ANY, MOST, POOL, ROLE, symptoms, under
-from trace_bench.methods.transcript import compact, conversation, feedback
 from trace_bench.play.suites import needed
 
 LINES = 6  # of the memory, at most
@@ -139,7 +139,7 @@ def by_program(memory: Memory, attempts: Attempts, rng: random.Random) -> dict[s
     """What the program in the writer's place answers: it counts a line as helpful where more than
     half of the attempts that it is about went well, and adds one about what is seen in failed
     attempts."""
-    noticed = [(symptoms(conversation(t)), reward) for t, reward in attempts]
+    noticed = [(symptoms(as_text(t)), reward) for t, reward in attempts]
     counted: dict[str, list[int]] = {"helped": [], "harmed": []}
     for n, line in enumerate(memory, 1):
         rewards = [reward for there, reward in noticed if about(line.text) & there]

@@ -26,7 +26,7 @@ Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": fl
 
 
 def symptoms(conversation: str) -> frozenset[str]:
-    """What a reader would notice in one conversation, as `methods.transcript` writes it."""
+    """What a reader would notice in one conversation, as `looking.evidence.as_text` writes it."""
     lines = [line.partition(": ")[::2] for line in conversation.splitlines()]
     heard, said, calls, results = (
         [text for kind, text in lines if kind == wanted]

@@ -28,8 +28,7 @@ from typing import Any
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import EngineError, UserError, unknown
-from trace_bench.sandbox.containers import Docker
-from trace_bench.sandbox.engine import Sandbox, answer
+from trace_bench.sandbox.engine import Docker, Sandbox, answer
 from trace_bench.sandbox.protocol import code_hash
 
 BUILDING = Sandbox("docker")

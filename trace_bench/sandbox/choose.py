@@ -13,8 +13,7 @@ from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Ask, RunContext, Source, Suite
 from trace_bench.core.types import JSON
 from trace_bench.sandbox.bubblewrap import Bubblewrap
-from trace_bench.sandbox.containers import Docker, Podman
-from trace_bench.sandbox.engine import COMMAND, Engine, Sandbox
+from trace_bench.sandbox.engine import COMMAND, Docker, Engine, Podman, Sandbox
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.suite import SandboxedSuite, remote

@@ -3,6 +3,6 @@
 
     analysis.py      run the tasks, have the episodes labelled, choose: `Analysis`
     capabilities.py  the vocabulary, and the selection from labels
-    rules.py         the labelling program; evidence.py: what it sees
+    rules.py         the labelling program; evidence.py: what it sees, and what a model reads
     analyst.py       a language model in its place
 """

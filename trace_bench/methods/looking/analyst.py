@@ -21,7 +21,7 @@ from trace_bench.core.types import JSON, Message
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.roles import Unusable, read_json
 from trace_bench.methods.looking.capabilities import Analysed, AnalysisSettings, Capability, Label
-from trace_bench.methods.transcript import compact
+from trace_bench.methods.looking.evidence import compact
 from trace_bench.trainers.job import in_groups
 
 ROLE = "analyst"

@@ -28,6 +28,7 @@ from trace_bench.core.types import AgentSpec, Message, Task, Tool, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.roles import read_block
 from trace_bench.methods.looking.capabilities import Capability
+from trace_bench.methods.looking.evidence import compact
 from trace_bench.methods.making import seeded, self_test
 from trace_bench.methods.trace import calibrate
 from trace_bench.methods.trace.checks import (
@@ -39,7 +40,6 @@ from trace_bench.methods.trace.checks import (
     violations,
 )
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.transcript import compact
 
 ATTEMPTS = 5  # of a model at an environment (published: up to 5 regenerations)
 CHECKED = 16  # tasks that the checks look at
