@@ -18,6 +18,9 @@ import shared
 import tiers
 from models import save_adapter, save_model
 
+# What each of a hundred processes imports is compiled once for all of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one a worker
 # A shell's background job ignores Ctrl-C, and what it starts inherits that: the tests that send one
 # mean the programs that a person starts.

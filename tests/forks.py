@@ -43,8 +43,9 @@ def forked(
 
 @cache
 def imported() -> None:
-    """What a command may need: models, a run's parts, and the phone world's tasks, which take two
-    seconds to draw."""
+    """What a command may need: models, a run's parts, its statistics, and the phone world's tasks,
+    which take two seconds to draw."""
+    import scipy.stats  # noqa: F401
     from transformers import Qwen3ForCausalLM  # noqa: F401
 
     import trace_bench.policies.local

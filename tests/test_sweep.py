@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,22 +41,12 @@ def write(place: Path, **changes: object) -> Path:
             "policy": {"values": ["idle", "reference"]},
             "evaluation.limit": {"value": 4},
             "evaluation.split": {"value": "dev"},
+            "evaluation.yardsticks": {"value": False},
         },
     }
     path = place / "small.yaml"
     path.write_text(yaml.safe_dump({**sweep, **changes}, sort_keys=False))
     return path
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder `runs` of the small sweep, all of whose runs are finished."""
-    folder = tmp_path_factory.mktemp("sweep")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("PYTHONPATH", str(ROOT))
-        assert main([str(write(folder)), "--jobs", "2"]) == 0
-    return folder / "runs"
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
@@ -90,14 +79,6 @@ def test_an_agent_of_wandb_starts_the_same_runs() -> None:
         assert identity(one, parts_of(one)) == identity(two, parts_of(two))
 
 
-def test_finished_runs_are_skipped(
-    place: Path, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(runs, place / "runs")
-    assert main([str(write(place))]) == 0
-    assert "2 runs: 2 finished, 0 to run" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_an_interrupted_sweep_starts_nothing_more(place: Path) -> None:
     """Ctrl-C as a terminal sends it: to the sweep and to what it runs."""
@@ -120,24 +101,29 @@ def test_an_interrupted_sweep_starts_nothing_more(place: Path) -> None:
     assert all(json.loads(line)["code"] == 0 for line in lines)
 
 
-def test_what_failed_stays_failed_until_it_is_asked_for(
-    place: Path, runs: Path, capsys: pytest.CaptureFixture[str]
+def test_finished_runs_are_skipped_and_what_failed_stays_failed_until_it_is_asked_for(
+    place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file in the way of one run, which stops no other."""
     path = write(place)
-    shutil.copytree(runs, place / "runs")
-    broken = members(path)[0].folder
-    shutil.rmtree(broken)
+    broken, other = (member.folder for member in members(path))
+    broken.parent.mkdir(parents=True)
     broken.write_text("a file in the way")
-    capsys.readouterr()
-    assert main([str(path)]) == 1
-    said = capsys.readouterr().out
-    assert "1 finished, 1 to run" in said and "failed with exit code 2: error: " in said
+
+    def sweep(*words: str) -> tuple[int, str]:
+        return main([str(path), *words]), capsys.readouterr().out
+
+    code, said = sweep("--jobs", "2")
+    assert code == 1 and "2 to run" in said and "failed with exit code 2: error: " in said
+    assert (other / "summary.json").exists()
     broken.unlink()
-    assert main([str(path)]) == 1
-    assert "failed before, skipped (--retry runs it again)" in capsys.readouterr().out
-    assert main([str(path), "--retry"]) == 0
+    code, said = sweep()
+    assert code == 1 and "failed before, skipped (--retry runs it again)" in said
+    code, said = sweep("--retry")
+    assert code == 0 and "1 finished, 1 to run" in said
     assert (broken / "summary.json").exists()
+    code, said = sweep()
+    assert code == 0 and "2 runs: 2 finished, 0 to run" in said
 
 
 def test_one_run_named_twice_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

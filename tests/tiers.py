@@ -83,24 +83,19 @@ def needs_torch(text: str) -> bool:
 @cache
 def imported_by(name: str) -> tuple[str, ...]:
     """What a module imports when it is imported; of a library, nothing."""
-    path = _file(name)
+    path = _files().get(name)
     return () if path is None else (*imports(path.read_text(encoding="utf-8"), inner=False),)
 
 
 @cache
-def _folders() -> tuple[Path, ...]:
-    return (TESTS, *TESTS.glob("*/"))
-
-
-def _file(name: str) -> Path | None:
-    """Of a module of the package, or of a helper beside the tests."""
-    inside = Path(*name.split("."))
-    roots = (TESTS.parent,) if inside.parts[0] == "trace_bench" else _folders()
-    for root in roots:
-        for path in (root / inside.with_suffix(".py"), root / inside / "__init__.py"):
-            if path.is_file():
-                return path
-    return None
+def _files() -> dict[str, Path]:
+    """By the name of its import: the modules of the package, and the helpers beside the tests."""
+    files = {path.stem: path for path in TESTS.rglob("*.py")}
+    for root, folder in ((TESTS, TESTS), (TESTS.parent, TESTS.parent / "trace_bench")):
+        for path in folder.rglob("*.py"):
+            name = ".".join(path.relative_to(root).with_suffix("").parts)
+            files[name.removesuffix(".__init__")] = path
+    return files
 
 
 class NoTorch:

@@ -35,11 +35,6 @@ class Stops(IdlePolicy):
         sys.exit(0)
 
 
-class Leaving(ToySuite):
-    def close(self) -> None:
-        sys.exit(0)
-
-
 def made() -> Any:
     sys.exit(0)
 

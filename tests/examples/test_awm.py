@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from awm_folder import ASK, write
 from pages import EXAMPLES
-
-pytest.importorskip("fastapi", reason="the format's programs need fastapi and sqlalchemy")
+from shared import needs
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.envs.check import check
+
+pytestmark = needs("fastapi", "the format's programs need fastapi and sqlalchemy")
 
 SEND = call_message(
     "send_message_with_phone_number", {"phone_number": "+15550001111", "content": "hello"}

@@ -4,7 +4,7 @@ agent: discover, label, generate, reject, repair, accept, calibrate, train, rout
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ SMALL = [
         "sandbox.retries=0",
     ),
 ]
-Fault = Callable[[str, dict[str, Any]], Answer | None]
 
 
 def settings(server: Server, folder: Path, *more: str) -> Any:
@@ -117,6 +116,7 @@ def test_the_whole_road_with_faults_on_the_way(
 
 TWICE = {name: [block(BAD["cheat"]), block(GOOD)] for name in FOUND[:2]}
 QUICK = ("llm.generator.retries=1",)
+BRIEF = ("policy.max_turns=2", "policy.max_tokens=16")
 
 
 @pytest.mark.slow
@@ -161,9 +161,8 @@ def test_an_analyst_without_an_answer_ends_the_run_in_words(
     def fault(role: str, body: dict[str, Any]) -> Answer | None:
         return chat(text) if ("You label" in body["messages"][0]["content"]) is labels else None
 
-    brief = ("policy.max_turns=2", "policy.max_tokens=16")
     with serve(Writer({}, fault)) as server, pytest.raises(UserError, match=words):
-        run(settings(server, tmp_path / "r", *brief))
+        run(settings(server, tmp_path / "r", *BRIEF))
 
 
 @pytest.mark.slow
@@ -241,6 +240,6 @@ def test_gepa_with_a_model_as_its_reflector(tmp_path: Path) -> None:
 
 def test_gepa_stops_when_its_reflector_fails_again_and_again(tmp_path: Path) -> None:
     with serve(lambda path, body: chat("I refuse.")) as server:
-        failing = gepa(server, tmp_path / "r")
+        failing = gepa(server, tmp_path / "r", *BRIEF)
         with pytest.raises(UserError, match=r"\d proposals failed one after .*`llm.reflector`"):
             run(failing)

@@ -16,7 +16,6 @@ from trace_bench.tiny.played import Demonstration
 
 TIER = "model"  # it trains an adapter
 SUITE = EmbeddedSuite()
-TASKS = [SUITE.task(f"toolsandbox/embedded/train/{n:04d}") for n in range(3)]
 TALK: dict[str, Any] = {
     "messages": [
         {"role": "developer", "content": "Use the tools."},
@@ -32,7 +31,8 @@ TALK: dict[str, Any] = {
 
 def test_what_cannot_be_imitated_is_left_out() -> None:
     call = {"id": "z", "function": {"name": "fly", "arguments": "{}"}}
-    good = next(iter(played(SUITE, TASKS, 1, 0, 20)))
+    tasks = [SUITE.task("toolsandbox/embedded/train/0000")]
+    good = next(iter(played(SUITE, tasks, 1, 0, 20)))
     talk = replace(good, task="here")
     name = good.tools[0]["function"]["name"]
     for changed, why in (

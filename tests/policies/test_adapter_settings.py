@@ -45,23 +45,27 @@ def changed(adapter: Path, folder: Path, **settings: Any) -> AgentSpec:
     return AgentSpec("m", adapters=(AdapterRef("x@1", str(folder)),))
 
 
+@pytest.fixture(scope="module")
+def policy(small_model: Path) -> LocalPolicy:
+    """For adapters that it refuses."""
+    return LocalPolicy(small_model, batch=1)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in STRANGE.items() for value in values]
 )
 def test_a_setting_that_changes_what_an_adapter_means_is_refused(
-    name: str, value: Any, small_model: Path, small_adapter: Path, tmp_path: Path
+    name: str, value: Any, policy: LocalPolicy, small_adapter: Path, tmp_path: Path
 ) -> None:
-    policy = LocalPolicy(small_model, batch=1)
     with pytest.raises(UserError, match=f"has {name}=.*; plain LoRA has"):
         policy.load(changed(small_adapter, tmp_path / "x", **{name: value}))
     assert policy._adapters == set()
 
 
 def test_an_adapter_has_the_rank_that_it_says(
-    small_model: Path, small_adapter: Path, tmp_path: Path
+    policy: LocalPolicy, small_adapter: Path, tmp_path: Path
 ) -> None:
     """Also where it is a part of a sum."""
-    policy = LocalPolicy(small_model, batch=1)
     with pytest.raises(UserError, match=r"has r=8 and tensors of the ranks \[4\]"):
         policy.load(changed(small_adapter, tmp_path / "other", r=8))
     mixed = changed(small_adapter, tmp_path / "mixed")

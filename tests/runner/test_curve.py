@@ -29,7 +29,7 @@ def run(folder: Path, *settings: str) -> dict[str, Any]:
     "method",
     [
         pytest.param(["method=grpo", "trainer.decay=constant"], marks=pytest.mark.slow, id="grpo"),
-        pytest.param(["method=base"], id="base"),
+        pytest.param(["method=base", "policy=reference"], id="base"),
     ],
 )
 def test_a_point_equals_a_run_of_its_own(method: list[str], tmp_path: Path) -> None:

@@ -38,7 +38,13 @@ def plan(settings: Settings, tasks: int) -> MethodPlan:
     return plan_of(settings, parts["method"].make(RunContext()), trainer, tasks)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "train_large" else [])
+        for name in EXPERIMENTS
+    ],
+)
 def test_every_experiment_has_a_plan(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

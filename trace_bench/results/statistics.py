@@ -84,12 +84,12 @@ def permutation_p(differences: Sequence[float]) -> float:
     """Two-sided p-value of the paired sign-flip test of "mean difference is 0". Exact when all
     differences have one size (single-trial success: the sign test, McNemar's exact test) and when
     few differ; otherwise Monte Carlo with the +1 correction, so never 0."""
-    from scipy.stats import binomtest, permutation_test
-
     sample = _sample(differences)
     changed = sample[sample != 0]
     if changed.size == 0:
         return 1.0
+    from scipy.stats import binomtest, permutation_test  # a second
+
     if np.allclose(np.abs(changed), abs(changed[0])):
         return float(binomtest(int((changed > 0).sum()), changed.size).pvalue)
     flips = permutation_test(
