@@ -31,8 +31,8 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.policies.loading import DType
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.trainers.adapters import restart
-from trace_bench.trainers.algorithms import GRADIENT, Advantages, Batch, policy_loss
-from trace_bench.trainers.grpo import group_advantages, token_weights
+from trace_bench.trainers.algorithms import GRADIENT, policy_loss
+from trace_bench.trainers.grpo import Advantages, Batch, group_advantages, token_weights
 from trace_bench.trainers.local import TrainerSettings
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import Tokens, stretches

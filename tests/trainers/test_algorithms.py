@@ -23,11 +23,11 @@ from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.registry import Offered, names
 from trace_bench.trainers.adapters import restart
-from trace_bench.trainers.algorithms import Algorithm, Batch, Each, Episodes, divergence, total
+from trace_bench.trainers.algorithms import Algorithm, divergence, total
 from trace_bench.trainers.algorithms.gigpo import Gigpo
 from trace_bench.trainers.algorithms.gspo import means
-from trace_bench.trainers.grpo import credit, group_advantages, token_weights
-from trace_bench.trainers.job import DRAWN, earned
+from trace_bench.trainers.grpo import Batch, Each, Episodes, group_advantages, token_weights
+from trace_bench.trainers.job import DRAWN, credit, earned
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 from trace_bench.trainers.tree import Tokens, build, stretches
 from trace_bench.trainers.update import update

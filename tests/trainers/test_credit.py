@@ -25,8 +25,7 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.trainers.grpo import credit
-from trace_bench.trainers.job import earned
+from trace_bench.trainers.job import credit, earned
 
 STEP = {"level": "step", "holders": 2}
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_bench.trainers.algorithms import Algorithm, Batch, Loss, policy_loss
-from trace_bench.trainers.grpo import group_advantages, mismatch, token_weights
+from trace_bench.trainers.algorithms import Algorithm, Loss, policy_loss
+from trace_bench.trainers.grpo import Batch, group_advantages, mismatch, token_weights
 
 NAN = float("nan")
 

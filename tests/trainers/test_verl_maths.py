@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from trace_bench.trainers.algorithms import Algorithm, Batch, Episodes, divergence, policy_loss
+from trace_bench.trainers.algorithms import Algorithm, divergence, policy_loss
 from trace_bench.trainers.algorithms.cispo import Cispo
 from trace_bench.trainers.algorithms.dapo import Dapo
 from trace_bench.trainers.algorithms.dr_grpo import DrGrpo
 from trace_bench.trainers.algorithms.gspo import Gspo
 from trace_bench.trainers.algorithms.reinforce_pp import ReinforcePlusPlus
 from trace_bench.trainers.algorithms.rloo import Rloo
-from trace_bench.trainers.grpo import group_advantages, token_weights
+from trace_bench.trainers.grpo import Batch, Episodes, group_advantages, token_weights
 
 pytestmark = pytest.mark.verl
 core: Any = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")

@@ -112,8 +112,7 @@ def local_steps(
 ) -> tuple[list[Any], Any]:
     """The local trainer's steps on the same episodes, all of which count in the mean, one iteration
     after the other, and the layers of its adapter after the last."""
-    from trace_bench.trainers.grpo import credit
-    from trace_bench.trainers.job import earned
+    from trace_bench.trainers.job import credit, earned
     from trace_bench.trainers.local import LocalTrainer
     from trace_bench.trainers.model import State, restore
     from trace_bench.trainers.update import update

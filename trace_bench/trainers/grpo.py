@@ -1,6 +1,5 @@
-"""The arithmetic that algorithms share, as pure functions on tensors; and the advantages of an
-iteration's episodes: the algorithm's (`trace_bench.trainers.algorithms`), or one for each token
-from the checklists of their scores (`trace_bench.checklists.rewards`).
+"""What an algorithm is given and gives (sampled tokens, episodes, losses of tokens, advantages),
+and the arithmetic that algorithms share, as pure functions on tensors.
 
 Source: DeepSeekMath (Shao et al. 2024, arXiv 2402.03300), section 4.1. Where the papers leave a
 choice, the convention is that of verl's `trainer/ppo/core_algos.py`.
@@ -9,20 +8,81 @@ choice, the convention is that of verl's `trainer/ppo/core_algos.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from trace_bench.checklists.rewards import Assignment, Rollout, advantages, reward
-from trace_bench.core.checked import build
-from trace_bench.core.store import canonical
-from trace_bench.core.types import Trajectory
-from trace_bench.trainers.algorithms import SAME, Advantages, Episodes, Recipe
-from trace_bench.trainers.job import Rewarded, differ, in_groups, usable_rollout
-
+SAME = 1e-8  # rewards closer than this are equal
+LARGEST = 20.0  # of a difference of log-probabilities, before its exponential (as in verl)
 EPS = 1e-6  # added to the standard deviation, as in verl
 FULL = 1.0 - 1e-6  # rewards from here on count as 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sampled tokens of whole sequences, one after the other, all [tokens] but `lengths`
+    [sequences]: of trajectories, or of the stretches of those that were rendered anew. `new`:
+    log-probabilities with the gradient; `old`: before the iteration's first step; `base`: without
+    an adapter."""
+
+    new: Tensor
+    old: Tensor
+    advantages: Tensor
+    lengths: Tensor
+    base: Tensor | None = None
+
+    @property
+    def ratio(self) -> Tensor:
+        """new / old probability of each token."""
+        return (self.new - self.old).clamp(-LARGEST, LARGEST).exp()
+
+
+@dataclass(frozen=True)
+class Each:
+    """The loss of each token, before it is weighted, and whether it is clipped."""
+
+    values: Tensor
+    clipped: Tensor
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What advantages depend on. rewards: float64 [episodes], NaN for one that was lost; group:
+    int [episodes], the label of its task's group; turns: the sampled tokens of each turn of each
+    episode; seen: what each turn was an answer to, equal texts for equal observations, if the
+    algorithm asks for `observations`."""
+
+    rewards: Tensor
+    group: Tensor
+    turns: Sequence[Sequence[int]]
+    seen: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """`values` [n] are the advantages (0 where not `trained`); `trained` [n]: whether a trajectory
+    enters the loss. `tokens`: the advantages of each trajectory's sampled tokens, if they differ
+    within it; `values` are then their means. The counts are of groups, `failed` of trajectories;
+    `all_zero`, `all_one`: groups in which all rewards are 0, or all are 1."""
+
+    values: Tensor
+    trained: Tensor
+    groups: int
+    constant: int
+    all_zero: int
+    all_one: int
+    failed: int
+    tokens: tuple[Tensor, ...] | None = None
+
+    def spread(self, members: Sequence[int], lengths: Tensor) -> Tensor:
+        """The advantage of each sampled token of these trajectories, which have `lengths`."""
+        import torch
+
+        if self.tokens is None:
+            return self.values[list(members)].repeat_interleave(lengths)
+        return torch.cat([self.tokens[n] for n in members])
 
 
 def standardized(rewards: Tensor) -> Tensor:
@@ -38,6 +98,8 @@ def group_advantages(
     lost, which is in no baseline and no loss. group: int [n], any labels. Groups in which all
     rewards are equal, or with fewer than two episodes left, have no learning signal and are
     dropped."""
+    import torch
+
     rewards = rewards.double()
     values, trained = torch.zeros_like(rewards), torch.zeros_like(rewards, dtype=torch.bool)
     valid = ~torch.isnan(rewards)
@@ -69,6 +131,8 @@ def token_weights(
     2025, arXiv 2503.14476, section 3.3; verl's "token-mean"). "constant": the sum over a
     trajectory's tokens divided by a constant, then the mean over trajectories (Dr. GRPO; verl's
     "seq-mean-token-sum-norm")."""
+    import torch
+
     lengths = lengths.long()
     total, used = int(lengths.sum()), int((lengths > 0).sum())
     if aggregate == "token":
@@ -100,79 +164,3 @@ def mismatch(sampler: Tensor, trainer: Tensor) -> Mismatch | None:
     apart, bounded = difference.abs(), difference.clamp(-20.0, 20.0)
     kl = (bounded.expm1() - bounded).mean()
     return Mismatch(float(apart.mean()), float(apart.max()), float(kl))
-
-
-def credit(
-    trajectories: Sequence[Trajectory], rewards: Sequence[float], job: Rewarded, recipe: Recipe
-) -> Advantages:
-    """The advantages of episodes with these rewards (`earned`), the members of a group adjacent.
-    With `resample` a group of equal rewards is not trained on, whatever else its members differ in:
-    others are played in its place."""
-    advantages = _advantages(trajectories, rewards, job, recipe)
-    if not recipe.resample:
-        return advantages
-    groups = in_groups(rewards, recipe.group_size)
-    trained = advantages.trained & torch.tensor([differ(g) for g in groups for _ in g])
-    learned = sum(any(members) for members in in_groups(trained.tolist(), recipe.group_size))
-    return replace(
-        advantages,
-        values=advantages.values * trained,
-        trained=trained,
-        constant=advantages.groups - learned,
-    )
-
-
-def _advantages(
-    trajectories: Sequence[Trajectory], rewards: Sequence[float], job: Rewarded, recipe: Recipe
-) -> Advantages:
-    lengths = [[len(turn.token_ids) for turn in t.turns] for t in trajectories]
-    if job.assignment is None:
-        values = torch.tensor(rewards, dtype=torch.float64)
-        group = torch.arange(len(trajectories)) // recipe.group_size
-        observed = [seen(t) for t in trajectories] if recipe.algorithm.observations else []
-        return recipe.algorithm.advantages(Episodes(values, group, lengths, observed))
-    how = build(Assignment, job.assignment, "method")
-    rollouts = [usable_rollout(t) for t in trajectories]
-    return by_checklist(rollouts, lengths, in_groups(range(len(rollouts)), recipe.group_size), how)
-
-
-def seen(trajectory: Trajectory) -> list[str]:
-    """What each turn was an answer to, as a text that is equal for equal observations: the messages
-    since the turn before, without the ids of calls."""
-    return [
-        canonical([{k: v for k, v in m.items() if k != "tool_call_id"} for m in turn.messages])
-        for turn in trajectory.turns
-    ]
-
-
-def by_checklist(
-    rollouts: Sequence[Rollout | None],
-    lengths: Sequence[Sequence[int]],
-    groups: Sequence[Sequence[int]],
-    how: Assignment,
-) -> Advantages:
-    """`lengths`: the tokens of each step of each rollout; `groups`: the members of each group."""
-    tokens = [torch.zeros(sum(each), dtype=torch.float32) for each in lengths]
-    trained = torch.zeros(len(rollouts), dtype=torch.bool)
-    constant = all_zero = all_one = 0
-    for members in groups:
-        group = [rollouts[n] for n in members]
-        for n, values in zip(members, advantages(group, how), strict=True):
-            if values:
-                each = torch.tensor(values, dtype=torch.float64)
-                tokens[n] = each.repeat_interleave(torch.tensor(lengths[n])).float()
-                trained[n] = bool((tokens[n].abs() > SAME).any())
-        learned = any(bool(trained[n]) for n in members)
-        if learned:  # a member without an advantage of its own still counts in the mean
-            for n in members:
-                trained[n] = rollouts[n] is not None
-            continue
-        rewards = [reward(rollout, how) for rollout in group if rollout is not None]
-        constant += 1
-        all_zero += int(bool(rewards) and max(rewards) <= SAME)
-        all_one += int(bool(rewards) and min(rewards) >= FULL)
-    means = torch.stack([t.mean() if len(t) else torch.zeros(()) for t in tokens])
-    failed = sum(rollout is None for rollout in rollouts)
-    return Advantages(
-        means, trained, len(groups), constant, all_zero, all_one, failed, tuple(tokens)
-    )

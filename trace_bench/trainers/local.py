@@ -14,7 +14,7 @@ from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Meta, Trajectory
-from trace_bench.trainers.algorithms import Advantages, Recipe
+from trace_bench.trainers.algorithms import Recipe
 from trace_bench.trainers.course import (
     Course,
     Rollouts,
@@ -22,7 +22,8 @@ from trace_bench.trainers.course import (
     make_schedule,
     play_iteration,
 )
-from trace_bench.trainers.job import ByRecipe, check_job, identity_of, start_of
+from trace_bench.trainers.grpo import Advantages
+from trace_bench.trainers.job import ByRecipe, check_job, credit, identity_of, start_of
 from trace_bench.trainers.loop import (
     Record,
     Training,
@@ -138,7 +139,6 @@ class LocalTraining(Training[Rollouts]):
 
     def learn(self, iteration: int, played: Rollouts) -> Record:
         from trace_bench.trainers.adapters import largest_update
-        from trace_bench.trainers.grpo import credit
         from trace_bench.trainers.tree import stretches
         from trace_bench.trainers.update import update
 

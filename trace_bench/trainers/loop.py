@@ -2,7 +2,7 @@
 
 A kind of training brings what an iteration plays, what is learned from it, and what is kept. What
 else there is stands beside the loop: which tasks come next (`course`), how advantages follow from
-rewards (`grpo`, `algorithms`), the optimizer steps (`update`), the state on disk (`model`).
+rewards (`job`, `algorithms`), the optimizer steps (`update`), the state on disk (`model`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, TrainingJob
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
-from trace_bench.trainers.algorithms import Advantages
+from trace_bench.trainers.grpo import Advantages, Mismatch
 from trace_bench.trainers.job import exact, paid, start_of
-
-if TYPE_CHECKING:
-    from trace_bench.trainers.grpo import Mismatch
 
 Record = dict[str, Any]
 """The metrics of an iteration."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from trace_bench.core.store import stable_seed
-from trace_bench.trainers.algorithms import GRADIENT, Advantages, Batch, Recipe, policy_loss
-from trace_bench.trainers.grpo import Mismatch, mismatch, token_weights
+from trace_bench.trainers.algorithms import GRADIENT, Recipe, policy_loss
+from trace_bench.trainers.grpo import Advantages, Batch, Mismatch, mismatch, token_weights
 from trace_bench.trainers.job import in_groups
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import Tokens, build, parts

@@ -21,8 +21,10 @@ from trace_bench.core.store import canonical, stable_seed
 from trace_bench.core.types import AgentSpec, Task, Trajectory, grouped
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.routing.classifier import Gate
-from trace_bench.trainers.algorithms import GRADIENT, Advantages, Batch, policy_loss
+from trace_bench.trainers.algorithms import GRADIENT, policy_loss
 from trace_bench.trainers.course import Course, Rollouts, play_iteration
+from trace_bench.trainers.grpo import Advantages, Batch, mismatch, token_weights
+from trace_bench.trainers.job import credit
 from trace_bench.trainers.loop import (
     Record,
     Training,
@@ -114,7 +116,6 @@ class GateTraining(Training[Rollouts]):
         return replace(self.job.agent, version=version, router=self.gate.as_json())
 
     def learn(self, iteration: int, played: Rollouts) -> Record:
-        from trace_bench.trainers.grpo import credit
         from trace_bench.trainers.update import Steps
 
         where, steps = f"{NAME}, iteration {iteration}", Steps()
@@ -142,7 +143,6 @@ class GateTraining(Training[Rollouts]):
         """The episodes that are trained on, by their first prompts."""
         import torch
 
-        from trace_bench.trainers.grpo import token_weights
         from trace_bench.trainers.tree import build, stretches
 
         def opening(n: int) -> str:
@@ -173,8 +173,6 @@ class GateTraining(Training[Rollouts]):
         trainer's own before the first step, so that rounding is not taken for a change of the
         gate."""
         import torch
-
-        from trace_bench.trainers.grpo import mismatch
 
         self.optimizer.zero_grad(set_to_none=True)
         sampler, ours = [one.old for one in every], []

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from trace_bench.trainers.algorithms import SAME, Advantages, Algorithm, Episodes
+from trace_bench.trainers.algorithms import Algorithm
+from trace_bench.trainers.grpo import SAME, Advantages, Episodes
 
 if TYPE_CHECKING:
     from torch import Tensor

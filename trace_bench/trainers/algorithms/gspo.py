@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from trace_bench.core.types import NotNegative, Share
-from trace_bench.trainers.algorithms import Algorithm, Batch, Each
+from trace_bench.trainers.algorithms import Algorithm
+from trace_bench.trainers.grpo import Batch, Each
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from trace_bench.trainers.algorithms import SAME, Advantages, Algorithm, Episodes
+from trace_bench.trainers.algorithms import Algorithm
+from trace_bench.trainers.grpo import SAME, Advantages, Episodes
 
 _EPS = 1e-8  # added to the variance
 

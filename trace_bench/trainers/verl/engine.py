@@ -19,7 +19,8 @@ from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from trace_bench.trainers.algorithms import Algorithm, Batch
+from trace_bench.trainers.algorithms import Algorithm
+from trace_bench.trainers.grpo import Batch
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, LOSS, RATE, STEPS, read_spec
 
 

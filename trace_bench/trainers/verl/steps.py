@@ -29,8 +29,8 @@ from verl.workers.utils.padding import response_to_nested
 
 from trace_bench.core.decode import decode
 from trace_bench.core.types import Task, Trajectory
-from trace_bench.trainers.grpo import credit, mismatch
-from trace_bench.trainers.job import differ, earned, in_groups
+from trace_bench.trainers.grpo import mismatch
+from trace_bench.trainers.job import credit, differ, earned, in_groups
 from trace_bench.trainers.verl.rows import dealt, members, weights
 from trace_bench.trainers.verl.sampler import Sampler
 from trace_bench.trainers.verl.spec import (

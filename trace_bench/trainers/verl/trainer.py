@@ -13,16 +13,16 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, OnEpisode, PlayElsewhere, RunContext, TrainingJob
 from trace_bench.core.store import read_if_there, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
-from trace_bench.trainers.algorithms import Advantages
 from trace_bench.trainers.course import Rollouts, curve_caveat, play_iteration
-from trace_bench.trainers.job import ByRecipe, check_job
+from trace_bench.trainers.grpo import Advantages, Mismatch
+from trace_bench.trainers.job import ByRecipe, check_job, credit
 from trace_bench.trainers.loop import (
     Record,
     Training,
@@ -46,9 +46,6 @@ from trace_bench.trainers.verl.spec import (
     spec_of,
     step_of,
 )
-
-if TYPE_CHECKING:
-    from trace_bench.trainers.grpo import Mismatch
 
 
 class VerlTrainer(ByRecipe):
@@ -214,8 +211,6 @@ class VerlTraining(Training[Rollouts]):
 
     def record(self, iteration: int, played: Rollouts, verl: Mapping[str, Any]) -> Record:
         """One line of metrics, with the same names as trainer=local."""
-        from trace_bench.trainers.grpo import credit
-
         advantages = credit(played.trajectories, played.rewards, self.job, self.settings)
         where = f"{self.job.name}, iteration {iteration}"
         check_finite(where, verl.get(METRICS["grad_norm"]))
@@ -250,8 +245,6 @@ def steps_of(verl: Mapping[str, Any], advantages: Advantages) -> int | None:
 
 def mismatch_of(verl: Mapping[str, Any]) -> Mismatch | None:
     """What `steps.StepTrainer` measured; None if it compared nothing."""
-    from trace_bench.trainers.grpo import Mismatch
-
     values = [verl.get(name) for name in MISMATCH]
     return None if None in values else Mismatch(*map(float, values))  # type: ignore[arg-type]
 
