@@ -37,7 +37,7 @@ from trace_bench.runner.api import Result
 from trace_bench.runner.evaluation import Evaluator, outcome_of
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
-from trace_bench.runner.progress import Progress
+from trace_bench.runner.report import Progress
 from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.settings.compose import compose
 from trace_bench.trainers.verl.spec import Arrivals, StepFiles

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from trace_bench.envs import invented
 from trace_bench.envs.tau2.user import calls_in
-from trace_bench.envs.user_faults import invented
 from trace_bench.llm.roles import Unusable, read_block, read_json
 from trace_bench.methods.trace.checks import Leaks
 from trace_bench.policies.formats import FORMATS, read_reply

@@ -12,7 +12,7 @@ from sandboxes import in_process as find
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Boundary
-from trace_bench.envs.user_faults import invented
+from trace_bench.envs import invented
 from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose

@@ -17,7 +17,7 @@ from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner import evaluation as figures_of
 from trace_bench.runner import report
 from trace_bench.runner.evaluation import Evaluator, only, routing
-from trace_bench.runner.progress import Progress
+from trace_bench.runner.report import Progress
 from trace_bench.settings.compose import compose
 
 

@@ -21,8 +21,7 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.progress import Progress
-from trace_bench.runner.report import closing
+from trace_bench.runner.report import Progress, closing
 from trace_bench.runner.trackers import Metrics, Silent
 
 BASE = AgentSpec(model="random")

@@ -18,7 +18,7 @@ from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.runner.build import MAKER, clean_up, generated_suites, make_suite, run_context
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.progress import Progress
+from trace_bench.runner.report import Progress
 from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of

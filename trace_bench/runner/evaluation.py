@@ -27,7 +27,7 @@ from trace_bench.core.types import AgentSpec, Figures, Outcome, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner.ledger import EpisodeFile, check
-from trace_bench.runner.progress import Clock, Progress
+from trace_bench.runner.report import Clock, Progress
 from trace_bench.settings.schema import Settings
 
 UNABLE = (

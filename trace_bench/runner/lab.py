@@ -23,7 +23,7 @@ from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.runner.evaluation import outcome_of
 from trace_bench.runner.ledger import EpisodeFile, Ledger, check, counts, entry
-from trace_bench.runner.progress import Progress
+from trace_bench.runner.report import Progress
 
 T = TypeVar("T")
 MakeSuite = Callable[[Source], Suite]  # the suite that source code defines, in a sandbox

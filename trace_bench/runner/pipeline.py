@@ -31,7 +31,7 @@ from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import locate, only_writer
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.progress import TIMING, Clock, Progress
+from trace_bench.runner.report import TIMING, Clock, Progress
 from trace_bench.runner.summary import code_of, summarize
 from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.settings.identity import parts_of

@@ -17,10 +17,9 @@ from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import unknown
 from trace_bench.core.protocols import Ask, RunContext, Suite, Typical
 from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task, Tool
-from trace_bench.envs import LiveEnv, task_named
+from trace_bench.envs import CarefulAsk, LiveEnv, task_named
 from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 from trace_bench.envs.toolsandbox_official.stage import COMMIT, RAPID_KEY, SUFFIXES, Scenarios
-from trace_bench.envs.user_faults import CarefulAsk
 
 MOST_CALLS = 4  # in one message: the package tries them in every order, which grows as n!
 # Some error messages contain memory addresses, which differ between processes.
