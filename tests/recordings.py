@@ -10,9 +10,9 @@ from typing import Any
 from trace_bench.core.checked import build
 from trace_bench.core.protocols import Env, RunContext
 from trace_bench.core.types import Message, Step
+from trace_bench.envs.recorded.data import of_task
 from trace_bench.envs.recorded.suite import RecordedSettings, RecordedSuite
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.record import of_task
 
 PHONE = EmbeddedSuite()
 

@@ -11,7 +11,8 @@ import pytest
 from recordings import PHONE, follow, recorded, suite
 
 from trace_bench.core.store import read_json, read_lines
-from trace_bench.record import held_out, main, refused, scenario_of
+from trace_bench.envs.recorded.data import held_out, refused, scenario_of
+from trace_bench.record import main
 
 Said = pytest.CaptureFixture[str]
 COMMAND = ("suite", "env=toolsandbox", "split=train", "turns=2", "evaluation.split=dev")
