@@ -101,10 +101,8 @@ def of_task(episodes: Sequence[Stored], name: str) -> list[Stored]:
 
 def _of_agent(folder: Path, episodes: Sequence[Stored], agent: str) -> list[Stored]:
     """Those of the held-out agent, or of the one that it equals, and of calls that begin so."""
-    for calls in (
-        (agent, f"evaluation/{agent}"),
-        (f"evaluation/{same_agents(folder).get(agent)}",),
-    ):
+    same = same_agents(folder).get(agent)
+    for calls in ((agent, f"evaluation/{agent}"), (f"evaluation/{same}",)):
         if there := [e for e in episodes if e.call.startswith(calls)]:
             return there
     return []

@@ -68,8 +68,7 @@ class LogLine:
 
 
 def read_sweep(path: Path) -> list[tuple[str, ...]]:
-    """The overrides of every run of a sweep file, in the grid's order; its other keys are for W&B.
-    Raises UserError."""
+    """The overrides of every run of a sweep file, in the grid's order. Raises UserError."""
     data = read_settings(path)
     parameters = data.get("parameters")
     if data.get("method") != "grid" or not isinstance(parameters, dict) or not parameters:

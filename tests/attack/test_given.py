@@ -142,7 +142,7 @@ def test_a_number_is_no_choice_of_a_group(choice: str) -> None:
      "http://host:99999999/v1", "http://\u2024\u2024/v1", "http://xn--/v1", ""],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(UserError, match=r"`policy\.base_url` is .* allowed: an address"):
+    with pytest.raises(UserError, match=r"policy\.base_url=.* allowed: an address"):
         check_urls((url,), "policy.base_url")
 
 

@@ -136,7 +136,7 @@ def test_bad_settings_are_refused_with_what_is_allowed(suite: TextArenaSuite) ->
         with pytest.raises(UserError, match=rf"env.size=5 env.holes={holes}: .*Change `env.size`"):
             TextArenaSuite(holes=holes)
     for size, steps in ((12, 20), (5, 101), (5, 0)):
-        with pytest.raises(UserError, match=rf"env.steps={steps}: allowed are .*`env.steps`"):
+        with pytest.raises(UserError, match=rf"env.steps={steps} is not allowed; .*`env.steps`"):
             TextArenaSuite(size=size, steps=steps)
     with pytest.raises(UserError, match="unknown split 'all'; allowed: demo, train, dev, test"):
         suite.tasks("all")

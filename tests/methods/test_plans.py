@@ -114,7 +114,7 @@ def test_with_free_phases_the_budget_has_to_pay_for_training_only() -> None:
 
 
 def test_too_few_training_tasks_for_gepa_are_refused_beforehand() -> None:
-    with pytest.raises(UserError, match="leaves nothing of 24 training tasks"):
+    with pytest.raises(UserError, match="1 to 23, as more leaves nothing of 24 training tasks"):
         plan("gepa", 300, tasks=24)
     plan("gepa", 300, tasks=0)  # their number is not known
 

@@ -110,7 +110,7 @@ CONTENT = "{{ m.content }}\n{%- for call"
         (None, r"tokenizer of tiny has no chat template.*`model`"),
         (changed(("{{ messages[0].content }}", "{{ messages | length }}")), "rewrites earlier"),
         (changed((CONTENT, f"(said) {CONTENT}")), "tool calls as"),
-        (changed((CONTENT, "{{ m.content | upper }}\n{%- for call")), "does not end assistant"),
+        (changed((CONTENT, "{{ m.content | upper }}\n{%- for call")), "ends no assistant turn"),
         (changed(("<tool_call>", "[CALL]"), ("</tool_call>", "[/CALL]")), "tool calls as"),
         ("{{ raise_exception('no tools here') }}", "refused a conversation.*no tools here"),
     ],

@@ -308,7 +308,7 @@ def test_adapters_that_do_not_fit_are_refused_with_shapes(qwen3, tmp_path):
 def test_models_that_cannot_be_played_are_refused(qwen3, tmp_path):
     with pytest.raises(UserError, match=r"cannot load a model from .*`model.path`"):
         LocalPolicy(tmp_path / "none")
-    with pytest.raises(UserError, match=r"context is 9999; allowed: 2 to 1024"):
+    with pytest.raises(UserError, match=r"context=9999 is not allowed; allowed: 2 to 1024"):
         LocalPolicy(qwen3, context=9999)
     with pytest.raises(UserError, match="batch is 0"):
         LocalPolicy(qwen3, batch=0)

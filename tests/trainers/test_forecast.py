@@ -160,7 +160,7 @@ def test_the_correction_on_gpus_may_be_changed(tmp_path: Path) -> None:
         return [line.partition("correction.")[2] for line in lines if "rollout_correction" in line]
 
     assert correction(device="cpu") == []
-    assert correction() == ["rollout_is='token'", "rollout_is_threshold=2.0"]
+    assert correction() == ["rollout_is=token", "rollout_is_threshold=2.0"]
     off = "algorithm.rollout_correction.rollout_is=null"
     assert correction(verl=(off,))[-1] == "rollout_is=null", "the last one counts"
 

@@ -19,7 +19,7 @@ from interpreter import PLAIN
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
 from trace_bench.trainers.job import earned
-from trace_bench.trainers.verl.spec import StepFiles, read_spec
+from trace_bench.trainers.verl.spec import JobSpec, StepFiles
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -159,7 +159,7 @@ def test_a_job_goes_on_after_every_kind_of_loss(tmp_path: Path) -> None:
 
 def followed(job: Job) -> dict[str, int]:
     """Episodes by call that the ledger must have by the rewards that it has, each of its task."""
-    spec = read_spec(job.verl)
+    spec = JobSpec.read(job.verl)
     tasks = list(jobs.suite_of(jobs.settings()).tasks("train"))
     course, calls = spec.course(tasks), dict[str, int]()
 

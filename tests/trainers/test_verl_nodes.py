@@ -19,7 +19,7 @@ import verl_job as jobs
 from interpreter import PLAIN
 
 from trace_bench.core.store import read_lines
-from trace_bench.trainers.verl.spec import read_spec
+from trace_bench.trainers.verl.spec import JobSpec
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -136,7 +136,7 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     assert calls == {f"train/grpo/iter{i:04d}": 32 for i in range(2)}
     chosen = jobs.settings("budget=64", *recipe)
     tasks = jobs.suite_of(chosen).tasks("train")
-    seed = read_spec(folder / "adapters/grpo/verl").job_seed
+    seed = JobSpec.read(folder / "adapters/grpo/verl").job_seed
     job = replace(jobs.job("grpo", chosen, tasks), seed=seed)
     steps, _ = jobs.local_steps(chosen, job, [jobs.played(folder, call) for call in sorted(calls)])
     lines = {line["adapter"]: line for line in jobs.metrics(folder)}

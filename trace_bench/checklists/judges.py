@@ -211,8 +211,7 @@ class ChecklistProgress:
                 self._met[variant, turn, name] = step
 
     def goes_on(self, turn: int) -> bool:
-        """Whether the user goes on after this turn: in more than half of the variants all required
-        items are satisfied."""
+        """Whether the user goes on: most of the variants have all required items satisfied."""
         agreed = [
             all((v, turn, i.id) in self._met for i in c.turns[turn] if i.required_for_next_turn)
             for v, c in enumerate(self._variants)
@@ -220,8 +219,7 @@ class ChecklistProgress:
         return 2 * sum(agreed) > len(agreed)
 
     def checks(self) -> tuple[Check, ...]:
-        """All items as the score carries them; of several variants each has its share of the
-        weight."""
+        """All items as the score carries them, each variant with its share of the weight."""
         made, count = [], len(self._variants)
         for variant, checklist in enumerate(self._variants):
             prefix = "" if count == 1 else f"{variant}:"

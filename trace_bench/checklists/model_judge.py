@@ -114,8 +114,7 @@ def entries_in(text: str, what: str, count: int) -> list[dict[str, Any]]:
 
 
 def read_verdicts(text: str, count: int, control: int) -> list[bool]:
-    """The verdicts on the items, without the control. Raises Controlled, or ValueError for any
-    other answer that cannot be used."""
+    """The verdicts without the control. Raises Controlled, or ValueError for an unusable answer."""
     verdicts = [_verdict(entry) for entry in entries_in(text, "item", count)]
     if verdicts.pop(control):
         raise Controlled

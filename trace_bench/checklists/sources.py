@@ -115,8 +115,7 @@ def spread(items: Sequence[Item], turns: Sequence[UserTurn]) -> Checklist:
 
 
 def finished(items: Sequence[Item]) -> tuple[Item, ...]:
-    """A turn's items with ids, equal weights, and replies after the calls. Equal items count
-    once."""
+    """A turn's items with ids, equal weights, replies after the calls. Equal items count once."""
     unique: list[Item] = []
     for item in items:
         if all(item.extra_info["check"] != other.extra_info["check"] for other in unique):

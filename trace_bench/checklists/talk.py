@@ -57,7 +57,6 @@ class UserTurn:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """A message's content; empty if it has none."""
     content = message.get("content")
     return content if isinstance(content, str) else ""
 

@@ -113,8 +113,7 @@ def _hash_of(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any:
-    """A router's description with other names of adapters; None stays the base model. `name` is
-    given every name in it."""
+    """A router's description with other adapters' names, by `name`; None is the base model."""
     if router is None:
         return None
     out = dict(router)

@@ -189,7 +189,6 @@ def text_message(text: str, calls: Sequence[Mapping[str, Any]] = ()) -> Message:
 
 
 def opening_of(system: str, user: str) -> list[Message]:
-    """The first messages of a conversation."""
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 

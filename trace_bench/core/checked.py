@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from trace_bench.core.decode import Unreadable, Unsuitable, alternatives, brief, convert, fits
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import UserError, not_allowed, unknown
 from trace_bench.core.types import to_json
 
 T = TypeVar("T")
@@ -30,8 +30,7 @@ BY_MODEL = {"by_model": True}
 
 
 def at_servers(value: Any) -> dict[str, Any]:
-    """Field metadata: the default of a method's setting where servers generate the turns, as plain
-    data (`settings.models`)."""
+    """Field metadata: the default of a method's setting at servers (`settings.models`)."""
     return {"at_servers": value}
 
 
@@ -155,7 +154,6 @@ def returns(function: Callable[..., Any]) -> type | None:
 
 
 def takes_any(target: Callable[..., Any]) -> bool:
-    """Whether a class or function takes keyword arguments of any name."""
     return any(p.kind is p.VAR_KEYWORD for p in _signature(target).values())
 
 
@@ -220,11 +218,11 @@ def _value(parameter: Parameter, value: Any, path: str) -> Any:
     except Unsuitable as error:
         if error.names and not error.place:
             raise unknown("value", value, error.names, path) from error
-        raise _wrong(f"{path}{error.place}", error.value, error.allowed) from error
+        raise not_allowed(f"{path}{error.place}", brief(error.value), error.allowed) from error
     except Unreadable as error:
         raise UserError(f"{path}: {error}. Change `{path}`.") from error
     if isinstance(value, int | float) and not fits(value):
-        raise _wrong(path, value, "a finite number")
+        raise not_allowed(path, brief(value), "a finite number")
     return value
 
 
@@ -258,7 +256,3 @@ def _chosen(classes: Mapping[str, type], setting: Any, default: Any, path: str) 
             )
     same = held if type(default) is cls else {}
     return build(cls, {**same, **setting, "name": name}, path)
-
-
-def _wrong(path: str, value: object, allowed: str) -> UserError:
-    return UserError(f"{path}={brief(value)} is not allowed; allowed: {allowed}. Change `{path}`.")

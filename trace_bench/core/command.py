@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from trace_bench.core import VERSION
-from trace_bench.core.errors import UserError, meant
+from trace_bench.core.errors import UserError, meant, not_allowed
 from trace_bench.core.text import visible
 
 if TYPE_CHECKING:
@@ -123,11 +123,8 @@ def parser(name: str, about: str | None) -> argparse.ArgumentParser:
                     raise UserError(f"{word} is no setting but an option: write --{key} {value}.")
             return super().parse_known_args(args, namespace)
 
-    parser = Parser(
-        f"python -m trace_bench.{name}",
-        description=about,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    as_it_is = argparse.RawDescriptionHelpFormatter
+    parser = Parser(f"python -m trace_bench.{name}", description=about, formatter_class=as_it_is)
     parser.add_argument("--version", action="version", version=SAID)
     return parser
 
@@ -147,8 +144,5 @@ def whole_number(name: str, value: str | int, low: int = 1, high: int = 10**9) -
     """The whole number that was given for an option. Raises UserError for any other text."""
     text = str(value)
     if not text.isdecimal() or len(text) > 10 or not low <= int(text) <= high:
-        raise UserError(
-            f"{name}{' ' if name.startswith('-') else '='}{text} is not allowed; allowed: a whole "
-            f"number from {low} to {high}. Change `{name}`."
-        )
+        raise not_allowed(name, text, f"a whole number from {low} to {high}")
     return int(text)

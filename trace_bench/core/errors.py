@@ -61,8 +61,7 @@ def attempt(call: Callable[[], T]) -> T | BaseException:
 @contextmanager
 def outlasting() -> Iterator[None]:
     """Turns what would end the program without a word (see `attempt`; a broken pipe too, which ends
-    what only prints), wherever code from outside raises it, into a UserError that names the place.
-    """
+    what only prints), wherever code from outside raises it, into a UserError that names it."""
     try:
         yield
     except BaseException as error:
@@ -73,6 +72,12 @@ def outlasting() -> Iterator[None]:
             f"{place.filename}, line {place.lineno} ended the run with {described(error)}; only "
             "Ctrl-C may. Change that part, then run the same command again."
         ) from error
+
+
+def not_allowed(setting: str, value: object, allowed: object) -> UserError:
+    """The UserError for a value, as it was given, of a setting or of an option (`--limit`)."""
+    typed = f"{setting}{' ' if setting.startswith('-') else '='}{value}"
+    return UserError(f"{typed} is not allowed; allowed: {allowed}. Change `{setting}`.")
 
 
 def unknown(
@@ -103,11 +108,7 @@ def _alike(word: str, names: Iterable[str], cutoff: float) -> list[str]:
     return (
         [name for name, end in ends.items() if end in close]
         or [name for name, each in parts.items() if "".join(part[:1] for part in each) == word]
-        or [
-            name
-            for name, each in parts.items()
-            if any(p.startswith(word) for p in each if word[2:])
-        ]
+        or [n for n, each in parts.items() if word[2:] and any(p.startswith(word) for p in each)]
         or [name for name, end in ends.items() if end[1:] and word.startswith(end)]
     )
 

@@ -15,16 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trace_bench.core.checked import (
-    Parameter,
-    arguments,
-    build,
-    identifies,
-    parameters,
-    returns,
-    takes_any,
-)
-from trace_bench.core.errors import TraceBenchError, UserError, attempt, meant
+from trace_bench.core import checked
+from trace_bench.core.errors import TraceBenchError, UserError, attempt, meant, not_allowed
 from trace_bench.core.protocols import RunContext, missing
 from trace_bench.core.text import described
 from trace_bench.core.types import to_json
@@ -53,7 +45,7 @@ class Factory:
         """What says before anything is built what the part can do: the class, that of a finished
         object, or the one in the function's return annotation, None without one."""
         if inspect.isroutine(self.target):
-            return returns(self.target)
+            return checked.returns(self.target)
         return type(self.target) if self.finished else self.target
 
     def settings(self, data: Mapping[str, Any], group: str) -> dict[str, Any]:
@@ -68,25 +60,24 @@ class Factory:
         cls, declared = self._declared()
         where = group if self.text.startswith("trace_bench.") else f"{group}.options"
         if cls is not None:
-            return dict(to_json(build(cls, data, where)))
-        checked = arguments(declared, data, where, takes_any(self.target))
-        defaults = {n: p.default for n, p in declared.items() if n not in checked}
-        return dict(to_json({**defaults, **checked}))
+            return dict(to_json(checked.build(cls, data, where)))
+        values = checked.arguments(declared, data, where, checked.takes_any(self.target))
+        defaults = {n: p.default for n, p in declared.items() if n not in values}
+        return dict(to_json({**defaults, **values}))
 
     @property
     def declares(self) -> Any:
         """What declares its settings: a dataclass, or the class or function itself."""
         return self._declared()[0] or self.target
 
-    def parameters(self) -> Mapping[str, Parameter]:
-        """Its settings by name."""
+    def parameters(self) -> Mapping[str, checked.Parameter]:
         cls, declared = self._declared()
-        return declared if cls is None else parameters(cls)
+        return declared if cls is None else checked.parameters(cls)
 
     def identity(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the settings `options`, as plain data, that are part of a run's identity."""
         there = self.parameters()
-        return {k: v for k, v in options.items() if k not in there or identifies(there[k])}
+        return {k: v for k, v in options.items() if k not in there or checked.identifies(there[k])}
 
     def make(self, options: Mapping[str, Any], run: RunContext, group: str, kind: type) -> Any:
         """Builds the object. Raises UserError if it is no complete `kind`, and for any exception
@@ -111,13 +102,13 @@ class Factory:
     def _call(self, options: Mapping[str, Any], run: RunContext, group: str) -> Any:
         cls, declared = self._declared()
         keywords: dict[str, Any] = {
-            name: run for name, p in parameters(self.target).items() if p.hint is RunContext
+            name: run for name, p in checked.parameters(self.target).items() if p.hint is RunContext
         }
         if cls is not None:
             (name,) = declared
-            keywords[name] = build(cls, options, group)
+            keywords[name] = checked.build(cls, options, group)
         else:
-            keywords |= arguments(declared, options, group, takes_any(self.target))
+            keywords |= checked.arguments(declared, options, group, checked.takes_any(self.target))
         return self.asked(lambda: self.target(**keywords), f" or `{group}.options`")
 
     def asked(self, call: Callable[[], T], also: str = "") -> T:
@@ -132,11 +123,13 @@ class Factory:
             f"{self.where}={self.text} raised {described(result)}. Change `{self.where}`{also}."
         ) from result
 
-    def _declared(self) -> tuple[type | None, Mapping[str, Parameter]]:
+    def _declared(self) -> tuple[type | None, Mapping[str, checked.Parameter]]:
         """The dataclass of all settings, if there is one, and the parameters that are settings."""
         if self.finished:
             return None, {}
-        declared = {n: p for n, p in parameters(self.target).items() if p.hint is not RunContext}
+        declared = {
+            n: p for n, p in checked.parameters(self.target).items() if p.hint is not RunContext
+        }
         if len(declared) == 1:
             (only,) = declared.values()
             if dataclasses.is_dataclass(only.hint) and isinstance(only.hint, type):
@@ -149,10 +142,7 @@ def load(text: str, where: str) -> Factory:
     if `text` is not "module:attribute", or if the module or attribute cannot be imported."""
     module, colon, attribute = text.partition(":")
     if not (module and colon and attribute):
-        raise UserError(
-            f"{where}={text!r} is not allowed; allowed: module:attribute, such as "
-            f"my_module:MyClass. Change `{where}`."
-        )
+        raise not_allowed(where, repr(text), "module:attribute, such as my_module:MyClass")
     if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     target: Any = attempt(lambda: importlib.import_module(module))  # a script may end the process

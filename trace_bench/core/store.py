@@ -98,8 +98,7 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 def remove_leftovers(files: Iterable[Path]) -> None:
-    """Removes, where allowed, files and folders that a killed program of this machine has left half
-    written."""
+    """Removes, where allowed, what a killed program of this machine has left half written."""
     for path in [*files]:
         name = re.fullmatch(r"\..+\.(\d{1,10})\.tmp", path.name)
         if name is not None and not running(int(name[1])):
@@ -345,7 +344,6 @@ class Lines(Generic[T]):
 
 
 def file_hash(path: Path) -> str | None:
-    """sha256 of a file; None if it does not exist."""
     if not path.exists():
         return None
     with plain_file(path) as file:

@@ -79,8 +79,7 @@ class AgentRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The trained agent and the base agent on the same tasks; `tasks`: of a world, its own; else
-    what was left out."""
+    """The trained agent and the base agent on the same tasks; `tasks`: of a world, its own."""
 
     score: AgentScore
     base_score: AgentScore
@@ -295,7 +294,6 @@ class Summary(Compared):
 
     @property
     def lost(self) -> int:
-        """How many held-out episodes were lost."""
         return sum(self.health.evaluation.lost.values())
 
 

@@ -105,8 +105,7 @@ def fenced(text: str) -> tuple[list[str], bool]:
 
 def json_in(text: str) -> str:
     """The JSON in an answer: its last block or, where there is no whole one, all from the first
-    brace to the last. Raises ValueError if there is none, or a block after a whole one has no end.
-    """
+    brace to the last. Raises ValueError if there is none, or a later block has no end."""
     blocks, unended = fenced(text)
     body = blocks[-1] if blocks else text[text.find("{") : text.rfind("}") + 1]
     if blocks and unended:
@@ -119,17 +118,9 @@ def json_in(text: str) -> str:
 def between(text: str, start: str, end: str) -> tuple[list[str], str]:
     """The texts between each `start` and the first `end` after it, in order, and the text without
     those blocks and their marks. A `start` without an `end` stays in the rest."""
-    blocks: list[str] = []
-    rest: list[str] = []
-    place = 0
-    while (opened := text.find(start, place)) >= 0:
-        closed = text.find(end, opened + len(start))
-        if closed < 0:
-            break
-        rest.append(text[place:opened])
-        blocks.append(text[opened + len(start) : closed])
-        place = closed + len(end)
-    return blocks, "".join([*rest, text[place:]])
+    head, mark, tail = text.rpartition(end)  # no start behind it has an end
+    parts = re.split(f"{re.escape(start)}(.*?){re.escape(end)}", head + mark, flags=re.DOTALL)
+    return parts[1::2], "".join([*parts[::2], tail])
 
 
 def without_surrogates(value: Any) -> Any:

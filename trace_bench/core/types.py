@@ -223,6 +223,13 @@ class Trajectory:
         return sum(len(t.prompt_ids) + len(t.token_ids) for t in self.turns)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What the lines of a ledger and of an evaluation both say of it."""
+        error = None if self.failure is None else str(self.failure)
+        facts = {"task": self.task, "adapter": self.adapter, "stop": self.stop, "error": error}
+        return {**facts, "tokens": self.tokens, "turns": len(self.turns)}
+
+    @property
     def messages(self) -> list[Message]:
         """The conversation in order, as the agent saw it."""
         said = [m for turn in self.turns for m in (*turn.messages, turn.reply)]

@@ -32,7 +32,6 @@ class LiveEnv(Env):
         return self.act(action, listed, text if isinstance(text, str) else "")
 
     def end(self, stop: StopReason, messages: tuple[Message, ...] = ()) -> Step:
-        """The last step."""
         self._live = False
         return Step(messages, done=True, score=self.score(), stop=stop)
 
@@ -72,8 +71,7 @@ def met(name: str, hit: bool, place: int | None = None, tells: str | None = None
 
 
 class SplitsByNumber(Suite):
-    """A suite whose tasks are the numbers of its splits ("name/variant/dev/0007"). `sizes`: the
-    tasks of each split."""
+    """A suite whose tasks are the numbers of its splits ("name/variant/dev/0007"): `sizes`."""
 
     sizes: Mapping[str, int]
 

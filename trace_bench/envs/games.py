@@ -17,8 +17,7 @@ SYNTHETIC, CONTRAST = "synthetic", 0.2  # the split of made tasks, and the share
 
 
 class Game(Env):
-    """The game's end, `steps` calls, and a message without a call end an episode. `reset` sets
-    `_game` and `_left`."""
+    """Its end, `steps` calls, or a message without one end it. `reset` sets `_game`, `_left`."""
 
     def __init__(self, steps: int) -> None:
         self._steps = self._left = steps
@@ -71,8 +70,7 @@ class GameSuite(SplitsByNumber):
     def data_for(
         self, capability: str, seed: int, contrast: bool, rng: random.Random
     ) -> dict[str, Any]:
-        """The data of a game that needs the capability, or, for a contrast case, of one that does
-        not."""
+        """The data of a game that needs the capability, or, for a contrast case, does not."""
 
     def synthetic(self, capability: str, seed: int) -> Task:
         """A game that needs the capability, or (in a fifth) one that does not."""
@@ -88,7 +86,6 @@ class GameSuite(SplitsByNumber):
         return self.begun(task).solution()
 
     def begun(self, task: Task) -> Any:
-        """The task's environment at its start."""
         env = self.make()
         env.reset(task)
         return env

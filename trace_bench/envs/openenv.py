@@ -42,8 +42,7 @@ class OpenEnvSettings(outside.Settings):
 
 
 class Server:
-    """The server of `env.url`, by plain HTTP: no redirect, no proxy. Raises UserError for what is
-    no address."""
+    """The server of `env.url`, by plain HTTP: no redirect, no proxy. UserError for another."""
 
     name = ""  # of its environment
 
@@ -96,8 +95,7 @@ class Server:
 
 
 class OpenEnvEnv(outside.Episode):
-    """An episode in a session: a WebSocket, and with it an environment of one's own. `action`: the
-    schema of an environment's own action."""
+    """An episode in a session, a WebSocket. `action`: the schema of an environment's own action."""
 
     _socket: Any = None  # from `begin` to `close`
 
@@ -119,8 +117,7 @@ class OpenEnvEnv(outside.Episode):
         return outside.Answer(text, start.reward, start.over), self._list_tools()
 
     def _send(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """What the server answers: its data, or {"error": code, "message": text}. Raises
-        EpisodeError."""
+        """The server's data, or {"error": code, "message": text}. Raises EpisodeError."""
         try:
             self._socket.send(json.dumps({"type": kind, "data": data}))
             answer = read(self._socket.recv(self._settings.deadline), LONGEST)
@@ -180,8 +177,7 @@ class OpenEnvEnv(outside.Episode):
 
 def _shown(observation: dict[str, Any]) -> Any:
     """What the agent reads of an observation: a tool's result or its error; of another one what is
-    in it, as a text where that is all. What it says about itself (`metadata`) is read only where
-    there is nothing else."""
+    in it, as a text where that is all, its `metadata` only where there is nothing else."""
     if isinstance(error := observation.get("error"), dict):
         return f"Error: {error.get('message')}"
     result = observation.get("result")

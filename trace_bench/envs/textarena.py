@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from trace_bench.core.chat import make_call, make_tool
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import UserError, not_allowed
 from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Milestone, Score, Step, Task
 from trace_bench.envs import package_folder
@@ -57,8 +57,7 @@ def _begun(data: Mapping[str, Any]) -> Any:
 
 
 def seen(observation: Sequence[tuple[int, str, Any]]) -> tuple[str, str]:
-    """Of an observation: the four sides of the agent and the board, in a line; and what is said of
-    a move that is not allowed."""
+    """Of an observation: the agent's four sides and the board; what is said of an illegal move."""
     board, refused = "", ""
     for _, text, kind in observation:
         if kind.name == "GAME_BOARD":
@@ -153,10 +152,8 @@ class TextArenaSuite(GameSuite):
                 "holes up to a third of all cells. Change `env.size` or `env.holes`."
             )
         if not 2 * (size - 1) <= steps <= LIMIT:
-            raise UserError(
-                f"env.steps={steps}: allowed are {2 * (size - 1)}, the shortest way across "
-                f"env.size={size}, to {LIMIT}, the package's own limit. Change `env.steps`."
-            )
+            least = f"{2 * (size - 1)}, the shortest way across env.size={size}"
+            raise not_allowed("env.steps", steps, f"{least}, to {LIMIT}, the package's own limit")
         self._size, self._holes, self._steps = size, holes, steps
         self.variant = "default" if (size, holes) == (SIZE, HOLES) else f"{size}x{size}-{holes}"
         self._seeds: dict[str, list[int]] = {split: [] for split in SHARES}

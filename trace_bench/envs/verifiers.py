@@ -47,8 +47,7 @@ class VerifiersSettings(outside.Settings):
 
 
 class VerifiersEnv(outside.Episode):
-    """An episode of a task without verifiers' servers; the sum of the task's rewards is the one
-    that comes at the end."""
+    """An episode without verifiers' servers; the sum of the task's rewards comes at the end."""
 
     _stacks: Sequence[Any] = ()  # of the task's own toolsets, from `begin` to `close`
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.decode import Limits, TooMuch, Unreadable, decode, read
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import TraceBenchError, UserError, not_allowed
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import JSON
 
@@ -273,9 +273,7 @@ def check_urls(urls: tuple[str, ...], setting: str) -> tuple[str, ...]:
         except (httpx.InvalidURL, UnicodeError):
             usable = False
         if not usable or parts.scheme not in ("http", "https"):
-            raise UserError(
-                f"`{setting}` is {url!r}; allowed: an address such as http://127.0.0.1:8000/v1."
-            )
+            raise not_allowed(setting, repr(url), "an address such as http://127.0.0.1:8000/v1")
     return urls
 
 

@@ -225,9 +225,8 @@ class Roles:
     def _answer(
         self, role: str, call: str, messages: Sequence[Message], schema: Mapping[str, Any] | None
     ) -> Asked:
-        """The answer to a named question; names are unique per role. Raises LLMError. A resumed run
-        repeats a stored failure, since later steps depended on it (unless `retract` removed it, or
-        the role is in KEPT)."""
+        """The answer to a named question; names are unique per role. Raises LLMError. A stored
+        failure is repeated, since later steps depended on it (unless `retract`ed, or in KEPT)."""
         digest = _digest(messages)
         with self._lock:
             line = self._known.get((role, call, digest))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import TraceBenchError, UserError, not_allowed
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Positive, Purpose, Task, Trajectory
@@ -186,10 +186,8 @@ class Gepa(Method):
     def plan(self, run: PlannedRun) -> MethodPlan:
         settings = self.settings
         if run.tasks and settings.validation >= run.tasks:
-            raise UserError(
-                f"method.validation={settings.validation} leaves nothing of {run.tasks} training "
-                f"tasks; allowed: 1 to {run.tasks - 1}. Change `method.validation`."
-            )
+            allowed = f"1 to {run.tasks - 1}, as more leaves nothing of {run.tasks} training tasks"
+            raise not_allowed("method.validation", settings.validation, allowed)
         # The first prompt on the validation tasks, and one proposal.
         least, named = settings.validation + settings.iteration, "method.validation, .minibatch"
         _, most = settings.proposals(run.budget)
@@ -227,16 +225,14 @@ class Gepa(Method):
         lab, (score, prompt) = adapter.lab, adapter.best
         unspent = lab.budget_left()
         lab.leave(f"one more iteration may cost {adapter.settings.iteration}")
-        lab.write(
-            "gepa.json",
-            {
-                "candidates": adapter.history,
-                "best": {"prompt": prompt.splitlines(), "validation": score},
-                "proposals": adapter.proposals,
-                "lost": adapter.lost,
-                "unspent": unspent,
-            },
-        )
+        figures = {
+            "candidates": adapter.history,
+            "best": {"prompt": prompt.splitlines(), "validation": score},
+            "proposals": adapter.proposals,
+            "lost": adapter.lost,
+            "unspent": unspent,
+        }
+        lab.write("gepa.json", figures)
         lab.log(
             f"gepa: {adapter.proposals} proposals, {len(adapter.history) - 1} of them accepted; "
             f"{unspent} of {budget} rollouts unspent, since one more iteration may cost "

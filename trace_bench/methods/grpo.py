@@ -19,17 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trace_bench.checklists.rewards import Assignment
-from trace_bench.core.protocols import (
-    Lab,
-    Method,
-    MethodPlan,
-    Need,
-    Phase,
-    PlannedRun,
-    Suite,
-    Trainer,
-    TrainingJob,
-)
+from trace_bench.core import protocols
+from trace_bench.core.protocols import Lab, Method, MethodPlan, Need, PlannedRun, Suite, Trainer
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.making import REWARD, Mix, TaskSettings, draw, interleave
@@ -71,8 +62,7 @@ class Rl(Method):
 
 
 class Grpo(Rl):
-    """method=rl under the name of its default algorithm, GRPO: the same but for the names of its
-    row and its adapter."""
+    """method=rl by its default algorithm, GRPO, but for the names of its row and its adapter."""
 
     adapter = "grpo"
 
@@ -88,33 +78,26 @@ def train_once(
 ) -> AgentSpec:
     """The base agent with the adapter `name`, from one training job with all that is left."""
     rollouts, seed = lab.budget_left(), stable_seed(lab.seed, name, "train")
-    job = TrainingJob(name, base, tasks, rollouts, seed, reward, assignment)
+    job = protocols.TrainingJob(name, base, tasks, rollouts, seed, reward, assignment)
     return lab.trainer.train(job, lab)
 
 
 def one_training(run: PlannedRun, name: str) -> MethodPlan:
     """The plan of a method that is one training job with the whole budget. UserError when that
     does not pay for an iteration. What the trainer cannot use of the budget stays unspent."""
-    return MethodPlan(
-        phases=(Phase("training", run.budget, most=True, trains=True),),
-        adapters=1,
-        trains=True,
-        caveat=run.trainer.plan_training(run.budget, name, run.points),
-    )
+    phase = protocols.Phase("training", run.budget, most=True, trains=True)
+    caveat = run.trainer.plan_training(run.budget, name, run.points)
+    return MethodPlan(phases=(phase,), adapters=1, trains=True, caveat=caveat)
 
 
 CHECKLISTS = Need(
-    "env",
-    Suite.checklist,
-    "docs/checklists.md",
+    "env", Suite.checklist, "docs/checklists.md",
     "Set `env` to recorded, with `env.folder` a folder of recorded dialogues.",
-)
+)  # fmt: skip
 ADVANTAGES = Need(
-    "trainer",
-    Trainer.check_assignment,
-    "docs/trainers.md",
+    "trainer", Trainer.check_assignment, "docs/trainers.md",
     "It would train on the similarity instead of the checklists.",
-)
+)  # fmt: skip
 
 
 class Cm2(Method):
@@ -135,11 +118,9 @@ class Cm2(Method):
 
 
 MAKES_TASKS = Need(
-    "env",
-    Suite.synthetic,
-    "docs/environments.md",
+    "env", Suite.synthetic, "docs/environments.md",
     "With method=grpo its training tasks are trained on instead.",
-)
+)  # fmt: skip
 
 
 class Untargeted(Method):

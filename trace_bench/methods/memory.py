@@ -65,8 +65,7 @@ Memory = tuple[Lesson, ...]
 
 
 class Ace(Method):
-    """ACE: a playbook in the prompt whose lines are counted as helpful or harmful, round by
-    round."""
+    """ACE: a playbook in the prompt whose lines are counted as helpful or harmful by rounds."""
 
     def __init__(self, settings: AceSettings) -> None:
         self.settings = settings

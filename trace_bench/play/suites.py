@@ -69,8 +69,7 @@ class Suites:
                 )
 
     def scored(self, task: Task, turns: Sequence[Turn], score: Score) -> Score:
-        """The score of an episode: the environment's, or a lot that follows from what was said, for
-        each item of a checklist too."""
+        """The score of an episode: the environment's, or a lot by what was said, for checks too."""
         if not self.lots or task.env in self.others:
             return score
         drawn = stable_seed("lots", task.id, [turn.reply for turn in turns])
@@ -85,7 +84,6 @@ class Suites:
         self.others[key] = suite
 
     def drop(self, key: str) -> None:
-        """Closes and removes the suite with that key, if there is one."""
         if (suite := self.others.pop(key, None)) is not None:
             suite.close()
 

@@ -17,12 +17,6 @@ def local_policy(run: RunContext) -> LocalPolicy:
     from trace_bench.policies.local import LocalPolicy
 
     return LocalPolicy(
-        run.model,
-        batch=run.batch,
-        context=run.context,
-        threads=run.threads,
-        device=run.device,
-        dtype=run.dtype,
-        thinking=run.thinking,
-        thoughts=run.thoughts,
-    )
+        run.model, batch=run.batch, context=run.context, threads=run.threads, device=run.device,
+        dtype=run.dtype, thinking=run.thinking, thoughts=run.thoughts,
+    )  # fmt: skip

@@ -54,8 +54,7 @@ class Chat:
     thoughts, or the mark that there are none.
     `thinking`: whether it is to think (None: as the template does by itself). Raises UserError for
     a tokenizer without a chat template, or with one whose prompts cannot grow by appending, whose
-    calls are in no known format, or that takes no `thinking`.
-    """
+    calls are in no known format, or that takes no `thinking`."""
 
     def __init__(
         self, tokenizer: Any, name: str = "the model", thinking: bool | None = None
@@ -126,10 +125,7 @@ class Chat:
         whole = self.render([*before, message], tools, prompt=False)
         text, stop, _ = whole[len(start) :].partition(self._stop_text)
         if not whole.startswith(start) or not stop:
-            raise UserError(
-                f"the chat template of {self.name} writes this assistant turn in another way than "
-                f"by appending: {message}. Change the setting `model`."
-            )
+            raise self._unfit(f"writes an assistant turn otherwise than by appending: {message}")
         return self.encode(text + self._stop_text)
 
     def parse(self, ids: Sequence[int], turn: int, tools: Sequence[Tool]) -> Reply:
@@ -173,10 +169,8 @@ class Chat:
         except MemoryError:
             raise
         except Exception as error:  # templates may raise any exception
-            raise UserError(
-                f"the chat template of {self.name} refused a conversation with roles "
-                f"{[m['role'] for m in messages[:20]]}: {error}. Change the setting `model`."
-            ) from error
+            roles = [m["role"] for m in messages[:20]]
+            raise self._unfit(f"refused a conversation with roles {roles}: {error}") from error
 
     def _increment(self, messages: Sequence[Message]) -> str:
         """The text that the template appends for new messages. Usually that is one message, whose
@@ -211,11 +205,13 @@ class Chat:
         _, found, rest = text.partition(mark)
         _, ended, rest = rest.partition(self._stop_text)
         if not found or not ended:
-            raise UserError(
-                f"the chat template of {self.name} does not end assistant turns with the eos "
-                f"token {self._stop_text!r}. Change the setting `model`."
+            raise self._unfit(
+                f"does not end assistant turns with the eos token {self._stop_text!r}"
             )
         return rest
+
+    def _unfit(self, why: str, fix: str = "Change the setting `model`.") -> UserError:
+        return UserError(f"the chat template of {self.name} {why}. {fix}")
 
     def _begun(self) -> str:
         """How the prompt begins the assistant's turn, without white space at the end."""
@@ -226,11 +222,8 @@ class Chat:
         nothing else ends or bounds what a template computes in one step."""
         if child := os.fork():
             if os.waitpid(child, 0)[1]:
-                raise UserError(
-                    f"the chat template of {self.name} needs more than {_START_CPU} s or "
-                    f"{_START_BYTES >> 30} GiB for a short conversation. Change the setting "
-                    "`model`."
-                )
+                bounds = f"{_START_CPU} s or {_START_BYTES >> 30} GiB"
+                raise self._unfit(f"needs more than {bounds} for a short conversation")
             return
         status = 1
         try:
@@ -275,9 +268,8 @@ class Chat:
             if read.get("tool_calls") == message["tool_calls"]:
                 return known
         names = ", ".join(dict.fromkeys(f.name for f in FORMATS))
-        raise UserError(
-            f"the chat template of {self.name} writes tool calls as {seen[-160:]!r}, which is none "
-            f"of the known formats: {names}. Change the setting `model`."
+        raise self._unfit(
+            f"writes tool calls as {seen[-160:]!r}, which is none of the known formats: {names}"
         )
 
     def _drops(self) -> bool:
@@ -297,30 +289,25 @@ class Chat:
             before = _NO_THOUGHT.sub("", before)  # of the turn to come; histories have none
             tail = self._stop_text + self._increment(_TALK[end + 1 : end + 2])
             if not (after.startswith(before) and after.endswith(tail)):
-                raise UserError(
-                    f"the chat template of {self.name} rewrites earlier turns, so prompts cannot "
-                    f"grow by appending: {before[-40:]!r} became {after[: len(before) + 20]!r}. "
-                    "Use a template that keeps them; change the setting `model`."
+                became = f"{before[-40:]!r} became {after[: len(before) + 20]!r}"
+                raise self._unfit(
+                    f"rewrites earlier turns, so prompts cannot grow by appending: {became}",
+                    "Use a template that keeps them; change the setting `model`.",
                 )
             body = after[len(before) : len(after) - len(tail)]
             reply = read_reply(body, 0, self.calls).message
             if reply["content"] != _TALK[end]["content"] or ("tool_calls" in reply) != (end == 2):
-                raise UserError(
-                    f"the chat template of {self.name} writes {what} as {body[:80]!r}; needed: "
-                    f"the text as it is, ended by the eos token {self._stop_text!r}. Change the "
-                    "setting `model`."
-                )
+                needed = f"the text as it is, ended by the eos token {self._stop_text!r}"
+                raise self._unfit(f"writes {what} as {body[:80]!r}; needed: {needed}")
         options = self._options
         if options:
             self._options = {"enable_thinking": not options["enable_thinking"]}
             other = self._begun()
             self._options = options
             if other == self._begun():
-                raise UserError(
-                    f"the chat template of {self.name} has no `enable_thinking`, which "
-                    f"policy.thinking={options['enable_thinking']} sets. Set `policy.thinking` to "
-                    "null."
-                )
+                set_by = f"policy.thinking={options['enable_thinking']} sets"
+                why = f"has no `enable_thinking`, which {set_by}"
+                raise self._unfit(why, "Set `policy.thinking` to null.")
 
 
 def _opening(messages: Sequence[Message]) -> list[Message]:

@@ -87,8 +87,7 @@ def cut(text: str, mark: str) -> str:
 def read_reply(
     text: str, turn: int, how: Format, tools: Sequence[Tool] = (), opened: bool = False
 ) -> Reply:
-    """The turn in a text. `opened`: the prompt ends inside a thought. What is in a thought is never
-    a call."""
+    """The turn in a text. `opened`: the prompt ends inside a thought, which holds no call."""
     return read_calls(*apart(text, CALL_BEGIN, opened), turn, how, tools)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import UserError, not_allowed, unknown
 from trace_bench.core.protocols import Policy, Prompt, State, TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Tool, grouped
 from trace_bench.policies.chat import Chat
@@ -19,7 +19,7 @@ from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
 from trace_bench.policies.loading import DType, load_model
-from trace_bench.policies.talk import Talk, Thoughts
+from trace_bench.policies.talk import Talk, Thoughts, submitted
 from trace_bench.settings.models import check_device
 
 _STATES = 1024  # prompts whose states are remembered
@@ -32,8 +32,7 @@ class LocalPolicy(Policy):
     with `batch` times the longest episode. `context`: the most tokens of an episode (default: the
     model's limit, at most 1024). `threads`: sets torch's thread count for the process. `dtype`: the
     numbers of the model's products. `thinking`: as for `Chat`; `thoughts`: as for `Talk`. Raises
-    UserError for a model that cannot be loaded or run.
-    """
+    UserError for a model that cannot be loaded or run."""
 
     repeatable = True
 
@@ -70,8 +69,7 @@ class LocalPolicy(Policy):
         self.vocab = self._backend.vocab
 
     def load(self, agent: AgentSpec) -> None:
-        """Makes the agent's adapters available, drops unused ones. Raises UserError for a
-        misfit."""
+        """Makes the agent's adapters available, drops others. Raises UserError for a misfit."""
         wanted = {a.name: a for a in agent.adapters}
         for name in self._adapters - wanted.keys() - self._engine.adapters():
             self._backend.remove(name)
@@ -83,12 +81,7 @@ class LocalPolicy(Policy):
 
     def submit(self, requests: Sequence[TurnRequest]) -> None:
         """Queues turns. A prompt that does not fit the context gets a `context_full` reply."""
-        for request in requests:
-            try:
-                self._submit(request)
-            except Exception as error:  # fails this episode only
-                text = f"{type(error).__name__}: {error}"
-                self._ready.append(TurnReply(request.episode, None, error=text))
+        self._ready += [reply for _, reply in submitted(requests, self._submit)]
 
     def collect(self) -> list[TurnReply]:
         """Runs the model until at least one turn is finished."""
@@ -97,8 +90,7 @@ class LocalPolicy(Policy):
         return ready
 
     def step(self) -> list[TurnReply]:
-        """Runs the model once for all open turns, of which there must be one; returns the
-        finished."""
+        """Runs the model once for all open turns (at least one); returns the finished."""
         if not self._ready:
             self._ready = [self._reply(sampled) for sampled in self._engine.step()]
         ready, self._ready = self._ready, []
@@ -191,9 +183,7 @@ def context_of(config: Any, wanted: int | None) -> int:
     model's limit but at most 1024. Raises UserError if `wanted` exceeds the model's limit."""
     limit = int(config.get_text_config().max_position_embeddings)
     if wanted is not None and not 2 <= wanted <= limit:
-        raise UserError(
-            f"context is {wanted}; allowed: 2 to {limit} for this model. Set `policy.context`."
-        )
+        raise not_allowed("policy.context", wanted, f"2 to {limit} for this model")
     return min(limit, 1024) if wanted is None else wanted
 
 

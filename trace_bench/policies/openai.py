@@ -23,7 +23,7 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Meta, Natural, Turn
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_extra, check_urls, read_key
 from trace_bench.policies.served import Servers, try_servers
-from trace_bench.policies.talk import Conversation
+from trace_bench.policies.talk import Conversation, submitted
 
 CHAT = "/chat/completions"
 # Without these, vLLM takes its values from the model's generation_config.json.
@@ -78,7 +78,6 @@ class OpenAIPolicy(Policy):
         self.rewritten = 0
 
     def usage(self) -> dict[str, int]:
-        """Requests, retries and tokens so far."""
         return {**vars(self._client.usage), "rewritten": self.rewritten}
 
     def load(self, agent: AgentSpec) -> None:
@@ -90,12 +89,8 @@ class OpenAIPolicy(Policy):
         return try_servers(self._client.endpoint.urls, self.model, self._alone, request)
 
     def submit(self, requests: Sequence[TurnRequest]) -> None:
-        for request in requests:
-            try:
-                self._submit(request)
-            except Exception as error:  # fails this episode only
-                text = f"{type(error).__name__}: {error}"
-                self._ready.put((request, TurnReply(request.episode, None, error=text)))
+        for failed in submitted(requests, self._submit):
+            self._ready.put(failed)
 
     def collect(self) -> list[TurnReply]:
         """Waits for at least one turn and returns all that are ready; empty after `wake`."""
@@ -133,9 +128,8 @@ class OpenAIPolicy(Policy):
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]
     ) -> dict[str, float] | None:
-        """Natural logarithms of the base model's probability of each label (a single token) as the
-        answer, of those among the server's most likely tokens. None if it returns no
-        log-probabilities."""
+        """Natural logarithms of the base model's probability of each label (a token) as the answer,
+        of those among its most likely tokens. None if the server returns none."""
         body = {**self._common(self.model, 0.0, 1), "messages": list(messages)}
         body |= {"logprobs": True, "top_logprobs": TOP}
         reply = self._client.ask(CHAT, body, self._choose())

@@ -54,8 +54,7 @@ class ScriptedPolicy(Policy):
 
 
 class IdlePolicy(ScriptedPolicy):
-    """Sends empty messages and calls no tools: a lower bound for scores. Scripted, so it works with
-    method=base only."""
+    """Sends empty messages and no calls: a lower bound. Scripted, so for method=base only."""
 
     def reply(self, request: TurnRequest) -> Message:
         return text_message("")

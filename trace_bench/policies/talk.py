@@ -12,26 +12,18 @@ a call as JSON, not as it was sampled: there any turn may begin another stretch.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.decode import Limits, Unreadable, fault_of
-from trace_bench.core.protocols import TurnRequest
+from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import spoken
 from trace_bench.core.types import Message, Tool, Turn
+from trace_bench.policies import formats
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.formats import (
-    CALL_BEGIN,
-    HERMES,
-    Malformed,
-    Reply,
-    as_call,
-    json_of,
-    read_calls,
-)
 
 LONGEST = 2**18  # tokens of a prompt
 MESSAGE = Limits(2**20)  # of the agent's message: more than any turn can hold
@@ -81,7 +73,7 @@ class Talk:
         self._stretches += self.kept is not None
         self.ids = (*self.ids[:kept], *self.new)
 
-    def hear(self, sampled: Sequence[int], finished: bool) -> Reply:
+    def hear(self, sampled: Sequence[int], finished: bool) -> formats.Reply:
         """Adds the sampled turn, which is `finished` if it ended by itself."""
         reply = self._chat.parse(sampled, self._turns, self.tools)
         self.ids = (*self.ids, *sampled)
@@ -200,13 +192,13 @@ def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return choices[0]
 
 
-def read_message(message: Mapping[str, Any], turn: int) -> Reply:
+def read_message(message: Mapping[str, Any], turn: int) -> formats.Reply:
     """The assistant's turn from a server's response. Calls that the server left in the text are
     parsed too, in Hermes' format, and its thoughts are parted (`spoken`)."""
-    thoughts, content = spoken(message, CALL_BEGIN)
+    thoughts, content = spoken(message, formats.CALL_BEGIN)
     calls = message.get("tool_calls") or []
     if not calls:
-        return read_calls(thoughts, content, turn, HERMES)
+        return formats.read_calls(thoughts, content, turn, formats.HERMES)
     content = content.strip()
     out = []
     for i, call in enumerate(calls):
@@ -215,12 +207,12 @@ def read_message(message: Mapping[str, Any], turn: int) -> Reply:
         if not isinstance(arguments, str):  # some servers send the object itself
             arguments = json.dumps(arguments, ensure_ascii=False)
         try:
-            as_call({"name": name, "arguments": json_of(arguments)})
-        except Malformed as error:
+            formats.as_call({"name": name, "arguments": formats.json_of(arguments)})
+        except formats.Malformed as error:
             text = f"{content}<tool_call>{json.dumps(name)} {arguments}</tool_call>"
-            return Reply(text_message(text), thoughts, str(error))
+            return formats.Reply(text_message(text), thoughts, str(error))
         out.append(call_json(f"call_{turn}_{i}", name, arguments))
-    return Reply(text_message(content, out), thoughts)
+    return formats.Reply(text_message(content, out), thoughts)
 
 
 def check_ids(ids: Any, whose: str, most: int) -> None:
@@ -236,9 +228,20 @@ def check_ids(ids: Any, whose: str, most: int) -> None:
         raise Unreadable(f"{str(wrong[0])[:40]!r} in {whose} is not the id of a token")
 
 
+def submitted(
+    requests: Iterable[TurnRequest], submit: Callable[[TurnRequest], None]
+) -> Iterator[tuple[TurnRequest, TurnReply]]:
+    """Submits each; the replies of those that fail, each of which fails its episode only."""
+    for request in requests:
+        try:
+            submit(request)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            yield request, TurnReply(request.episode, None, error=text)
+
+
 def check_logprobs(logprobs: Sequence[Any]) -> None:
-    """Raises Unreadable unless all are numbers, none above zero (but for rounding) and none too low
-    to be sampled."""
+    """Raises Unreadable for what is no number, above zero, or too low to be sampled."""
     for value in logprobs:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not LEAST_LOGPROB <= value <= 1e-3:

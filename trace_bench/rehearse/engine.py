@@ -19,8 +19,7 @@ WAIT = 300.0  # seconds for a turn, on a machine with other work
 
 
 class Loading:
-    """The script of such a server (`scripted.serve`). `name`: of the base model; `loaded`: every
-    adapter that was ever loaded."""
+    """The script of such a server. `name`: of the base model; `loaded`: its adapters, ever."""
 
     def __init__(self, model: Path | str, name: str, batch: int, context: int | None) -> None:
         policy = LocalPolicy(model, batch=batch, context=context, threads=1)

@@ -27,8 +27,7 @@ from trace_bench.core.types import Message
 @dataclass
 class Answer:
     """What the server does with a request. `reset` tears the connection, `delay` waits first,
-    `trickle` sends a byte at a time with so many seconds between them, `cut` ends the body
-    early."""
+    `trickle` sends a byte at a time with so many seconds between, `cut` ends the body early."""
 
     body: Any = None
     status: int = 200

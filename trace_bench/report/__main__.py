@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import not_allowed
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.report.live import follow
@@ -38,15 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help=text)
     options = parser.parse_args(arguments)
     if not 0 <= options.limit_mb <= MOST_MB:
-        raise UserError(
-            f"--limit-mb {options.limit_mb:g} is not allowed; allowed: a number from 0 to "
-            f"{MOST_MB}. Change `--limit-mb`."
-        )
+        raise not_allowed("--limit-mb", f"{options.limit_mb:g}", f"a number from 0 to {MOST_MB}")
     if not 0.1 <= options.every <= 3600:
-        raise UserError(
-            f"--every {options.every:g} is not allowed; allowed: a number from 0.1 to 3600. "
-            "Change `--every`."
-        )
+        raise not_allowed("--every", f"{options.every:g}", "a number from 0.1 to 3600")
     if options.follow:
         check_folders(options.places)
         print(f"{options.out} shows the runs while they go on; Ctrl-C ends that", flush=True)

@@ -70,7 +70,6 @@ def _seeds(runs: Sequence[Run]) -> str:
 
 
 def _seed_counts(runs: Sequence[Run]) -> tuple[int, int]:
-    """The fewest and the most seeds of a cell."""
     of_cell = grouped(runs, lambda r: (r.label, r.budget, r.training_tasks))
     counts = [len({r.seed for r in own}) for own in of_cell.values()]
     return min(counts), max(counts)
@@ -93,11 +92,10 @@ def _drops(runs: Sequence[Run]) -> str:
     return (
         "Rule retry (a lost episode is played again; what is lost again is left out of the score): "
         f"of {sum(d.episodes for d in every)} held-out episodes the infrastructure lost "
-        f"{_sum(d.lost for d in every)}; "
-        f"{sum(d.retried for d in every)} were retried, "
-        f"{sum(d.excluded for d in every)} left out, 0 counted as failures; "
-        f"cut off by a limit: {_sum(d.limits for d in every)}. Rollouts of the methods that were "
-        f"lost: {_sum(d.rollouts_lost for d in every)}."
+        f"{_sum(d.lost for d in every)}; {sum(d.retried for d in every)} were retried, "
+        f"{sum(d.excluded for d in every)} left out, 0 counted as failures; cut off by a limit: "
+        f"{_sum(d.limits for d in every)}. Rollouts of the methods that were lost: "
+        f"{_sum(d.rollouts_lost for d in every)}."
     )
 
 
@@ -177,7 +175,6 @@ def _agents(chains: Sequence[Sequence[EarlierRun]]) -> str:
 
 
 def _cost(run: EarlierRun) -> tuple[str, str, str]:
-    """A run's method, what it spent, and what is to be remarked."""
     spent = "unknown" if run.rollouts is None else sum(run.rollouts.values())
     taught = f" and {run.demonstrations} demonstrations" if run.demonstrations else ""
     remarks = "".join(f"; {mark}" for mark in run.marks)

@@ -12,15 +12,8 @@ import numpy as np
 from trace_bench.core.errors import UserError
 from trace_bench.core.summary import Interval
 from trace_bench.core.types import grouped
+from trace_bench.results import statistics
 from trace_bench.results.run import Run
-from trace_bench.results.statistics import (
-    Uncertainty,
-    holm,
-    mean,
-    p_value,
-    uncertainty,
-    wilson_interval,
-)
 from trace_bench.results.table import Table, estimate, gap, style
 
 
@@ -64,31 +57,32 @@ class Cell:
 
     def on(self, places: Sequence[int]) -> Cell:
         """The cell on the tasks at these places alone, its base agents too."""
-        runs = [
-            replace(
-                r,
-                success=tuple(r.success[i] for i in places),
-                base=tuple(r.base[i] for i in places),
-            )
-            for r in self.runs
-        ]
+
+        def some(values: Sequence[float | None]) -> tuple[float | None, ...]:
+            return tuple(values[i] for i in places)
+
+        runs = (replace(r, success=some(r.success), base=some(r.base)) for r in self.runs)
         return replace(self, runs=tuple(runs))
 
     def mean(self, figure: Callable[[Run], float]) -> float:
         """Of a figure, over the seeds."""
-        return mean([figure(r) for r in self.runs])
+        return statistics.mean([figure(r) for r in self.runs])
 
     def interval(self) -> Interval:
         """95 % over tasks and seeds (`uncertainty`); Wilson's over tasks where nothing varied."""
         scores = self.per_task[~np.isnan(self.per_task)].tolist()
         if self.value in (0.0, 1.0):
-            return wilson_interval(sum(scores), len(scores))
-        return uncertainty(scores, self.seed_means).around(self.value, 0.0)
+            return statistics.wilson_interval(sum(scores), len(scores))
+        return statistics.uncertainty(scores, self.seed_means).around(self.value, 0.0)
 
     @property
     def text(self) -> str:
         """What a table shows of it; "" where no task has a score."""
-        return estimate(self.interval()) if scored(self, self) else ""
+        return estimate(self.interval()) if self.shares(self) else ""
+
+    def shares(self, other: Cell) -> bool:
+        """Whether there is a task with a score of both."""
+        return not np.isnan(self.per_task - other.per_task).all()
 
 
 Cells = Mapping[tuple[str, int], Cell]
@@ -119,11 +113,11 @@ class Difference:
 
     interval: Interval
     p: float
-    uncertainty: Uncertainty
+    uncertainty: statistics.Uncertainty
 
     def columns(self, p: float) -> tuple[str, str]:
         """What two columns of a table show of it. `p`: corrected, or its own."""
-        return gap(self.interval), p_value(p)
+        return gap(self.interval), statistics.p_value(p)
 
 
 def difference(treated: Cell, control: Cell) -> Difference:
@@ -135,14 +129,9 @@ def difference(treated: Cell, control: Cell) -> Difference:
             f"{treated.method} and {control.method} have no held-out task of which both have a "
             "score; nothing can be compared. Evaluate them on the same tasks."
         )
-    spread = uncertainty(gaps, treated.seed_means, control.seed_means)
+    spread = statistics.uncertainty(gaps, treated.seed_means, control.seed_means)
     value = sum(gaps) / len(gaps)
     return Difference(spread.around(value, -1.0), spread.p(value), spread)
-
-
-def scored(one: Cell, other: Cell) -> bool:
-    """Whether there is a task with a score of both."""
-    return not np.isnan(one.per_task - other.per_task).all()
 
 
 def starred(
@@ -150,7 +139,9 @@ def starred(
 ) -> tuple[Callable[[str, str], str], int]:
     """What a table shows of each difference, by column and row, with a star where p is below 0.05
     by Holm's correction over all of them; and how many they are."""
-    corrected = holm({f"{a}/{b}": d.p for a, some in columns.items() for b, d in some.items()})
+    corrected = statistics.holm(
+        {f"{a}/{b}": d.p for a, some in columns.items() for b, d in some.items()}
+    )
 
     def text(column: str, row: str) -> str:
         if row not in columns[column]:

@@ -46,7 +46,6 @@ _SETTINGS: Any = {
 
 
 def installed() -> bool:
-    """Whether figures can be drawn."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -73,17 +72,11 @@ def plain(text: str) -> str:
 def line(axes: Any, look: Look, points: Points) -> None:
     """One method's values with their intervals."""
     axes.errorbar(
-        [x for x, _ in points],
-        [i.value for _, i in points],
+        [x for x, _ in points], [i.value for _, i in points],
         yerr=[[i.value - i.low for _, i in points], [i.high - i.value for _, i in points]],
-        label=plain(look.label),
-        color=look.colour,
-        marker=look.marker,
-        markersize=6,
-        linewidth=1.4,
-        elinewidth=0.8,
-        capsize=2,
-    )
+        label=plain(look.label), color=look.colour, marker=look.marker,
+        markersize=6, linewidth=1.4, elinewidth=0.8, capsize=2,
+    )  # fmt: skip
 
 
 def lying(axes: Any, look: Look, place: float, interval: Interval) -> None:
@@ -150,7 +143,6 @@ def doubling(axes: Any, ticks: Sequence[float], label: str) -> None:
 
 
 def evenly(axes: Any, ticks: Sequence[float], label: str) -> None:
-    """An axis marked at `ticks`."""
     axes.set_xticks(ticks, [f"{t:,.10g}" for t in ticks], fontsize=_SMALL)
     axes.minorticks_off()
     axes.set_xlabel(label)

@@ -72,8 +72,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _options(method: Mapping[str, Any]) -> dict[str, Any]:
-    """The method's settings; what is chosen by a name stands beside it: {"route": "soft",
-    "route.others": 0.35}."""
+    """The method's settings, choices with theirs: {"route": "soft", "route.others": 0.35}."""
     options: dict[str, Any] = {}
     for key, value in method.items():
         if isinstance(value, Mapping) and "name" in value:
@@ -138,7 +137,6 @@ def _config(folder: Path, summary: Summary) -> Mapping[str, Any]:
 
 
 def check_hash(folder: Path, name: str, summary: Summary) -> None:
-    """Raises UserError for an edited file."""
     if store.file_hash(folder / name) != summary.hashes.get(name):
         raise UserError(f"{folder}: {name} is not the file that the summary was made from")
 

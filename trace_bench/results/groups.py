@@ -328,8 +328,7 @@ def world(run: Run) -> str:
 
 def across(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
     """The runs with these settings among the method's own, so that rows name them, and with what
-    goes with their values in the same world and part, as an algorithm's other settings do.
-    UserError."""
+    goes with their values in the same world and part, as an algorithm's others do. UserError."""
     names = {key for run in runs for key in run.settings}
     for key in keys:
         if key not in names:

@@ -151,8 +151,7 @@ def split(arguments: Sequence[str]) -> tuple[list[Path], Filters]:
 
 
 def choose(runs: Sequence[Run], filters: Filters) -> tuple[Run, ...]:
-    """The runs that no filter leaves out. Raises UserError for a key or a value that no run has:
-    they are typing errors."""
+    """The runs that no filter leaves out. UserError for a key or a value that no run has."""
     kept = tuple(runs)
     for key, values in filters.items() if runs else ():
         called = {id(run): names(run, key) for run in runs}

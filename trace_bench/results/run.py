@@ -10,21 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from trace_bench.core import types
 from trace_bench.core.decode import Unreadable, brief, convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import GRPO, Began, ByName, Commit, Routing, titled
-from trace_bench.core.types import (
-    CHARGED,
-    Amount,
-    Figure,
-    Meta,
-    Name,
-    Outcome,
-    Share,
-    charged,
-    to_json,
-)
+from trace_bench.core.types import Amount, Figure, Meta, Name, Outcome, Share
 
 FORMAT = 1
 TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
@@ -119,7 +110,6 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What its row is called."""
         return self.row or self.titled
 
     def named(self, row: str) -> Run:
@@ -146,7 +136,6 @@ class Run:
 
     @property
     def options_key(self) -> str:
-        """The method's settings as a key."""
         return json.dumps(self.method_settings, sort_keys=True, default=str)
 
     @property
@@ -169,7 +158,7 @@ class Run:
     @property
     def spent(self) -> int:
         """Rollouts charged to this run's own budget."""
-        return charged(self.rollouts, self.settings.get("accounting", "strict"))
+        return types.charged(self.rollouts, self.settings.get("accounting", "strict"))
 
     @property
     def before(self) -> int | None:
@@ -197,9 +186,8 @@ def counted(lines: Iterable[Outcome]) -> list[Outcome]:
     """One line per task and trial: the last attempt, without a score if it was lost."""
     chosen: dict[tuple[str, int], Outcome] = {}
     for line in lines:
-        key = (line.task, line.trial)
-        if key not in chosen or line.attempt > chosen[key].attempt:
-            chosen[key] = line
+        before = chosen.get((line.task, line.trial), line)
+        chosen[line.task, line.trial] = max(before, line, key=lambda o: o.attempt)
     return list(chosen.values())
 
 
@@ -239,7 +227,7 @@ def read_records(path: Path) -> list[Run]:
 
 def as_line(run: Run) -> str:
     """A run as a line of a file of records; whole successes as integers, to keep it small."""
-    line = to_json(replace(run, folder=None))
+    line = types.to_json(replace(run, folder=None))
     del line["row"], line["folder"]
     for name in OPTIONAL:
         if not line[name]:
@@ -279,7 +267,7 @@ def _check_agreement(run: Run) -> None:
     counts = [settings.get("evaluation.trials", 1), settings.get("env.train_tasks") or 0]
     counts += [run.method_settings.get("max_capabilities", 0)]
     for what, fine in (
-        ("accounting", settings.get("accounting", "strict") in CHARGED),
+        ("accounting", settings.get("accounting", "strict") in types.CHARGED),
         ("base", len(run.base) == tasks),
         ("success", any(v is not None for v in run.success)),
         ("needs", len(run.needs) in (0, tasks)),

@@ -60,8 +60,7 @@ def bootstrap_interval(values: Sequence[float]) -> Interval:
 
 def wilson_interval(successes: float, n: int) -> Interval:
     """Wilson's score interval for a proportion; sound at 0 and n, where a bootstrap has no width
-    (E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA
-    1927)."""
+    (E. B. Wilson, Probable inference, the law of succession, ..., JASA 1927)."""
     if n <= 0 or not 0 <= successes <= n:
         raise ValueError(f"successes must lie in 0..n with n > 0, got {successes} of {n}")
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)

@@ -116,9 +116,8 @@ class Look:
 
 @dataclass(frozen=True)
 class Style:
-    """`control`: the method that every other is compared with; `focus`: the one that tables look at
-    most closely; `methods`: looks in the order of tables; `spare`: colours and markers for others.
-    """
+    """`control`: the method that every other is compared with; `focus`: the one looked at most
+    closely; `methods`: looks in the order of tables; `spare`: colours and markers for others."""
 
     control: str
     focus: str

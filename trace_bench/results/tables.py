@@ -11,16 +11,7 @@ from trace_bench.core.text import visible
 from trace_bench.core.types import grouped
 from trace_bench.results import figures
 from trace_bench.results.captions import began_alike, describe, head, readable
-from trace_bench.results.cells import (
-    Cell,
-    Cells,
-    Difference,
-    by_cell,
-    cells,
-    difference,
-    scored,
-    starred,
-)
+from trace_bench.results.cells import Cell, Cells, Difference, by_cell, cells, difference, starred
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import COVERAGE, Selection, check_coverage, say
 from trace_bench.results.run import Run
@@ -269,7 +260,7 @@ def by_world(grid: Cells, caption: str) -> Table:
     for (method, budget), cell in grid.items():
         for world, where in places.items():
             one = cell.on(where)
-            if method != style().control and scored(one, one.base):
+            if method != style().control and one.shares(one.base):
                 differences[method, budget, world] = difference(one, one.base)
     corrected = holm({str(key): d.p for key, d in differences.items()})
 

@@ -79,8 +79,7 @@ def run(
     verbose: print progress to stderr.
 
     Raises UserError for wrong settings and for anything missing on this machine, and
-    KeyboardInterrupt when interrupted; the same call then resumes the run.
-    """
+    KeyboardInterrupt when interrupted; the same call then resumes the run."""
     chosen = _settings(overrides, settings, None if config_dir is None else Path(config_dir))
     if chosen.dry_run:
         raise UserError(

@@ -21,8 +21,8 @@ from trace_bench.runner.lab import MakeSuite
 from trace_bench.sandbox.choose import engine_of, generated_suite, suite_in
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name
-from trace_bench.settings.registry import Part, find
-from trace_bench.settings.schema import PartSettings, PolicySettings, RoleSettings, Settings, parse
+from trace_bench.settings.registry import Part
+from trace_bench.settings.schema import PolicySettings, RoleSettings, Settings, parse
 
 ASKED = {"ask": "user", "judge": "judge", "simulator": "simulator"}  # of RunContext, and the role
 Parts = Mapping[str, Part]
@@ -73,7 +73,6 @@ def generated_suites(settings: Settings, run: RunContext, log: Log = log_line) -
 
 
 def make_roles(settings: Settings, path: Path, log: Log = log_line) -> Roles:
-    """The models in roles, with their stored answers in `path`."""
     played = models_in_roles(settings)
     return Roles({name: _role(name, how, log) for name, how in played.items()}, path)
 
@@ -141,11 +140,6 @@ def make_policy(parts: Parts, run: RunContext) -> Policy:
             "number from 1 (how many live episodes it takes). Change `policy`."
         )
     return policy
-
-
-def scripted_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
-    """Scripted policies by name, for the lower and upper bounds."""
-    return {name: find("policy", PartSettings(name)).make(run) for name in names}
 
 
 MAKER = f"{__name__}:suites_elsewhere"

@@ -174,9 +174,8 @@ class RunLab:
         read: Callable[[str], T],
         schema: Mapping[str, Any] | None = None,
     ) -> T:
-        """The model's answer, parsed by `read`; asked again if that raises `Unusable`. `call` names
-        the question; `schema` is the answer's, if it is JSON. Raises LLMError, and UserError when
-        the model is out of reach."""
+        """The model's answer, read by `read`; asked again if that raises `Unusable`. `call` names
+        the question; `schema` is of JSON. LLMError; UserError when the model is out of reach."""
         if self.roles is None:
             raise ValueError(f"no model plays the role {role!r}")
         return self.roles.usable(role, call, messages, read, schema)

@@ -17,42 +17,27 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trace_bench.core import types
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.packed import packed
 from trace_bench.core.store import Lines, damaged, parse_line, plain_file, whole_lines
-from trace_bench.core.types import (
-    CHARGED,
-    Boundary,
-    Charge,
-    Entry,
-    Failure,
-    Head,
-    Purpose,
-    Stored,
-    Task,
-    Trajectory,
-)
+from trace_bench.core.types import Charge, Entry, Head, Purpose, Stored, Task, Trajectory
 from trace_bench.play.suites import GENERATED
 
 Spot = tuple[str, int]  # (call, index) of an episode
 
 
 def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> Entry:
-    score, failure = trajectory.score, trajectory.failure
+    score = trajectory.score
     return Entry(
         call=call,
         index=index,
         purpose=purpose,
-        task=trajectory.task,
         seed=trajectory.seed,
         agent=trajectory.agent,
-        adapter=trajectory.adapter,
         similarity=None if score is None else score.similarity,
         success=None if score is None else score.success,
-        tokens=trajectory.tokens,
-        turns=len(trajectory.turns),
-        stop=trajectory.stop,
-        error=None if failure is None else str(failure),
+        **trajectory.facts,
     )
 
 
@@ -62,7 +47,7 @@ class Ledger:
 
     path: Path
     budget: int
-    charged: frozenset[Purpose] = CHARGED["strict"]
+    charged: frozenset[Purpose] = types.CHARGED["strict"]
 
     def __post_init__(self) -> None:
         self._lines = Lines(self.path, Charge)
@@ -75,7 +60,6 @@ class Ledger:
 
     @property
     def spent(self) -> int:
-        """Episodes charged so far."""
         return sum(self._counts[purpose] for purpose in self.charged)
 
     @property
@@ -176,10 +160,10 @@ class EpisodeFile:
         self._lines.close()
 
 
-_OF_PROGRAM = (Boundary.ENVIRONMENT, Boundary.SANDBOX)
+_OF_PROGRAM = (types.Boundary.ENVIRONMENT, types.Boundary.SANDBOX)
 
 
-def counts(task: Task, failure: Failure | None) -> bool:
+def counts(task: Task, failure: types.Failure | None) -> bool:
     """Whether an episode counts as lost. One that a generated environment fails does not: that is a
     finding about the environment, which its method then drops."""
     if failure is None:

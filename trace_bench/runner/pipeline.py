@@ -35,7 +35,8 @@ from trace_bench.runner.report import TIMING, Clock, Progress
 from trace_bench.runner.summary import code_of, summarize
 from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.settings.identity import parts_of
-from trace_bench.settings.schema import Settings
+from trace_bench.settings.registry import find
+from trace_bench.settings.schema import PartSettings, Settings
 
 
 @dataclass(frozen=True)
@@ -121,19 +122,11 @@ def _execute(
         folder, player, settings, bench.held_out, bench.development, bench.points, progress, clock
     )
     stack.enter_context(closing(evaluation))
+    make_suite = build.generated_suites(settings, bench.context, bench.log)
     lab = RunLab(
-        folder,
-        settings.seed,
-        _ledger(folder, settings),
-        player,
-        bench.trainer,
-        metrics,
-        progress,
-        evaluation.checkpoint,
-        bench.roles,
-        build.generated_suites(settings, bench.context, bench.log),
-        settings.max_lost,
-    )
+        folder, settings.seed, _ledger(folder, settings), player, bench.trainer, metrics, progress,
+        evaluation.checkpoint, bench.roles, make_suite, settings.max_lost,
+    )  # fmt: skip
     stack.enter_context(closing(lab))
     if len(code_of(folder)) > 1:
         progress.log(f"other code of trace_bench has begun this run (`code` in {SUMMARY})")
@@ -171,7 +164,8 @@ def _phases(bench: Bench, evaluation: Evaluation, lab: RunLab, base: AgentSpec) 
     clock = evaluation.clock
     evaluation.base(base)
     names = [*LOWER, *(UPPER if bench.suite.has(Suite.reference) else ())]
-    evaluation.floors(build.scripted_policies(bench.context, names))
+    scripted = {name: find("policy", PartSettings(name)).make(bench.context) for name in names}
+    evaluation.floors(scripted)
     with clock.phase("method"):
         lab.progress.phase("method")
         lab.checkpoint(base)

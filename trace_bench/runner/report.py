@@ -17,15 +17,7 @@ from typing import TextIO
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import REPAIRS
 from trace_bench.core.store import read_if_there, write_json
-from trace_bench.core.summary import (
-    AgentRow,
-    Began,
-    Compared,
-    EpisodeCounts,
-    Health,
-    Summary,
-    facts,
-)
+from trace_bench.core.summary import AgentRow, Began, Compared, EpisodeCounts, Summary, facts
 from trace_bench.results.statistics import p_value
 
 RECENT = 64  # episodes in the running reward
@@ -147,9 +139,8 @@ def closing(summary: Summary) -> str:
     """The closing output of a finished run from its summary alone."""
     title = (
         f"{summary.titled} on {summary.suite_name or summary.world}, split {summary.split} "
-        f"({summary.score.n} tasks, protocol "
-        f"{summary.protocol}), seed {summary.seed}, {summary.spent} of "
-        f"{summary.budget} rollouts"
+        f"({summary.score.n} tasks, protocol {summary.protocol}), seed {summary.seed}, "
+        f"{summary.spent} of {summary.budget} rollouts"
     )
     if summary.unspent:
         title += f" ({summary.unspent} unspent: {summary.why_unspent})"
@@ -189,7 +180,7 @@ def closing(summary: Summary) -> str:
         lines.append(f"curve on {summary.dev_split}: {points}")
         if summary.curve_caveat:
             lines.append(f"  not what runs with these budgets give: {summary.curve_caveat}")
-    lines += [*_usage(summary.usage), *_health(summary.health)]
+    lines += [*_usage(summary.usage), *_health(summary)]
     lines.append(
         "files: ledger.jsonl (every rollout), trajectories.jsonl (read them with python -m "
         "trace_bench.show), evaluation.jsonl, metrics.jsonl, agent.json, summary.json; in a "
@@ -234,7 +225,8 @@ def _figure(success: float | None) -> str:
     return "no score" if success is None else f"{success:.3f}"
 
 
-def _health(health: Health) -> list[str]:
+def _health(summary: Summary) -> list[str]:
+    health = summary.health
     out = [_lost_and_cut("method", health.method), _lost_and_cut("evaluation", health.evaluation)]
     if health.groups is not None:
         out[0] += f"; {health.constant} of {health.groups} groups without an advantage"

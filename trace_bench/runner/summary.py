@@ -12,23 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core import summary
 from trace_bench.core.beginning import totals
 from trace_bench.core.protocols import Suite
 from trace_bench.core.run_files import CODE, FLOORS, HASHED
 from trace_bench.core.store import Lines, file_hash, fingerprint, read_json
-from trace_bench.core.summary import (
-    SHOWN,
-    AgentRow,
-    Began,
-    Borrowed,
-    Commit,
-    Compared,
-    Health,
-    Summary,
-    TrainedApart,
-    TrainingSuite,
-    titled,
-)
 from trace_bench.core.types import IN_EPISODES, AgentSpec, Outcome, to_json
 from trace_bench.play.suites import about_of, name_of
 from trace_bench.runner.bench import Bench
@@ -49,9 +37,9 @@ def summarize(
     evaluation: Evaluation,
     lab: RunLab,
     agent: AgentSpec,
-    yardsticks: Mapping[str, TrainedApart],
+    yardsticks: Mapping[str, summary.TrainedApart],
     seconds: Mapping[str, float],
-) -> Summary:
+) -> summary.Summary:
     """The summary for the closing table and later comparisons. `seconds`: wall time by phase."""
     settings, parts, place, plan = bench.settings, bench.parts, bench.place, bench.plan
     suite, about, borrowed = _facts_of(bench.suite, settings.evaluation.split)
@@ -63,7 +51,7 @@ def summarize(
     unscored = [name for name, some in agents.items() if all(o.lost for o in some)]
     method, algorithm = parts["method"].label, _algorithm(bench, lab)
     (unspent, why), began = lab.unspent(), bench.beginning
-    return Summary(
+    return summary.Summary(
         complete=not unscored,
         unscored=tuple(unscored),
         method=method,
@@ -75,7 +63,7 @@ def summarize(
         suite_data=about,
         borrowed=borrowed,
         models={
-            name: {k: getattr(how, k) for k in SHOWN}
+            name: {k: getattr(how, k) for k in summary.SHOWN}
             for name, how in models_in_roles(settings).items()
         },
         split=settings.evaluation.split,
@@ -98,14 +86,16 @@ def summarize(
         demonstrations=plan.demonstrations,
         beginning=None
         if began is None
-        else Began(began.sha256, began.runs, *totals(began.runs, settings.accounting)),
+        else summary.Began(began.sha256, began.runs, *totals(began.runs, settings.accounting)),
         yardsticks=yardsticks,
         **_scores(final, base),
         worlds=_by_world(bench, final, base),
-        table=_rows(bench, titled(method, algorithm), evaluation, agent, yardsticks),
+        table=_rows(bench, summary.titled(method, algorithm), evaluation, agent, yardsticks),
         routing=None if routed is None else routed.figures,
         usage=_usage(bench),
-        health=Health(**vars(lab.training), method=lab.episodes, evaluation=evaluation.health()),
+        health=summary.Health(
+            **vars(lab.training), method=lab.episodes, evaluation=evaluation.health()
+        ),
         curve=tuple(evaluation.points),
         curve_caveat=plan.caveat,
         capabilities=selected_capabilities(place.folder),
@@ -133,14 +123,13 @@ def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]
 
 
 def _usage(bench: Bench) -> dict[str, Any]:
-    """Requests to models, by role."""
     counts = bench.policy.usage()
     return {**bench.roles.usage(), **({"policy": counts} if counts else {})}
 
 
 def _by_world(
     bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]
-) -> dict[str, Compared]:
+) -> dict[str, summary.Compared]:
     """The scores in each of several worlds; {} where there is one."""
     key = bench.parts["env"].declared.world_key
     world_of = {t.id: str(t.data.get(key)) for t in bench.held_out} if key else {}
@@ -148,7 +137,7 @@ def _by_world(
     for world in dict.fromkeys(world_of.values()):
         there = ([o for o in some if world_of.get(o.task) == world] for some in (final, base))
         tasks = tuple(sorted(task for task in world_of if world_of[task] == world))
-        worlds[world] = Compared(**_scores(*there), tasks=tasks)
+        worlds[world] = summary.Compared(**_scores(*there), tasks=tasks)
     return worlds
 
 
@@ -157,8 +146,8 @@ def _rows(
     title: str,
     evaluation: Evaluation,
     agent: AgentSpec,
-    yardsticks: Mapping[str, TrainedApart],
-) -> tuple[AgentRow, ...]:
+    yardsticks: Mapping[str, summary.TrainedApart],
+) -> tuple[summary.AgentRow, ...]:
     """The closing table: base and the method, by its `title`, then what bounds them."""
     outcomes, routed = evaluation.outcomes, evaluation.routed
     base = outcomes["base"]
@@ -210,7 +199,7 @@ def machine() -> dict[str, Any]:
     return kind
 
 
-def git_state() -> Commit | None:
+def git_state() -> summary.Commit | None:
     """The checkout's commit, and whether it has changed since; None outside a checkout."""
     home = Path(__file__).resolve().parents[1]
 
@@ -224,7 +213,7 @@ def git_state() -> Commit | None:
         if not git("ls-files", "__main__.py"):
             return None
         changed = git("status", "--porcelain", "--", ".", "../conf", "../pyproject.toml")
-        return Commit(git("rev-parse", "HEAD"), bool(changed))
+        return summary.Commit(git("rev-parse", "HEAD"), bool(changed))
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -242,7 +231,7 @@ def code_of(folder: Path) -> tuple[str, ...]:
 SPLITS = ("train_split", "dev_split", "eval_split", "train_tasks")  # settings of env, of training
 
 
-def _facts_of(suite: Suite, split: str) -> tuple[str, dict[str, Any], Borrowed | None]:
+def _facts_of(suite: Suite, split: str) -> tuple[str, dict[str, Any], summary.Borrowed | None]:
     """(`name/variant` of the suite whose tasks the held-out `split` has, its own facts, what the
     summary says about borrowed tasks: None for a suite with tasks of its own)."""
     lender = suite.lender(split)
@@ -250,10 +239,10 @@ def _facts_of(suite: Suite, split: str) -> tuple[str, dict[str, Any], Borrowed |
         return name_of(suite), about_of(suite), None
     env = suite_identity(lender.env, lender.variant)
     roles = () if lender.suite.asks_user() else IN_EPISODES
-    borrowed = Borrowed(
+    borrowed = summary.Borrowed(
         env={key: value for key, value in env.items() if key not in SPLITS},
         split=lender.split,
-        training=TrainingSuite(name_of(suite), about_of(suite)),
+        training=summary.TrainingSuite(name_of(suite), about_of(suite)),
         training_settings=("env", *(f"llm.{role}" for role in roles)),
     )
     return name_of(lender.suite), about_of(lender.suite), borrowed

@@ -28,8 +28,7 @@ MOST_SAID = 300
 
 
 class Silent(Tracker):
-    """`tracker=jsonl`: metrics as lines of metrics.jsonl in the run folder; nothing leaves the
-    machine."""
+    """`tracker=jsonl`: lines of metrics.jsonl in the run folder; nothing leaves the machine."""
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Nothing."""

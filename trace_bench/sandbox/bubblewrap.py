@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import EngineError, UserError
-from trace_bench.sandbox.engine import (
-    COMMAND,
-    IN_WORKER,
-    SCRATCH,
-    Engine,
-    Sandbox,
-    answer,
-    program,
-    rlimits,
-)
+from trace_bench.sandbox import engine
 from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.workers import Worker
 from trace_bench.settings.schema import SandboxSettings
@@ -36,7 +27,7 @@ IN_IMAGE = {
 """The variables of the project's images, which their files do not hold."""
 
 
-class Bubblewrap(Engine):
+class Bubblewrap(engine.Engine):
     contains = images = True
     unlimited = (
         "memory in total (each process has `sandbox.memory`; memory that is shared, or in files in "
@@ -46,9 +37,11 @@ class Bubblewrap(Engine):
         "programs in /tmp (they run, with no more rights than the environment)",
     )
 
-    def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
-        bwrap = program("bwrap", "apt-get install bubblewrap, or the site's own package", sandbox)
-        version = answer([bwrap, "--version"], sandbox)
+    def __init__(self, sandbox: engine.Sandbox, image: str, python: str | None = None) -> None:
+        bwrap = engine.program(
+            "bwrap", "apt-get install bubblewrap, or the site's own package", sandbox
+        )
+        version = engine.answer([bwrap, "--version"], sandbox)
         if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) < OLDEST:
             raise EngineError(
                 f"sandbox={sandbox.name} needs bubblewrap {'.'.join(map(str, OLDEST))} or later; "
@@ -56,19 +49,19 @@ class Bubblewrap(Engine):
             )
         root = str(root_of(image, sandbox).resolve())
         self._command = [bwrap, *walls(root)]
-        self._limits, self._user = rlimits(sandbox), nobody()
-        answer([*self._command, "true"], sandbox, **self._user)
+        self._limits, self._user = engine.rlimits(sandbox), nobody()
+        engine.answer([*self._command, "true"], sandbox, **self._user)
 
     def start(self, arguments: Mapping[str, Any]) -> Worker:
         worker = encode({**arguments, "rlimits": self._limits}).decode().strip()
-        command = [*self._command, *COMMAND, worker]
+        command = [*self._command, *engine.COMMAND, worker]
         return Worker(command, {}, hint="change `sandbox`", **self._user)
 
 
 def walls(root: str) -> Sequence[str]:
     """The arguments that make the sandbox: new namespaces, no capabilities, nothing writable but
     /tmp. The worker's keeper is process 1, as in a container; all ends with the parent."""
-    variables = [("--setenv", *pair) for pair in {**IN_IMAGE, **IN_WORKER}.items()]
+    variables = [("--setenv", *pair) for pair in {**IN_IMAGE, **engine.IN_WORKER}.items()]
     small = ("--size", str(2**20), "--perms", "1777", "--tmpfs", "/dev/shm")
     return [
         *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
@@ -78,7 +71,7 @@ def walls(root: str) -> Sequence[str]:
         *("--clearenv", *(word for pair in variables for word in pair)),
         *("--ro-bind", root, "/", "--proc", "/proc", "--dev", "/dev", *small),
         *("--remount-ro", "/dev"),
-        *("--size", str(SCRATCH * 2**20), "--perms", "1777", "--tmpfs", "/tmp"),
+        *("--size", str(engine.SCRATCH * 2**20), "--perms", "1777", "--tmpfs", "/tmp"),
         *("--chdir", "/tmp"),
     ]
 

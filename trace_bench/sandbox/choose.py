@@ -25,8 +25,7 @@ Log = Callable[[str], None]
 
 
 class Processes(Engine):
-    """Child processes of this user, which inherit only the path of its variables, so that they
-    receive no keys."""
+    """Child processes of this user, which inherit only PATH, so that they receive no keys."""
 
     def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
         self._python = python or sys.executable
@@ -126,9 +125,8 @@ def make_pool(
 
 
 def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
-    """The suite of a source text in the form that `GeneratedSuite` describes. Its name is part of
-    the tasks' ids. Raises UserError as `source_pool` does, and SourceError for a text that cannot
-    be used."""
+    """The suite of a source text in the form of `GeneratedSuite`. Its name is part of the tasks'
+    ids. UserError as of `source_pool`, and SourceError for a text that cannot be used."""
     message = {"source": source.text, "given": source.given}
     worker = {"kind": "generated", "name": source.name}
     pool = source_pool(message, worker, sandbox, log)
@@ -142,8 +140,7 @@ def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
 
 
 def source_pool(source: JSON, worker: JSON, sandbox: Sandbox, log: Log) -> Pool:
-    """Workers that run a program text. Raises UserError if the sandbox does not keep it in, unless
-    `allow_untrusted` is set."""
+    """Workers that run a program text. UserError if they do not contain it (`allow_untrusted`)."""
     engine = engine_of(sandbox)
     if not engine.contains:
         if not sandbox.allow_untrusted:

@@ -174,12 +174,8 @@ class Pool:
     def _send(self, worker: Worker, calls: list[Due]) -> Calls:
         worker.calls += 1
         deadline = time.monotonic() + self._sandbox.deadline
-        message = {
-            "id": worker.calls,
-            "calls": [due.episode.sent(due.call, worker) for due in calls],
-            "close": worker.closing,
-        }
-        worker.send(message, deadline)
+        sent = [due.episode.sent(due.call, worker) for due in calls]
+        worker.send({"id": worker.calls, "calls": sent, "close": worker.closing}, deadline)
         worker.closing = []
         return Calls(worker, calls, worker.calls, deadline, self._bell.ring)
 

@@ -63,11 +63,8 @@ class SandboxedSuite(Suite):
     def __init__(self, inside: Suite, pool: Pool) -> None:
         self.inside, self._pool = inside, pool
         self.name, self.variant = inside.name, inside.variant
-        self.tag_keys, self.world_key, self.typical = (
-            inside.tag_keys,
-            inside.world_key,
-            inside.typical,
-        )
+        self.tag_keys, self.world_key = inside.tag_keys, inside.world_key
+        self.typical = inside.typical
 
     def has(self, ability: Callable[..., Any]) -> bool:
         """As the suite inside; of one that asks nobody, a turn's calls are one message. Where a

@@ -67,7 +67,6 @@ class Worker:
         self.calls = 0
 
     def filenos(self) -> Sequence[int]:
-        """What to wait on."""
         return [self._out, self._err]
 
     def send(self, message: Mapping[str, Any], deadline: float) -> None:

@@ -94,11 +94,8 @@ def _serve(options: argparse.Namespace) -> int:
     from trace_bench.llm.client import read_key
     from trace_bench.serve.app import App, config
 
-    settings = ServeSettings(
-        options.name,
-        whole_number("--tokens", options.tokens),
-        whole_number("--requests", options.requests),
-    )
+    tokens = whole_number("--tokens", options.tokens)
+    settings = ServeSettings(options.name, tokens, whole_number("--requests", options.requests))
     key = read_key(options.key_env, "--key-env")
     _check_address(options.host, options.port, key)
     whole_number("--threads", options.threads)

@@ -65,7 +65,6 @@ class Refused(Exception):
         self.status, self.param, self.code = status, param, code
 
     def body(self) -> dict[str, Any]:
-        """In OpenAI's shape."""
         kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
         other = "invalid_request_error" if self.status < 500 else "api_error"
         said = {"message": str(self), "type": kinds.get(self.status, other)}
@@ -134,7 +133,6 @@ class ChatRequest:
 
     @property
     def most(self) -> int | None:
-        """The most tokens of the answer, if the request says so."""
         return self.max_completion_tokens or self.max_tokens
 
     @property

@@ -35,7 +35,6 @@ def conf_dir() -> Path:
 
 
 def files(group: str) -> dict[str, Path]:
-    """The files of a group by the choices they make."""
     return {p.stem: p for p in (conf_dir() / group).glob("*.yaml")}
 
 
@@ -58,7 +57,6 @@ def offered(group: str) -> list[str]:
 
 
 def of(group: str) -> list[str]:
-    """All choices of a group."""
     return sorted({*files(group), *(offered(group) if group in GROUPS else ())})
 
 

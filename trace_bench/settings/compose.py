@@ -117,7 +117,6 @@ def compose_plain(
 
 
 def _written(*folders: Path) -> tuple[tuple[Path, int], ...]:
-    """Every settings file and when it was written."""
     files = [p for f in folders for p in sorted(f.glob("**/*.yaml")) if p.is_file()]
     return tuple((p, p.stat().st_mtime_ns) for p in files)
 
@@ -387,7 +386,6 @@ def _own(group: str, typed: str) -> str:
 
 
 def _several(override: str) -> UserError:
-    """The UserError for several values where there is one run."""
     key, _, value = override.partition("=")
     return UserError(
         f"{override} is several values; allowed: one, a list ({key}=[{value}]) or a text with "

@@ -76,11 +76,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Keys in which two identities differ, each as `key: old -> new`."""
     before, after = dict(flat(old)), dict(flat(new))
     keys = sorted(before.keys() | after.keys())
-    return [
-        f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
-        for key in keys
-        if before.get(key, "absent") != after.get(key, "absent")
-    ]
+    pairs = [(key, before.get(key, "absent"), after.get(key, "absent")) for key in keys]
+    return [f"{key}: {one} -> {two}" for key, one, two in pairs if one != two]
 
 
 def weights_hash(path: str) -> str | None:

@@ -160,13 +160,9 @@ def settled(data: Mapping[str, Any]) -> Settings:
         if key in declared:
             value = usual.get((group, key))
             chosen[group][key] = declared[key] if value is None else value
-    settings = replace(
-        settings,
-        policy=replace(settings.policy, **chosen["policy"]),
-        trainer=replace(
-            settings.trainer, options={**settings.trainer.options, **chosen["trainer"]}
-        ),
-    )
+    policy = replace(settings.policy, **chosen["policy"])
+    options = {**settings.trainer.options, **chosen["trainer"]}
+    settings = replace(settings, policy=policy, trainer=replace(settings.trainer, options=options))
     parts_of(settings)
     return settings
 
@@ -185,9 +181,8 @@ def _for_policy(settings: Settings) -> Settings:
     }
     served = find("policy", settings.policy).declared.at_servers
     options = {key: value for key, value in method.options.items() if key not in at_servers}
-    return replace(
-        settings, method=replace(method, options=options | (at_servers if served else {}))
-    )
+    options |= at_servers if served else {}
+    return replace(settings, method=replace(method, options=options))
 
 
 def recipe_of(settings: Settings, parts: Mapping[str, Part]) -> ModelRecipe | None:

@@ -112,13 +112,9 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 """group -> name -> settings that the name stands for: two of TRACE, and GRPO."""
 
 KINDS: Mapping[str, type] = {
-    "env": Suite,
-    "method": Method,
-    "trainer": Trainer,
-    "policy": Policy,
-    "tracker": Tracker,
+    "env": Suite, "method": Method, "trainer": Trainer, "policy": Policy, "tracker": Tracker,
     "model": str,
-}
+}  # fmt: skip
 ENTRY_POINTS: Mapping[str, str] = {
     **{group: f"trace_bench.{group}s" for group in KINDS},
     "env": "trace_bench.suites",

@@ -163,7 +163,6 @@ class LLMSettings:
 
     @property
     def roles(self) -> dict[str, RoleSettings]:
-        """The roles' settings by name."""
         return {name: role for name, role in vars(self).items() if name != "shared"}
 
 
@@ -303,10 +302,9 @@ def parse(data: Mapping[str, Any]) -> Settings:
     held_out = settings.evaluation.split
     if settings.protocol == "held_out" and train in (dev, held_out):
         raise UserError(
-            "protocol=held_out trains on other tasks than it reports, got "
-            f"env.train_split={train}, env.dev_split={dev}, "
-            f"evaluation.split={held_out}. Change one of them, or set `protocol=paper` to train "
-            "and report on the same tasks (every table then says so)."
+            f"protocol=held_out trains on other tasks than it reports, got env.train_split={train},"
+            f" env.dev_split={dev}, evaluation.split={held_out}. Change one of them, or set "
+            "`protocol=paper` to train and report on the same tasks (every table then says so)."
         )
     return settings
 
@@ -331,8 +329,5 @@ def _gathered(cls: type[PartSettings], group: str, data: Any) -> Any:
         raise UserError(
             f"`{group}.{twice[0]}` and `{group}.options.{twice[0]}` are the same setting. Give one."
         )
-    group_data = {key: value for key, value in data.items() if key in declared}
-    return {
-        **group_data,
-        "options": {**rest, **options} if isinstance(options, Mapping) else options,
-    }
+    every = {**rest, **options} if isinstance(options, Mapping) else options
+    return {**{key: value for key, value in data.items() if key in declared}, "options": every}

@@ -56,16 +56,14 @@ class Source(ABC):
 
     @abstractmethod
     def described(self, folder: Path, training: Mapping[str, Any]) -> tuple[Any, str]:
-        """The figures of the finished agent and its card as Markdown; `training` is what
-        training.json holds."""
+        """The figures of the finished agent and its card; `training`: what training.json holds."""
 
 
 def card(
     command: str, world: World, settings: MadeSettings, training: Mapping[str, Any],
     learned: str, rates: Mapping[str, Any], begun: str = "nothing",
 ) -> str:  # fmt: skip
-    """What every card says. `learned`: of the demonstrations; `rates`: on development tasks;
-    `begun`: with what."""
+    """What every card says. `learned`: of demonstrations; `rates`: on tasks; `begun`: with what."""
     recipe, report = training["recipe"], training["report"]
     planned = TinyRecipe(**recipe).steps
     steps = report.get("steps", planned)
@@ -114,8 +112,7 @@ class ModelBench:
 
 
 def on_development_tasks(folder: Path, world: World) -> dict[str, Any]:
-    """The rates of the agent in the folder on the first development tasks, greedy and at
-    temperature 1."""
+    """The agent's rates on the first development tasks, greedy and at temperature 1."""
     tasks = tasks_of(world.suite, world.dev)[:LOOKED_AT]
     with closing(LocalPolicy(folder)) as policy:
         bench = ModelBench(policy, world, str(folder))
@@ -129,11 +126,8 @@ def rate(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Share of successes with its 95 % interval (Wilson)."""
     wins = sum(t.score is not None and t.score.success for t in episodes)
     interval = wilson_interval(wins, len(episodes))
-    return {
-        "success": round(wins / len(episodes), 4),
-        "interval": [round(interval.low, 4), round(interval.high, 4)],
-        "n": len(episodes),
-    }
+    ends = [round(interval.low, 4), round(interval.high, 4)]
+    return {"success": round(wins / len(episodes), 4), "interval": ends, "n": len(episodes)}
 
 
 def table(of: str, rates: Mapping[str, Any]) -> str:

@@ -16,15 +16,7 @@ from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.tiny import Log, MadeSettings, World
-from trace_bench.tiny.demos import (
-    GUIDANCE,
-    IRRELEVANT,
-    RIGHT,
-    demonstration,
-    pieces_of,
-    under_guidance,
-)
+from trace_bench.tiny import Log, MadeSettings, World, demos
 from trace_bench.tiny.making import Lessons, ModelBench, Source, card, rate
 from trace_bench.tiny.template import build_tokenizer
 from trace_bench.tiny.train import SIZES, Corpus, TinyRecipe
@@ -47,17 +39,16 @@ class Phone(Source):
                 "`build` makes the phone world's agent from demonstrations of no task. Leave out "
                 "`env`, `split` and `synthetic`, or use `make`."
             )
-        self.right = dict.fromkeys(RIGHT, settings.rare) if settings.rare else RIGHT
+        self.right = dict.fromkeys(demos.RIGHT, settings.rare) if settings.rare else demos.RIGHT
 
     def lessons(self, log: Log) -> Lessons:
         count, tokenizer = self.settings.demonstrations, tokenizer_of()
-        pieces = pieces_of(sorted(tokenizer.get_vocab()))
-        talks = (demonstration(number, pieces, self.right) for number in range(count))
+        pieces = demos.pieces_of(sorted(tokenizer.get_vocab()))
+        talks = (demos.demonstration(number, pieces, self.right) for number in range(count))
         return tokenizer, talks, {"demonstrations": count}
 
     def recipe(self, corpus: Corpus) -> TinyRecipe:
-        """A pass has as many tokens as the shipped agent's; demonstrations that are longer than a
-        row are left out."""
+        """A pass has as many tokens as the shipped agent's; longer demonstrations are left out."""
         shipped, count = SIZES[self.settings.size], self.settings.demonstrations
         tokens = shipped.tokens * self.settings.passes * count // shipped.demonstrations
         return replace(shipped, demonstrations=count, tokens=tokens, seed=self.settings.seed)
@@ -70,7 +61,9 @@ class Phone(Source):
         """The card as Markdown; `figures`: what `measure` gives."""
         dev, alone = figures["dev"], figures["capabilities"]
         kinds = ("none", "helpful", "irrelevant", "greedy")
-        mixture = (f"{c} | {p:.2f} | {under_guidance(c, p):.2f}" for c, p in self.right.items())
+        mixture = (
+            f"{c} | {p:.2f} | {demos.under_guidance(c, p):.2f}" for c, p in self.right.items()
+        )
         learned = f"""{training["report"]["demonstrations"]:,} demonstrations.
 Each is an episode of the embedded world, acted by a program, with people, words and wordings that
 no split shares, half of the words invented. Seven capabilities are exercised only in a share of the
@@ -109,21 +102,20 @@ Apache-2.0, as the project.
 
 def tokenizer_of(samples: int = 4000) -> Any:
     """The tokenizer, trained on demonstrations with words of syllables."""
-    texts = ["".join(text for text, _ in demonstration(10_000_000 + n)) for n in range(samples)]
+    texts = [
+        "".join(text for text, _ in demos.demonstration(10_000_000 + n)) for n in range(samples)
+    ]
     return build_tokenizer(texts, [spec.schema for spec in catalog().values()])
 
 
-def measure(folder: Path, right: Mapping[str, float] = RIGHT) -> dict[str, Any]:
+def measure(folder: Path, right: Mapping[str, float] = demos.RIGHT) -> dict[str, Any]:
     """All figures of the model in `folder`, JSON-safe; `right`: the shares of demonstrations that
     taught it each capability. About a minute."""
     with closing(LocalPolicy(folder)) as policy:
         bench = ModelBench(policy, World(EmbeddedSuite()), str(folder))
-        return {
-            "dev": _dev(bench),
-            "capabilities": {
-                name: {"taught": share, **_capability(bench, name)} for name, share in right.items()
-            },
-        }
+        dev = _dev(bench)
+        each = {n: {"taught": share, **_capability(bench, n)} for n, share in right.items()}
+        return {"dev": dev, "capabilities": each}
 
 
 def _dev(bench: ModelBench) -> dict[str, Any]:
@@ -143,7 +135,7 @@ def _capability(bench: ModelBench, name: str) -> dict[str, Any]:
     """Success on tasks that need one capability alone, at temperature 1: without guidance, under a
     line about the capability, and under a line about something else; the last greedy."""
     tasks = _alone(EmbeddedSuite(), name)
-    lines = {"none": "", "helpful": GUIDANCE[name][0], "irrelevant": IRRELEVANT[0]}
+    lines = {"none": "", "helpful": demos.GUIDANCE[name][0], "irrelevant": demos.IRRELEVANT[0]}
     rates = {
         kind: rate(bench.play(tasks, "alone", temperature=1.0, guidance=line))
         for kind, line in lines.items()

@@ -170,8 +170,7 @@ def _left_out(plan: Sequence[Message]) -> int | None:
 
 
 class _Episode:
-    """An episode under way. `learned`: for each of the agent's messages so far; `lost`: whether the
-    environment has raised."""
+    """An episode. `learned`: of each of the agent's messages; `lost`: the environment raised."""
 
     def __init__(self, env: Env, first: Step, rng: Random, seen: dict[str, list[JSON]]) -> None:
         self.env, self.last, self.rng, self.seen = env, first, rng, seen

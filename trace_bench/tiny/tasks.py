@@ -160,8 +160,7 @@ def world_of(chosen: Settings) -> Iterator[World]:
 
 
 def _shown(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
-    """The split and its tasks to demonstrate. Raises UserError for held-out ones, and for a suite
-    without solutions."""
+    """The split and its tasks to demonstrate. UserError for held-out ones, or no solutions."""
     suite = world.suite
     close(env := make_env(suite))
     if not suite.has(Suite.reference) and not env.has(Env.solution):

@@ -118,15 +118,10 @@ def _tensors(corpus: Corpus, batch: list[list[int]], recipe: TinyRecipe) -> Any:
             target[r, at : at + n - 1] = shifted
             at += n
     order = torch.from_numpy(owner)
-    same = (order[:, :, None] == order[:, None, :]).tril_() | torch.eye(
-        recipe.row, dtype=torch.bool
-    )
-    return (
-        torch.from_numpy(ids),
-        torch.from_numpy(positions),
-        same[:, None],
-        torch.from_numpy(target),
-    )
+    same = (order[:, :, None] == order[:, None, :]).tril_()
+    same |= torch.eye(recipe.row, dtype=torch.bool)
+    tokens, places, wanted = (torch.from_numpy(values) for values in (ids, positions, target))
+    return tokens, places, same[:, None], wanted
 
 
 def new_model(vocabulary: int, recipe: TinyRecipe) -> Any:

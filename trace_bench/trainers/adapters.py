@@ -126,7 +126,6 @@ def largest_update(layers: Mapping[str, LoraLinear]) -> tuple[float, str]:
 
 @torch.no_grad()
 def restart(layers: Mapping[str, LoraLinear], seed: int) -> None:
-    """Initializes the adapter anew."""
     for name, layer in layers.items():
         rank, width = layer.a.shape
         layer.a.copy_(_drawn(rank, width, seed, name))

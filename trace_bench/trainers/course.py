@@ -76,19 +76,14 @@ class Course:
 
 def make_schedule(rollouts: int, settings: Recipe, name: str) -> tuple[int, ...]:
     """The number of groups in each iteration: as many full ones as fit, then a smaller one if at
-    least two groups fit; the whole job where no group is sampled again. Raises UserError if not
-    even one iteration fits."""
+    least two groups fit; all where no group is sampled again. UserError without any."""
     size = settings.group_size
     least = min(2, settings.groups)
     full, rest = divmod(rollouts, size * settings.groups)
     last = rest // size
     groups = (settings.groups,) * full + ((last,) if last >= least else ())
     if not groups:
-        raise UserError(
-            f"training {name!r} has {rollouts} rollouts and needs at least {least * size} "
-            f"({least} groups of {size}). Raise the setting `budget`, or lower "
-            "`trainer.group_size`."
-        )
+        raise settings.too_few(name, rollouts, least)
     return groups
 
 
@@ -153,14 +148,10 @@ def play_iteration(
 
     def play(name: str, groups: Sequence[Task]) -> list[float]:
         tasks = [task for task in groups for _ in range(settings.group_size)]
+        route = None if routed else [adapter] * len(tasks)
+        elsewhere = None if by is None else by(name, len(tasks))
         played = lab.rollouts(
-            name,
-            agent,
-            tasks,
-            purpose=Purpose.TRAINING,
-            temperature=1.0,
-            route=None if routed else [adapter] * len(tasks),
-            by=None if by is None else by(name, len(tasks)),
+            name, agent, tasks, purpose=Purpose.TRAINING, route=route, by=elsewhere
         )
         for trajectory in played:
             if not routed:

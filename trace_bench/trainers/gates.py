@@ -28,8 +28,7 @@ from trace_bench.trainers.tree import Tree
 
 class GateLayer:
     """The layer of a soft router, from its JSON, with parameters: `weights` [labels, hidden size]
-    and `bias` [labels] in float64. The base model is added to the labels, at zero, if it is
-    missing."""
+    and `bias` [labels] in float64. The base model is added, at zero, if it is missing."""
 
     def __init__(self, router: Mapping[str, Any]) -> None:
         layer = Layer(router)
@@ -68,8 +67,7 @@ class GateLayer:
 
 class Gated:
     """The base model of `like` with several frozen adapters, whose updates are added with weights.
-    The adapters' matrices are stacked in one LoRA layer; a weight scales its adapter's rows of
-    A."""
+    They are stacked in one LoRA layer; a weight scales its adapter's rows of A."""
 
     def __init__(self, model: str, adapters: Sequence[AdapterRef], like: Learner) -> None:
         every = without_weights(model).named_modules()

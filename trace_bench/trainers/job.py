@@ -134,6 +134,14 @@ def identity_of(job: TrainingJob, recipe: Recipe) -> str:
     )
 
 
+def other_job(path: Path) -> UserError:
+    """The UserError for what is stored of a job with another `identity_of`."""
+    return UserError(
+        f"{path} belongs to a training job with other settings, tasks or seed. Change the setting "
+        "`run_dir`, or remove the folder."
+    )
+
+
 def start_of(agent: AgentSpec) -> AdapterRef | None:
     """The adapter that training continues, and that the new one replaces: the agent's only one;
     None if it has none. Raises UserError for an agent that chooses among adapters: no single
@@ -208,12 +216,8 @@ def credit(
     groups = in_groups(rewards, recipe.group_size)
     trained = advantages.trained & torch.tensor([differ(g) for g in groups for _ in g])
     learned = sum(any(members) for members in in_groups(trained.tolist(), recipe.group_size))
-    return replace(
-        advantages,
-        values=advantages.values * trained,
-        trained=trained,
-        constant=advantages.groups - learned,
-    )
+    values, constant = advantages.values * trained, advantages.groups - learned
+    return replace(advantages, values=values, trained=trained, constant=constant)
 
 
 def _advantages(

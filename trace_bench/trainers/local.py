@@ -14,27 +14,10 @@ from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Meta, Trajectory
+from trace_bench.trainers import course, loop
 from trace_bench.trainers.algorithms import Recipe
-from trace_bench.trainers.course import (
-    Course,
-    Rollouts,
-    curve_caveat,
-    make_schedule,
-    play_iteration,
-)
 from trace_bench.trainers.grpo import Advantages
 from trace_bench.trainers.job import ByRecipe, check_job, credit, identity_of, start_of
-from trace_bench.trainers.loop import (
-    Record,
-    Training,
-    Versions,
-    check_finite,
-    conclude,
-    of_rollouts,
-    of_sampler,
-    publish,
-    remove_versions,
-)
 from trace_bench.trainers.memory import GPU, shape_of
 
 if TYPE_CHECKING:
@@ -74,8 +57,8 @@ class LocalTrainer(ByRecipe):
         return LocalTraining(job, lab, self).run()
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
-        make_schedule(rollouts, self.settings, name)
-        return curve_caveat(self.settings, rollouts, points)
+        course.make_schedule(rollouts, self.settings, name)
+        return course.curve_caveat(self.settings, rollouts, points)
 
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """All weights on one device, in float32 at most."""
@@ -118,7 +101,7 @@ class LocalTrainer(ByRecipe):
         return self._learners[model]
 
 
-class LocalTraining(Training[Rollouts]):
+class LocalTraining(loop.Training[course.Rollouts]):
     """One job. `learner`, `optimizer`: while there is something to learn."""
 
     state: State
@@ -129,15 +112,17 @@ class LocalTraining(Training[Rollouts]):
         self.job, self.lab, self.trainer = job, lab, trainer
         self.settings = trainer.settings
         check_job(job)
-        self.versions = Versions(job.name, job.agent)
-        self.course = Course(job.tasks, self.settings, job.seed, job.rollouts, job.name)
+        self.versions = loop.Versions(job.name, job.agent)
+        self.course = course.Course(job.tasks, self.settings, job.seed, job.rollouts, job.name)
         self.folder = lab.folder / "adapters" / file_name(job.name)
 
-    def play(self, iteration: int) -> Rollouts:
+    def play(self, iteration: int) -> course.Rollouts:
         call, adapter = self.versions.call(iteration), self.versions.version(iteration)
-        return play_iteration(self.course, call, self.agent(iteration), adapter, self.job, self.lab)
+        return course.play_iteration(
+            self.course, call, self.agent(iteration), adapter, self.job, self.lab
+        )
 
-    def learn(self, iteration: int, played: Rollouts) -> Record:
+    def learn(self, iteration: int, played: course.Rollouts) -> loop.Record:
         from trace_bench.trainers.adapters import largest_update
         from trace_bench.trainers.tree import stretches
         from trace_bench.trainers.update import update
@@ -156,14 +141,14 @@ class LocalTraining(Training[Rollouts]):
             progress=partial(self.lab.step, where),
         )
         largest = largest_update(self.learner.layers)
-        check_finite(f"{where}, step {steps.steps}", steps.grad_norm, largest)
+        loop.check_finite(f"{where}, step {steps.steps}", steps.grad_norm, largest)
         record = self.record(iteration, played.trajectories, advantages, steps)
         return {**record, "update_norm": largest[0]}
 
-    def goes_on(self, records: Sequence[Record]) -> bool:
+    def goes_on(self, records: Sequence[loop.Record]) -> bool:
         return not self.state.finished
 
-    def save(self, records: Sequence[Record]) -> None:
+    def save(self, records: Sequence[loop.Record]) -> None:
         """Saves the new version, then the state that names it, then removes older versions: so the
         state's version exists even after an interruption."""
         from trace_bench.trainers.adapters import write_adapter
@@ -174,16 +159,16 @@ class LocalTraining(Training[Rollouts]):
         version = self.folder / f"{len(records):04d}"
         write_adapter(version, self.learner.layers, vars(self.settings), self.job.agent.model)
         self.state.save(self.folder, self.learner, self.optimizer)
-        remove_versions(self.folder, len(records))
+        loop.remove_versions(self.folder, len(records))
 
-    def publish(self, iteration: int, record: Record) -> None:
-        publish(self.job, self.lab, record, self.agent(iteration + 1))
+    def publish(self, iteration: int, record: loop.Record) -> None:
+        loop.publish(self.job, self.lab, record, self.agent(iteration + 1))
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[loop.Record]:
         from trace_bench.trainers.model import State
 
         self.state = State.load(self.folder, identity_of(self.job, self.settings), self.lab.log)
-        remove_versions(self.folder, len(self.state.records))  # also those that a kill left
+        loop.remove_versions(self.folder, len(self.state.records))  # also those that a kill left
         return self.state.records
 
     def repeat(self, iteration: int) -> None:
@@ -198,10 +183,10 @@ class LocalTraining(Training[Rollouts]):
         self.optimizer = restore(self.state, self.learner, self.settings, self.job.seed, start)
         yield
 
-    def result(self, records: Sequence[Record]) -> AgentSpec:
+    def result(self, records: Sequence[loop.Record]) -> AgentSpec:
         if self.course.iterations_left():
             self.lab.log(f"{self.job.name}: nothing is left to learn, training stops early")
-        return conclude(self.job, self.lab, records, self.agent(len(records)))
+        return loop.conclude(self.job, self.lab, records, self.agent(len(records)))
 
     def where(self, iteration: int) -> str:
         return f"{self.job.name}, iteration {iteration}"
@@ -215,7 +200,7 @@ class LocalTraining(Training[Rollouts]):
         trajectories: Sequence[Trajectory],
         advantages: Advantages,
         steps: Steps,
-    ) -> Record:
+    ) -> loop.Record:
         """One line of metrics; those of the update are None if nothing was trained on."""
         n = max(steps.steps, 1)
         trained: Mapping[str, float | None] = {
@@ -225,7 +210,7 @@ class LocalTraining(Training[Rollouts]):
             "grad_norm": steps.grad_norm / n,
             "tokens_per_s": round(steps.tokens / max(steps.seconds, 1e-9), 1),
         }
-        sampler = of_sampler(
+        sampler = loop.of_sampler(
             self.where(iteration), steps.mismatch, self.settings.mismatch, self.lab
         )
         return {
@@ -233,7 +218,7 @@ class LocalTraining(Training[Rollouts]):
             "adapter": self.versions.version(iteration + 1),
             "iteration": iteration,
             "spent": self.course.spent,
-            **of_rollouts(trajectories, self.job.reward, advantages),
+            **loop.of_rollouts(trajectories, self.job.reward, advantages),
             "learning_rate": self.course.rate(),
             "steps": steps.steps,
             "tokens": steps.tokens,

@@ -79,8 +79,7 @@ class Training(ABC, Generic[Played]):
         again from the stored rollouts."""
 
     def repeat(self, iteration: int) -> None:
-        """Makes the calls of an iteration that was learned from before; all are answered from
-        disk."""
+        """Makes the calls of an iteration that was learned before; all are answered from disk."""
 
     def learning(self) -> AbstractContextManager[None]:
         """What must be there while there are iterations to learn."""
@@ -108,8 +107,7 @@ class Versions:
         return None if start is None else start.name
 
     def acting(self, iteration: int, folder: Path) -> AgentSpec:
-        """The agent for an iteration's rollouts; after the last iteration, the result. `folder`
-        holds the versions."""
+        """The agent of an iteration, or the result. `folder` holds the versions."""
         if not iteration:
             return self.agent
         return with_version(self.agent, self.name, folder / f"{iteration:04d}")
@@ -184,15 +182,13 @@ def with_version(agent: AgentSpec, name: str, folder: Path) -> AgentSpec:
 
 
 def remove_versions(folder: Path, before: int) -> None:
-    """Removes the older versions of an adapter."""
     for old in folder.glob("[0-9]*"):
         if int(old.name) < before:
             shutil.rmtree(old)
 
 
 FAR_APART, LEAST_APART = 10.0, 0.1
-"""Mean differences in log-probability that stop a run: so many times `trainer.mismatch`, and never
-less than this."""
+"""Mean differences in log-probability that stop a run: in `trainer.mismatch`, and at least."""
 
 
 def of_rollouts(

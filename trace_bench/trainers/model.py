@@ -36,6 +36,7 @@ from trace_bench.policies.engine.lora import read_weights
 from trace_bench.policies.loading import DType, load_model
 from trace_bench.trainers.adapters import begin_with, insert, restart
 from trace_bench.trainers.algorithms import Recipe
+from trace_bench.trainers.job import other_job
 from trace_bench.trainers.tree import MemoryBudget, Tokens, Tree, build
 
 ATTENTION = "trace_bench_tree"
@@ -258,10 +259,7 @@ class State:
             log(f"{path} cannot be read ({type(error).__name__}): {_AGAIN}")
             return cls(identity)
         if state.identity != identity:
-            raise UserError(
-                f"{path} belongs to a training job with other settings, tasks or seed. Change the "
-                "setting `run_dir`, or remove the folder."
-            )
+            raise other_job(path)
         adapter = folder / f"{len(state.records):04d}"
         if state.finished or adapter.exists():
             try:

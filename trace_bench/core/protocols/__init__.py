@@ -70,8 +70,7 @@ def missing(part: object, kind: type) -> list[str]:
 
 
 def make_env(suite: Suite) -> Env:
-    """An environment of the suite, for one episode after the other. Raises UserError if what the
-    suite makes is none."""
+    """An environment, for one episode after the other. UserError if the suite makes none."""
     env: object = suite.make()
     if not isinstance(env, Env):
         raise UserError(

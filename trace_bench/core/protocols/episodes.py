@@ -109,8 +109,7 @@ class Suite(Part):
     def make(self) -> Env: ...
 
     def about(self) -> Mapping[str, Any]:
-        """Facts that every table should report, such as the revision of its data or tasks that
-        were left out. JSON-safe."""
+        """Facts that every table should report, such as its data's revision. JSON-safe."""
         return {}
 
     def asks_user(self) -> bool:

@@ -94,8 +94,7 @@ class Trainer(Part):
         raise NotImplementedError
 
     def learner(self, model: str) -> Any:
-        """The base model with LoRA layers (`trainers.model.Learner`), which a method may train
-        itself, in this process."""
+        """The base model with LoRA layers (`trainers.model.Learner`), for methods that train it."""
         raise NotImplementedError
 
 
@@ -225,8 +224,7 @@ class PlayElsewhere(Part):
 
 @dataclass(frozen=True)
 class Source:
-    """The source code of a generated suite (`Lab.generated_suite`). `given`: names that it may use,
-    with JSON values."""
+    """The source code of a generated suite. `given`: names that it may use, with JSON values."""
 
     name: str
     text: str
@@ -288,8 +286,7 @@ class Lab(Protocol):
 
 
 class Tracker(Part):
-    """Receives a run's metrics, in order and each once, however often the run is resumed. Results
-    never depend on it."""
+    """Receives a run's metrics, in order and each once. Results never depend on it."""
 
     @abstractmethod
     def log(self, values: Mapping[str, Any]) -> None: ...
@@ -316,8 +313,7 @@ class RunContext:
     without one. suite: the run's suite, for
     a policy. elsewhere: "module:function" that builds the run's suites in another process.
     at_servers: whether the policy's turns come from servers. clean_up: removes containers that
-    ended processes left behind.
-    """
+    ended processes left behind."""
 
     fingerprint: str = "unnamed"
     folder: Path = Path()

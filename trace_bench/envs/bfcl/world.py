@@ -59,8 +59,7 @@ class Data:
 
 
 def load(categories: Sequence[str]) -> Data:
-    """The entries of these categories. Raises UserError if the package is missing or has another
-    version than the tested one."""
+    """The entries of these categories. UserError without the package in the tested version."""
     folder, digest = installed() / "data", hashlib.sha256()
     entries: list[Mapping[str, Any]] = []
     for category in categories:
@@ -172,8 +171,7 @@ class BfclWorld:
             self._methods.update({m: getattr(instance, m) for m in methods_of(name)})
 
     def call(self, call: BfclCall) -> str:
-        """What the tool returns, as the package's executor words it. An exception becomes the
-        answer `Error during execution: ...`."""
+        """What the tool returns, or `Error during execution: ...`, as the package words it."""
         try:
             return _text(self._run(call))
         except Exception as error:  # the benchmark shows every error to the agent
@@ -193,8 +191,7 @@ class BfclWorld:
 
 
 def parse(source: str) -> BfclCall:
-    """A call from the package's answers, such as "cd(folder='temp')", whose arguments are literals.
-    Raises ValueError for anything else."""
+    """A call in the package's answers, cd(folder='temp'), with literal arguments. ValueError."""
     try:
         node = ast.parse(source, mode="eval").body
     except SyntaxError as error:

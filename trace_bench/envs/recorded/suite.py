@@ -9,16 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from trace_bench.checklists import judges
 from trace_bench.checklists.items import checklists_of
-from trace_bench.checklists.judges import (
-    ChecklistProgress,
-    ErringJudge,
-    Errors,
-    Judge,
-    ProgramJudge,
-    Scene,
-    check_of,
-)
 from trace_bench.checklists.model_judge import PROMPT_VERSION as JUDGE_VERSION
 from trace_bench.checklists.model_judge import ModelJudge
 from trace_bench.checklists.rewards import Assignment, Rollout, reward
@@ -44,7 +36,9 @@ class RecordedEnv(LiveEnv):
 
     _tools: Tools | None = None
 
-    def __init__(self, judge: Judge, make_tools: Callable[[Mapping[str, Any]], Tools]) -> None:
+    def __init__(
+        self, judge: judges.Judge, make_tools: Callable[[Mapping[str, Any]], Tools]
+    ) -> None:
         self._judge, self._make_tools = judge, make_tools
 
     def reset(self, task: Task) -> Step:
@@ -52,7 +46,7 @@ class RecordedEnv(LiveEnv):
         record = task.data["record"]
         opening, self._turns = turns_of(record["messages"])
         self._checklists = checklists_of(record["checklists"])
-        self._progress = ChecklistProgress(self._checklists, self._judge)
+        self._progress = judges.ChecklistProgress(self._checklists, self._judge)
         self._tools = self._make_tools(record)
         self._task = task.id
         self._acted: list[int] = []  # the user's turn of each step
@@ -63,7 +57,6 @@ class RecordedEnv(LiveEnv):
         return Step((*opening, self._now.user), tuple(record["tools"]))
 
     def _hear(self, number: int) -> None:
-        """The user's turn of that number begins."""
         self._number, self._now = number, UserTurn(self._turns[number].user)
         self._before = tuple(self._talk)
         self._talk.append(self._now.user)
@@ -81,7 +74,7 @@ class RecordedEnv(LiveEnv):
         self._acted.append(self._number)
         self._places.append(len(self._talk))
         self._talk += [message, *answers]
-        scene = Scene(self._task, self._before, self._now)
+        scene = judges.Scene(self._task, self._before, self._now)
         self._progress.judge(self._number, len(self._acted) - 1, scene)
         if calls:
             return Step(tuple(answers))
@@ -112,7 +105,7 @@ class RecordedEnv(LiveEnv):
 
 
 @dataclass(frozen=True)
-class RecordedSettings(Rates, Errors):
+class RecordedSettings(Rates, judges.Errors):
     """`env.*` of `env=recorded`, with the set error rates of the judge and of the tools."""
 
     folder: str | None = None
@@ -151,8 +144,8 @@ class RecordedSuite(Suite):
         self._simulator: ModelSimulator | None = None
         if settings.tools == "simulate" and run.simulator is not None:
             self._simulator = ModelSimulator(run.simulator)
-        judge: Judge = ProgramJudge() if run.judge is None else ModelJudge(run.judge)
-        self._judge = ErringJudge(judge, settings, run.seed) if settings.any else judge
+        judge: judges.Judge = judges.ProgramJudge() if run.judge is None else ModelJudge(run.judge)
+        self._judge = judges.ErringJudge(judge, settings, run.seed) if settings.any else judge
 
     def asks_user(self) -> bool:
         """Whether episodes wait for a model's answers: a judge's or a simulator's."""
@@ -249,13 +242,14 @@ class RecordedSuite(Suite):
     def _task(self, split: str, place: int, record: Mapping[str, Any]) -> Task:
         if self._run.judge is None:
             for item in (i for variant in record["checklists"] for turn in variant for i in turn):
-                check_of(item["extra_info"], f"{self.folder}, {record['uuid']}, item {item['id']}")
+                judges.check_of(
+                    item["extra_info"], f"{self.folder}, {record['uuid']}, item {item['id']}"
+                )
         seed = stable_seed("recorded", record["uuid"]) % 2**31
         identity = f"{self.name}/{self.variant}/{split}/{place:05d}"
         return Task(identity, self.name, split, seed, {"record": record})
 
     def _make_tools(self, record: Mapping[str, Any]) -> Tools:
-        """The tools of an episode of the record."""
         replays, behind = self._settings.tools != "real", self._behind(record)
         return Tools(record, replays=replays, world=behind, simulator=self._simulator)
 

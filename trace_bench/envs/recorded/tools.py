@@ -153,7 +153,6 @@ class Tools:
             self._world = None
 
     def answer(self, raw: Any) -> tuple[str, bool]:
-        """(the answer, whether the call is malformed)."""
         try:
             call = call_of(raw)
         except ValueError as error:

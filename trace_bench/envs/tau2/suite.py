@@ -142,8 +142,7 @@ class Tau2Env(LiveEnv):
     """`ask`: asks the model that plays the user; None: a script does.
 
     Departures from the benchmark's loop: the agent's turns are limited (`policy.max_turns`) instead
-    of all messages, and a message without text or calls is passed on instead of ending the run.
-    """
+    of all messages, and a message without text or calls is passed on instead of ending the run."""
 
     def __init__(self, toolbox: DomainTools, gold: Callable[[str], str], ask: Ask | None) -> None:
         self._toolbox, self._gold, self._ask = toolbox, gold, ask
@@ -221,8 +220,7 @@ class Tau2Settings:
 
 
 class Tau2Suite(Suite):
-    """A domain of the benchmark. The simulated user is the model behind `run.ask`, or a script if
-    there is none. Raises UserError."""
+    """A domain of the benchmark. The user is `run.ask`'s model, or a script. Raises UserError."""
 
     name = "tau2"
     image = "tau2"
@@ -300,8 +298,7 @@ class Tau2Suite(Suite):
 
 class Tau2Domains(Suite):
     """The domains that `env.domain` lists as one training world: their tasks one domain after the
-    other, each episode in the domain of its task, adapters and analysis over all. Raises UserError
-    as `Tau2Suite` does."""
+    other, each in its own, adapters and analysis over all. Raises UserError as `Tau2Suite` does."""
 
     name = "tau2"
     image = Tau2Suite.image

@@ -67,8 +67,7 @@ class Databases:
 
     `start` maps database names to rows ("SETTING" to its one row); columns left out get their
     default and rows without an id get one. `now` is a unix time in seconds, UTC. `seed` makes the
-    ids of new rows.
-    """
+    ids of new rows."""
 
     def __init__(self, start: Mapping[str, Any], now: float, seed: int) -> None:
         self.now = now
@@ -98,7 +97,6 @@ class Databases:
 
     @property
     def state(self) -> Snapshot:
-        """The databases as they are now."""
         return self.snapshots[-1]
 
     def rows(self, database: str) -> tuple[Row, ...]:

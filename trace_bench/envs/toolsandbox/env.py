@@ -10,30 +10,22 @@ from typing import Any
 from trace_bench.core.chat import opening_of
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.envs import LiveEnv
-from trace_bench.envs.toolsandbox.databases import (
-    AGENT,
-    ENVIRONMENT,
-    SYSTEM,
-    USER,
-    Databases,
-    LogEntry,
-    ToolFault,
-)
+from trace_bench.envs.toolsandbox import databases
+from trace_bench.envs.toolsandbox.databases import AGENT, ENVIRONMENT, USER, ToolFault
 from trace_bench.envs.toolsandbox.goals import read_goal
 from trace_bench.envs.toolsandbox.score import score_episode
 from trace_bench.envs.toolsandbox.tools.augment import catalog, offer
 from trace_bench.envs.toolsandbox.tools.spec import check_arguments
 
 
-class Phone(Databases):
+class Phone(databases.Databases):
     """`Phone(start, now, seed)`: see `Databases`. Phones share nothing, any number may live."""
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The tool's result as JSON-safe data that shares nothing with the world.
 
         Raises ToolFault: NameError for an unknown tool, TypeError and ValueError for bad
-        arguments, and what the tool itself refuses.
-        """
+        arguments, and what the tool itself refuses."""
         spec = catalog().get(name)
         if spec is None:
             raise ToolFault("NameError", "Unknown tool")
@@ -54,8 +46,7 @@ class ScriptedUser:
         """The user's answer to a text of the agent; None when the user ends the conversation.
 
         A question gets the first unused answer with a keyword in it, else the fallback; anything
-        else gets the next follow-up request while there is one.
-        """
+        else gets the next follow-up request while there is one."""
         if "?" not in text:
             return self._followups.pop(0) if self._followups else None
         lowered = text.lower()
@@ -79,8 +70,7 @@ class ToolSandboxEnv(LiveEnv):
     The log has the same messages in the same order as the conversation that the agent sees, so an
     index into one is an index into the other; only the user's closing message is in the log alone.
     The text of a reply with tool calls is not sent to the user. At most 16 calls of a reply are
-    executed.
-    """
+    executed."""
 
     def reset(self, task: Task) -> Step:
         """System prompt, the user's opening message and the tools."""
@@ -94,8 +84,8 @@ class ToolSandboxEnv(LiveEnv):
         self._limit: int = data.get("max_messages", _MAX_MESSAGES)
         self._milestones = read_goal(data["milestones"], data.get("edges"), data.get("weights"))
         self._minefields = read_goal(data.get("minefields", ()), data.get("minefield_edges"))
-        self.log: list[LogEntry] = []
-        self._note(SYSTEM, AGENT, self._system)
+        self.log: list[databases.LogEntry] = []
+        self._note(databases.SYSTEM, AGENT, self._system)
         self._note(USER, AGENT, self._user.opening)
         self._live = True
         return Step(tuple(opening_of(self._system, self._user.opening)), self._tools)
@@ -167,7 +157,7 @@ class ToolSandboxEnv(LiveEnv):
         self, sender: str, recipient: str, content: str, trace: Mapping[str, Any] | None = None
     ) -> None:
         snapshot = len(self.world.snapshots) - 1
-        self.log.append(LogEntry(sender, recipient, content, snapshot, trace))
+        self.log.append(databases.LogEntry(sender, recipient, content, snapshot, trace))
 
     def _close_if_long(self, messages: tuple[Message, ...]) -> Step:
         # The system prompt is no message of the conversation.

@@ -60,8 +60,7 @@ class Constraint:
     """`kind` says what is compared with the rows of `columns`: the whole database ("snapshot"), its
     difference to the reference moment ("added", "removed", "updated") or a call ("tool_trace").
 
-    `since` is the milestone whose matched moment is the reference, None the episode's start.
-    """
+    `since` is the milestone whose matched moment is the reference, None the episode's start."""
 
     database: str
     kind: str
@@ -114,8 +113,7 @@ def read_goal(
 
     As in the official code the edges are the graph: of several milestones, one that no edge names
     is never matched and counts as 0, and without any edge there is no graph, so that milestones
-    count as met and minefields as avoided. A single milestone needs no edge.
-    """
+    count as met and minefields as avoided. A single milestone needs no edge."""
     read = tuple(_milestone(m) for m in milestones)
     if edges is None:
         edges = [(i, i + 1) for i in range(len(read) - 1)]

@@ -28,15 +28,8 @@ from typing import Any
 
 from trace_bench.core.types import Milestone as Outcome
 from trace_bench.core.types import Score
+from trace_bench.envs.toolsandbox import goals
 from trace_bench.envs.toolsandbox.databases import LogEntry, Row, Snapshot, without_nulls
-from trace_bench.envs.toolsandbox.goals import (
-    SANDBOX,
-    Columns,
-    Constraint,
-    Goal,
-    GoalMilestone,
-    Measure,
-)
 
 
 @lru_cache(maxsize=1)
@@ -64,7 +57,7 @@ def rouge_l(target: str, text: str) -> float:
     return float(_rouge_scorer().score(target=target, prediction=text)["rougeL"].fmeasure)
 
 
-def column_similarity(measure: Measure, value: Any, target: Any) -> float:
+def column_similarity(measure: goals.Measure, value: Any, target: Any) -> float:
     """0 to 1. Equal means Python's ==: 1, 1.0 and true are equal, and numbers have no tolerance
     unless the measure gives one."""
     if measure == "rouge_l":
@@ -77,7 +70,7 @@ def column_similarity(measure: Measure, value: Any, target: Any) -> float:
     return float(value == target)
 
 
-def row_similarity(columns: Columns, row: Mapping[str, Any]) -> float | None:
+def row_similarity(columns: goals.Columns, row: Mapping[str, Any]) -> float | None:
     """Geometric mean over the listed columns; one that the row lacks scores 0. A null where an
     exact value is wanted is left out of the mean; None if all columns are."""
     product, count = 1.0, 0
@@ -94,7 +87,7 @@ def row_similarity(columns: Columns, row: Mapping[str, Any]) -> float | None:
     return product if product == 1.0 else product ** (1 / count)
 
 
-def rows_similarity(targets: Sequence[Columns], rows: Sequence[Mapping[str, Any]]) -> float:
+def rows_similarity(targets: Sequence[goals.Columns], rows: Sequence[Mapping[str, Any]]) -> float:
     """Best geometric mean over one-to-one pairings; 1 for no rows, 0 when the counts differ or
     any target has nothing to compare with some row."""
     count = len(targets)
@@ -145,7 +138,7 @@ class Similarities:
         self._known: dict[tuple[int, int, int], float] = {}
 
     def milestone(
-        self, milestone: GoalMilestone, message: int, moments: Mapping[int, int]
+        self, milestone: goals.GoalMilestone, message: int, moments: Mapping[int, int]
     ) -> float:
         """Geometric mean of the constraints at a message, times the guards. `moments` gives the
         snapshots at which earlier milestones were matched."""
@@ -159,7 +152,7 @@ class Similarities:
         product = 1.0
         for constraint in milestone.constraints:
             reference = 0 if constraint.since is None else moments[constraint.since]
-            at = message if constraint.database == SANDBOX else snapshot
+            at = message if constraint.database == goals.SANDBOX else snapshot
             key = (id(constraint), at, reference)
             if key not in self._known:
                 self._known[key] = self._constraint(constraint, at, reference)
@@ -168,10 +161,10 @@ class Similarities:
                 return 0.0
         return product if product == 1.0 else product ** (1 / len(milestone.constraints))
 
-    def _constraint(self, constraint: Constraint, at: int, then: int) -> float:
+    def _constraint(self, constraint: goals.Constraint, at: int, then: int) -> float:
         if constraint.kind == "tool_trace":
             return self._trace(constraint, self.log[at].trace)
-        if constraint.database == SANDBOX:
+        if constraint.database == goals.SANDBOX:
             entry = self.log[at]
             row = {c: getattr(entry, c) for c in ("sender", "recipient", "content")}
             return rows_similarity(constraint.columns, (row,))
@@ -183,7 +176,7 @@ class Similarities:
         return 0.0 if rows is None else rows_similarity(constraint.columns, rows)
 
     @staticmethod
-    def _trace(constraint: Constraint, trace: Mapping[str, Any] | None) -> float:
+    def _trace(constraint: goals.Constraint, trace: Mapping[str, Any] | None) -> float:
         if trace is None:
             return 0.0
         scores = (
@@ -194,7 +187,7 @@ class Similarities:
         return max(scores, default=0.0)
 
 
-def _arguments_similarity(columns: Columns, arguments: Mapping[str, Any]) -> float:
+def _arguments_similarity(columns: goals.Columns, arguments: Mapping[str, Any]) -> float:
     """Geometric mean over the listed arguments; one that was not given scores 0."""
     product = math.prod(
         column_similarity(measure, arguments[name], target) if name in arguments else 0.0
@@ -213,14 +206,16 @@ Chain = tuple[int, int, float, Any]
 
 
 def score_episode(
-    milestones: Goal, minefields: Goal, log: Sequence[LogEntry], snapshots: Sequence[Snapshot]
+    milestones: goals.Goal,
+    minefields: goals.Goal,
+    log: Sequence[LogEntry],
+    snapshots: Sequence[Snapshot],
 ) -> Score:
     """The scenario score in [0, 1]: weighted mean over milestones, 0 once a minefield is hit; an
     empty graph counts as 1. The log's first entry, the system prompt, is never matched.
 
     The place of a milestone or minefield is the earliest index into the log that the best
-    assignment allows, None where nothing matched. A minefield is hit by any similarity above 0.
-    """
+    assignment allows, None where nothing matched. A minefield is hit by any similarity above 0."""
     similarities = Similarities(log, snapshots)
     mean, reached = _match(milestones, similarities, lambda value: value >= _PERFECT)
     mined, hits = _match(minefields, similarities, lambda value: value > 0.0)
@@ -231,7 +226,7 @@ def score_episode(
 
 
 def _match(
-    goal: Goal, similarities: Similarities, hit: Callable[[float], bool]
+    goal: goals.Goal, similarities: Similarities, hit: Callable[[float], bool]
 ) -> tuple[float | None, tuple[Outcome, ...]]:
     """The weighted mean over the milestones, None where the graph is empty, and what became of
     each. `hit`: whether a similarity counts as met."""
@@ -248,7 +243,7 @@ def _match(
     return mean, tuple(Outcome(w.name, score, hit(score), at, w.tells) for w, score, at in placed)
 
 
-def _best(goal: Goal, similarities: Similarities) -> tuple[float, Chain | None]:
+def _best(goal: goals.Goal, similarities: Similarities) -> tuple[float, Chain | None]:
     """The largest weighted sum and its placements. Of equal sums the one found first stays, so
     milestones are matched as early as they can be."""
     count = len(goal.milestones)

@@ -29,15 +29,10 @@ SUFFIXES = {
     "scrambled_arg_descriptions": "_3_distraction_tools_arg_description_scrambled",
     "scrambled_arg_types": "_3_distraction_tools_arg_type_scrambled",
 }
-RAPID_TOOLS = frozenset(
-    {
-        "search_lat_lon",
-        "search_location_around_lat_lon",
-        "search_weather_around_lat_lon",
-        "search_stock",
-        "convert_currency",
-    }
-)
+RAPID_TOOLS = frozenset((
+    "search_lat_lon", "search_location_around_lat_lon", "search_weather_around_lat_lon",
+    "search_stock", "convert_currency",
+))  # fmt: skip
 RAPID_KEY = "RAPID_API_KEY"
 
 
@@ -69,8 +64,7 @@ class Scenarios:
 
     @contextmanager
     def playing(self, world: Any, ids: random.Random) -> Iterator[None]:
-        """Inside, the package's global state is `world.context`; afterwards the changed state is
-        stored there."""
+        """Inside, the package's global state is `world.context`, which is kept afterwards."""
         from tool_sandbox.common.execution_context import get_current_context, set_current_context
 
         with self._lock:

@@ -14,30 +14,20 @@ from trace_bench.core.protocols import Lab, MethodPlan, Need, Phase, PlannedRun,
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Tool
 from trace_bench.methods.looking import analyst, capabilities
-from trace_bench.methods.looking.capabilities import (
-    VOCABULARY,
-    Analysed,
-    AnalysisSettings,
-    Capability,
-    Label,
-    Labelled,
-    Verdict,
-)
+from trace_bench.methods.looking.capabilities import Analysed, Label, Labelled
 from trace_bench.methods.looking.evidence import Heard, heard_of
 from trace_bench.methods.looking.rules import label
 from trace_bench.play.suites import needed
 
 CALL = "analysis"  # the name of the analysis call
 LABELS = Need(
-    "env",
-    Suite.reference,
-    "docs/environments.md",
+    "env", Suite.reference, "docs/environments.md",
     "With llm.analyst.by=endpoint a model labels the episodes instead.",
-)
+)  # fmt: skip
 
 
 def planned(
-    settings: AnalysisSettings, run: PlannedRun, episodes: int, phase: str = CALL
+    settings: capabilities.AnalysisSettings, run: PlannedRun, episodes: int, phase: str = CALL
 ) -> MethodPlan:
     """The plan of an analysis of so many episodes."""
     least = settings.analysis_minimum if Purpose.ANALYSIS in run.charged else 0
@@ -64,10 +54,10 @@ class Analysis:
     """`write` takes parts of the report (capabilities.json) by name."""
 
     lab: Lab
-    settings: AnalysisSettings
+    settings: capabilities.AnalysisSettings
     write: Callable[..., None]
     episodes: list[Analysed] = field(default_factory=list)
-    candidates: list[Capability] = field(default_factory=list)
+    candidates: list[capabilities.Capability] = field(default_factory=list)
     runs: list[list[Labelled]] = field(default_factory=list)
     keep: int = 0  # runs that must select a capability
 
@@ -93,7 +83,9 @@ class Analysis:
                 episode.labels = label(references[episode.task.id], episode.trajectory)
         rows = [Labelled(e.passed, e.labels) for e in self.episodes if e.labels is not None]
         self.candidates = [
-            c for c in VOCABULARY if any(r.labels[c.name] is not Label.NA for r in rows)
+            c
+            for c in capabilities.VOCABULARY
+            if any(r.labels[c.name] is not Label.NA for r in rows)
         ]
         self.runs = capabilities.resamples(rows, self.settings.runs, self.lab.seed)
         self.keep = self.settings.keep_runs
@@ -162,15 +154,13 @@ class Analysis:
         extra = sorted(rng.sample(range(len(tasks)), rest))
         return [*list(tasks) * rounds, *(tasks[i] for i in extra)]
 
-    def choose(self, trainable: Collection[str] | None) -> list[Verdict]:
+    def choose(self, trainable: Collection[str] | None) -> list[capabilities.Verdict]:
         """Verdicts on every candidate. `trainable`: those that environments can be made for, which
         only the report needs to know; None: for all that are no controls."""
         verdicts = capabilities.select(self.runs, self.candidates, self.settings, self.keep)
         self.write(
             thresholds={
-                "coverage": self.settings.coverage,
-                "gap": self.settings.gap,
-                "minimum_support": self.settings.minimum_support,
+                **{n: vars(self.settings)[n] for n in ("coverage", "gap", "minimum_support")},
                 "runs": len(self.runs),
                 "keep_runs": self.keep,
             },

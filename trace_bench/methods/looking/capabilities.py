@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import not_allowed
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Meta, Natural, Positive, Share, Task, Trajectory
 
@@ -52,10 +52,7 @@ class AnalysisSettings:
 
     def __post_init__(self) -> None:
         if self.keep_runs > self.runs:
-            raise UserError(
-                f"method.keep_runs={self.keep_runs} is more than method.runs={self.runs}; "
-                f"allowed: 1 to {self.runs}. Change `method.keep_runs`."
-            )
+            raise not_allowed("method.keep_runs", self.keep_runs, f"1 to method.runs={self.runs}")
 
 
 class Label(StrEnum):
@@ -229,13 +226,9 @@ def count(rows: Sequence[Labelled], name: str) -> Counts:
     )
 
 
-def missed(counts: Counts, settings: AnalysisSettings) -> list[str]:
+def missed(counts: Counts, s: AnalysisSettings) -> list[str]:
     """The thresholds that one run does not reach; it votes for a capability if there is none."""
-    wanted = {
-        "support": settings.minimum_support,
-        "coverage": settings.coverage,
-        "gap": settings.gap,
-    }
+    wanted = {"support": s.minimum_support, "coverage": s.coverage, "gap": s.gap}
     return [f"{k} < {least:g}" for k, least in wanted.items() if getattr(counts, k) < least]
 
 

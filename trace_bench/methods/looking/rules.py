@@ -14,28 +14,9 @@ from collections.abc import Callable, Mapping
 
 from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Score, StopReason, Task, Trajectory
+from trace_bench.methods.looking import evidence
 from trace_bench.methods.looking.capabilities import VOCABULARY, Label
-from trace_bench.methods.looking.evidence import (
-    Case,
-    Heard,
-    Text,
-    as_number,
-    atoms,
-    chosen_record,
-    feeds,
-    in_results,
-    in_texts,
-    invents,
-    is_converted,
-    made_up,
-    parts,
-    precise,
-    read,
-    records,
-    replayed,
-    right_call,
-    same,
-)
+from trace_bench.methods.looking.evidence import Case, Heard, Text, records, same
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 HIT = 1.0 - 1e-6
@@ -45,7 +26,7 @@ TOLD = 0.5  # a closing message less similar than this to the wanted one does no
 def label(reference: Heard, trajectory: Trajectory) -> dict[str, Label]:
     """Labels of all capabilities of the vocabulary, in its order, by the task's reference. Never
     raises for what an agent did; expects a scored trajectory."""
-    score, agent = trajectory.score, read(trajectory.messages)
+    score, agent = trajectory.score, evidence.read(trajectory.messages)
     assert score is not None
     case = Case(agent, score.milestones, score.minefields, reference)
     labels = {name: rule(case) for name, (rule, _) in RULES.items()}
@@ -80,7 +61,7 @@ def _recovers(case: Case) -> Label:
     Calls with other arguments than the reference's failed for another reason and do not count."""
     verdict = NA
     for call in case.agent.calls:
-        if call.error is None or not right_call(call, case.reference.good):
+        if call.error is None or not evidence.right_call(call, case.reference.good):
             continue
         if not case.agent.mended(call):
             return LACKING
@@ -111,7 +92,7 @@ def _checks(case: Case) -> Label:
     if any(c.name not in expected for c in case.agent.calls):
         # The reference stops here, the agent acted: against the answer, unless it looked and then
         # acted on something made up, which is a failure to decline.
-        return PRESENT if looked and invents(case, expected) else LACKING
+        return PRESENT if looked and evidence.invents(case, expected) else LACKING
     return PRESENT if looked else NA
 
 
@@ -172,10 +153,10 @@ def _disambiguates(case: Case) -> Label:
     if question is not None:
         return _asked(case, question)
     for search in (c for c in reference.good if len(records(c)) > 1):
-        if (chosen := chosen_record(search, reference.calls)) is None:
+        if (chosen := evidence.chosen_record(search, reference.calls)) is None:
             continue
         tool, key, value = chosen
-        others = [a for row in records(search) for a in atoms(row) if not same(a, value)]
+        others = [a for row in records(search) for a in evidence.atoms(row) if not same(a, value)]
         used = [c.arguments.get(key) for c in agent.calls if c.name == tool and key in c.arguments]
         if any(same(u, value) for u in used):
             return PRESENT
@@ -193,7 +174,7 @@ def _completes(case: Case) -> Label:
     if not case.reference.said:
         hits = [m.hit for m in case.milestones]
         return _lacking(not all(hits)) if len(hits) > 1 and any(hits) else NA
-    wanted = parts(case.reference)
+    wanted = evidence.parts(case.reference)
     if len(wanted) < 2 or case.agent.stuck():
         return NA
     left = Counter(c.name for c in case.agent.calls)
@@ -222,9 +203,13 @@ def _exact(case: Case) -> Label:
     for call in reference.good:
         past = reference.before(call.at)
         for key, value in call.arguments.items():
-            if precise(value) and not in_texts(value, past.heard) and in_results(value, past.good):
+            if (
+                evidence.precise(value)
+                and not evidence.in_texts(value, past.heard)
+                and evidence.in_results(value, past.good)
+            ):
                 mine = [c for c in agent.calls if c.name == call.name and key in c.arguments]
-                seen += [made_up(c, key, agent) for c in mine]
+                seen += [evidence.made_up(c, key, agent) for c in mine]
     return _lacking(any(seen)) if seen else NA
 
 
@@ -239,7 +224,7 @@ def _converts(case: Case) -> Label:
     for call in reference.good:
         mine = [c for c in agent.calls if c.name == call.name]
         for key, value in call.arguments.items():
-            if value == "" or not mine or not is_converted(value, call, reference):
+            if value == "" or not mine or not evidence.is_converted(value, call, reference):
                 continue
             if not any(same(c.arguments.get(key), value) for c in mine):
                 return LACKING
@@ -256,8 +241,10 @@ def _skipped_step(case: Case) -> Label:
         return NA
     verdict = NA
     for call in reference.good:
-        sources = [c for c in reference.good if c.at < call.at and feeds(c, call, reference)]
-        numbers = [v for v in atoms(call.result) if as_number(v) is not None]
+        sources = [
+            c for c in reference.good if c.at < call.at and evidence.feeds(c, call, reference)
+        ]
+        numbers = [v for v in evidence.atoms(call.result) if evidence.as_number(v) is not None]
         if not sources or not numbers or records(call):
             continue
         if any(c.name == call.name for c in agent.calls):
@@ -277,7 +264,7 @@ def _declines(case: Case) -> Label:
     checked = any(isinstance(c.result, bool) for c in reference.good)
     refuses = bool(reference.said) and not reference.calls and not reference.questions
     if case.minefields and checked:
-        return LACKING if _checks(case) is PRESENT and invents(case, expected) else NA
+        return LACKING if _checks(case) is PRESENT and evidence.invents(case, expected) else NA
     if not refuses and not case.minefields:
         return NA
     return LACKING if any(c.name not in expected for c in case.agent.calls) else PRESENT
@@ -316,9 +303,9 @@ def seen_in(suite: Suite, task: Task) -> set[str]:
     """The capabilities that could be seen in an agent which does what the reference does, or
     leaves out how it begins."""
     replies, seen = suite.reference(task), set[str]()
-    reference, _ = replayed(suite, task, replies)
+    reference, _ = evidence.replayed(suite, task, replies)
     for start in range(len(replies)):
-        agent, last = replayed(suite, task, replies[start:])
+        agent, last = evidence.replayed(suite, task, replies[start:])
         score = last.score or Score(0.0, False)
         case = Case(agent, score.milestones, score.minefields, reference)
         seen |= {name for name, (rule, _) in RULES.items() if rule(case) is not NA}

@@ -127,8 +127,7 @@ class Calibration:
         return "kept with a warning"
 
     def next_mix(self) -> Mix:
-        """Longer tasks after a round that was too easy, shorter ones after one that was too
-        hard."""
+        """Longer tasks after a round that was too easy, shorter ones after one too hard."""
         if not self.rounds:
             return Mix()
         mix, numbers = self.rounds[-1].mix, self.rounds[-1].numbers
@@ -186,12 +185,7 @@ def play(
 ) -> list[Numbers]:
     """A group of rollouts of each task; the numbers of every `calibration_groups` of them."""
     size = settings.calibration_group_size
-    played = lab.rollouts(
-        call,
-        base,
-        [task for task in tasks for _ in range(size)],
-        purpose=Purpose.CALIBRATION,
-        temperature=settings.analysis_temperature,
-    )
+    each, heat = [task for task in tasks for _ in range(size)], settings.analysis_temperature
+    played = lab.rollouts(call, base, each, purpose=Purpose.CALIBRATION, temperature=heat)
     rounds = in_groups(in_groups(played, size), settings.calibration_groups)
     return [measure(groups, settings.adapter_reward) for groups in rounds]

@@ -74,8 +74,7 @@ def train_experts(
     compose: Compose,
     write: Callable[..., None],
 ) -> list[Expert]:
-    """An adapter for each capability that there are tasks for, or one for all. One that trained
-    nothing is left out."""
+    """An adapter for each capability with tasks, or one for all, without untrained ones."""
     descriptions = {verdict.name: verdict.capability.description for verdict in chosen}
     if training and budget.settings.joint:
         training = {JOINT: interleave(list(training.values()))}
@@ -209,11 +208,6 @@ def with_finish(plan: MethodPlan, budget: Budget, trainer: Trainer) -> MethodPla
     """The plan of what comes before, and of the last training."""
     trainer.plan_training(budget.finish, FINISH, ())
     last = Phase("training on the target", budget.finish, most=True, trains=True)
-    return replace(
-        plan,
-        phases=(*plan.phases, last),
-        adapters=plan.adapters + 1,
-        needs=(*plan.needs, GOES_ON),
-        routed=False,
-        yardsticks=(),
-    )
+    phases, needs = (*plan.phases, last), (*plan.needs, GOES_ON)
+    plan = replace(plan, phases=phases, needs=needs, adapters=plan.adapters + 1)
+    return replace(plan, routed=False, yardsticks=())

@@ -21,19 +21,11 @@ from trace_bench.core.store import canonical, stable_seed
 from trace_bench.core.types import AgentSpec, Task, Trajectory, grouped
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.routing.classifier import Gate
+from trace_bench.trainers import loop
 from trace_bench.trainers.algorithms import GRADIENT, policy_loss
 from trace_bench.trainers.course import Course, Rollouts, play_iteration
 from trace_bench.trainers.grpo import Advantages, Batch, mismatch, token_weights
 from trace_bench.trainers.job import credit
-from trace_bench.trainers.loop import (
-    Record,
-    Training,
-    Versions,
-    check_finite,
-    of_rollouts,
-    of_sampler,
-    publish,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,11 +35,9 @@ if TYPE_CHECKING:
 
 NAME = "gate"
 TUNING = Need(
-    "trainer",
-    Trainer.learner,
-    "docs/routing.md",
+    "trainer", Trainer.learner, "docs/routing.md",
     "The gate is trained in this process. Set `trainer` to local, or `method.route` to soft.",
-)
+)  # fmt: skip
 
 
 def with_gate(plan: MethodPlan, rollouts: int, trainer: Trainer) -> MethodPlan:
@@ -74,7 +64,7 @@ class _Alike:
     weights: Tensor
 
 
-class GateTraining(Training[Rollouts]):
+class GateTraining(loop.Training[Rollouts]):
     """Trains `agent`'s gate, its router, with all rollouts that are left."""
 
     def __init__(
@@ -98,16 +88,16 @@ class GateTraining(Training[Rollouts]):
         self.optimizer = torch.optim.AdamW(self.gate.parameters, lr=self.rate, weight_decay=0.0)
 
     def play(self, iteration: int) -> Rollouts:
-        call, agent = Versions(NAME, self.job.agent).call(iteration), self.agent(iteration)
+        call, agent = loop.Versions(NAME, self.job.agent).call(iteration), self.agent(iteration)
         return play_iteration(self.course, call, agent, None, self.job, self.lab, routed=True)
 
-    def goes_on(self, records: Sequence[Record]) -> bool:
+    def goes_on(self, records: Sequence[loop.Record]) -> bool:
         return self.course.iterations_left()
 
-    def publish(self, iteration: int, record: Record) -> None:
-        publish(self.job, self.lab, record, self.agent(iteration + 1))
+    def publish(self, iteration: int, record: loop.Record) -> None:
+        loop.publish(self.job, self.lab, record, self.agent(iteration + 1))
 
-    def result(self, records: Sequence[Record]) -> AgentSpec:
+    def result(self, records: Sequence[loop.Record]) -> AgentSpec:
         return self.agent(len(records))
 
     def agent(self, iteration: int) -> AgentSpec:
@@ -115,7 +105,7 @@ class GateTraining(Training[Rollouts]):
         version = f"{self.job.agent.version}+{NAME}@{iteration:04d}"
         return replace(self.job.agent, version=version, router=self.gate.as_json())
 
-    def learn(self, iteration: int, played: Rollouts) -> Record:
+    def learn(self, iteration: int, played: Rollouts) -> loop.Record:
         from trace_bench.trainers.update import Steps
 
         where, steps = f"{NAME}, iteration {iteration}", Steps()
@@ -124,19 +114,19 @@ class GateTraining(Training[Rollouts]):
         for epoch in range(self.recipe.epochs if every else 0):
             self.lab.step(where, epoch, self.recipe.epochs)
             self.step(every, steps)
-            check_finite(where, steps.grad_norm, setting="method.route.rate")
+            loop.check_finite(where, steps.grad_norm, setting="method.route.rate")
         n = steps.steps
         return {
             "phase": "training",
             "adapter": f"{NAME}@{iteration + 1:04d}",
             "iteration": iteration,
             "spent": self.course.spent,
-            **of_rollouts(played.trajectories, self.job.reward, advantages),
+            **loop.of_rollouts(played.trajectories, self.job.reward, advantages),
             "learning_rate": self.rate,
             "steps": n,
             "loss": steps.loss / n if n else None,
             "grad_norm": steps.grad_norm / n if n else None,
-            **of_sampler(where, steps.mismatch, self.recipe.mismatch, self.lab),
+            **loop.of_sampler(where, steps.mismatch, self.recipe.mismatch, self.lab),
         }
 
     def alike(self, played: Sequence[Trajectory], advantages: Advantages) -> list[_Alike]:
@@ -170,8 +160,7 @@ class GateTraining(Training[Rollouts]):
 
     def step(self, every: Sequence[_Alike], steps: Steps) -> None:
         """One optimizer step. With rounded products the old policy's log-probabilities are the
-        trainer's own before the first step, so that rounding is not taken for a change of the
-        gate."""
+        trainer's own before the first step, so that rounding is no change of the gate."""
         import torch
 
         self.optimizer.zero_grad(set_to_none=True)

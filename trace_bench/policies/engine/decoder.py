@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trace_bench.policies.engine import matrices
 from trace_bench.policies.engine.layout import (
     BLOCK,
     BLOCK_SLOTS,
@@ -38,14 +39,6 @@ from trace_bench.policies.engine.layout import (
     make_layout,
 )
 from trace_bench.policies.engine.lora import Adapter
-from trace_bench.policies.engine.matrices import (
-    LayerWeights,
-    LowRank,
-    Matrices,
-    Merged,
-    Parts,
-    pairs,
-)
 from trace_bench.policies.loading import SMALL
 
 _KINDS = ("llama", "qwen3")
@@ -78,7 +71,7 @@ class Decoder:
         self.vocab, self.hidden = int(c.vocab_size), int(c.hidden_size)
         self.heads, self.kv = int(c.num_attention_heads), int(c.num_key_value_heads)
         self.size = int(getattr(c, "head_dim", None) or self.hidden // self.heads)
-        source = LayerWeights(model, self.size)
+        source = matrices.LayerWeights(model, self.size)
         self._inverse = source.inverse
         self._depth = len(source.layers)
         self.shapes: Mapping[str, tuple[int, int]] = {
@@ -86,9 +79,9 @@ class Decoder:
         }
         dtypes = {m.weight.dtype for m in source.linear.values()}
         small = sum(p.numel() for p in model.parameters()) <= SMALL
-        kind = Merged if small and dtypes == {torch.float32} else LowRank
+        kind = matrices.Merged if small and dtypes == {torch.float32} else matrices.LowRank
         with torch.inference_mode():
-            self._matrices: Matrices = kind(source)
+            self._matrices: matrices.Matrices = kind(source)
             self._norms = [self._norm_of_heads(layer.self_attn) for layer in source.layers]
             self._embedding = model.model.embed_tokens.weight.detach()
             angles = torch.outer(
@@ -119,7 +112,7 @@ class Decoder:
             x = self._layer(x, i, parts, layout)
         return self._matrices.logits(x.index_select(0, torch.from_numpy(ends - 1)))
 
-    def _layer(self, x: Tensor, index: int, parts: Parts, layout: Layout) -> Tensor:
+    def _layer(self, x: Tensor, index: int, parts: matrices.Parts, layout: Layout) -> Tensor:
         heads, product = self.heads + self.kv, self._matrices.product
         qkv = product("qkv", index, x, parts).view(len(x), heads + self.kv, self.size)
         qk, norms = qkv[:, :heads], self._norms[index]
@@ -224,7 +217,7 @@ class Decoder:
         """Norm weights of queries (scaled by 1/sqrt(D)) and keys [H + Hkv, D]; None without."""
         if not hasattr(attention, "q_norm"):
             return None
-        order = pairs(self.size)
+        order = matrices.pairs(self.size)
         q_norm = attention.q_norm.weight[order] * self.size**-0.5
         k_norm = attention.k_norm.weight[order]
         return torch.cat([q_norm.expand(self.heads, -1), k_norm.expand(self.kv, -1)])
@@ -241,8 +234,7 @@ def sample(logits: Tensor, temperatures: Tensor, draws: Tensor) -> tuple[Tensor,
     """One token per row and its log-probability: logits [rows, vocab] (overwritten), temperatures
     and draws [rows] -> ids [rows], natural logs [rows].
 
-    Temperature 0 takes the most likely token and reports its log-probability at temperature 1.
-    """
+    Temperature 0 takes the most likely token and reports its log-probability at temperature 1."""
     greedy = temperatures <= 0
     some_greedy = bool(greedy.any())
     if some_greedy and bool(greedy.all()):  # as in evaluation: no draw is needed

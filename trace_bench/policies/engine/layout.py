@@ -27,8 +27,7 @@ class Rows:
     ids: int64 [tokens], the rows' new tokens one after the other
     slots, starts, counts: int64 [rows], the slot of each row's cache, its number of cached tokens,
     and its number of new tokens (at least 1)
-    adapters: [rows] names, None for the base model; rows with equal names are adjacent
-    """
+    adapters: [rows] names, None for the base model; rows with equal names are adjacent"""
 
     ids: np.ndarray
     slots: np.ndarray
@@ -54,8 +53,7 @@ def groups(adapters: Sequence[str | None]) -> list[tuple[str | None, int, int]]:
 
 
 def grown(have: int, length: int, context: int) -> int:
-    """A cache's new length, if it has to hold at least `length` tokens: by doubling, in blocks, up
-    to the context."""
+    """A cache's new length, to hold `length` tokens: doubled, in blocks, up to the context."""
     blocks = -(-max(length, 2 * have) // BLOCK) * BLOCK
     return max(length, min(blocks, context))
 
@@ -122,12 +120,8 @@ def make_layout(rows: Rows, rotation: Tensor, cache: tuple[int, int, int]) -> La
     single = counts == 1
     decode = _decode(first[single], slots[single], starts[single]) if single.any() else None
     extends = tuple(_extend(first[b], slots[b], starts[b], counts[b]) for b in _buckets(counts))
-    return Layout(
-        rotation.index_select(0, torch.from_numpy(positions)),
-        torch.from_numpy(both.reshape(-1)),
-        decode,
-        extends,
-    )
+    angles = rotation.index_select(0, torch.from_numpy(positions))
+    return Layout(angles, torch.from_numpy(both.reshape(-1)), decode, extends)
 
 
 def _bias(allowed: np.ndarray) -> Tensor:

@@ -198,8 +198,7 @@ class LowRank(Matrices):
         return self._of_all(lambda name, layer: self._thin(weights, name, layer))
 
     def _thin(self, weights: Mapping[str, Pair], name: str, layer: int) -> Pair | None:
-        """A product's thin matrices, down [r, in] and up [out, r], of its layers side by side; None
-        if the adapter has none."""
+        """A product's thin matrices, down [r, in] and up [out, r], layers side by side, or None."""
         downs: list[Tensor] = []
         ups: list[Tensor] = []
         for place in FUSED[name]:

@@ -68,8 +68,7 @@ class Gate(Soft):
 
 
 def learned(experts: Sequence[Expert], evidence: Evidence) -> dict[str, Any]:
-    """Labels, weights and bias: a label is the adapter whose task an opening is of, or the base
-    model for a contrast case."""
+    """Labels, weights and bias: a label is the adapter of an opening's task, or the base model."""
     labels: list[str | None] = [*(e.adapter.name for e in experts), None]
     by_class: list[Sequence[State]] = []
     contrast: list[State] = []

@@ -14,11 +14,9 @@ from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing import Evidence, Expert, Route
 
 LETTERS = Need(
-    "policy",
-    Policy.label_logprobs,
-    "docs/routing.md",
+    "policy", Policy.label_logprobs, "docs/routing.md",
     "With method.route=linear no model is asked.",
-)
+)  # fmt: skip
 
 VERSION = 1  # of the question, stored in the agent
 _SYSTEM = (

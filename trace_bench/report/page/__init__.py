@@ -23,7 +23,7 @@ from trace_bench.core.text import described
 from trace_bench.core.types import Message, Score, Stored, Trajectory, to_json
 from trace_bench.report import runs
 from trace_bench.report.runs import folder_of
-from trace_bench.results.cells import Cell, difference, scored
+from trace_bench.results.cells import Cell, difference
 from trace_bench.results.compare import settings_of
 from trace_bench.results.folder import finished, same_agents
 from trace_bench.results.groups import environment_code
@@ -62,8 +62,7 @@ def build(rows: Sequence[Cell], skipped: Sequence[str], limit: int) -> tuple[str
 def _conversations(
     every: Sequence[Run], talks: Sequence[Talks], what: str, name: str, limit: int
 ) -> list[str]:
-    """Adds the conversations of each run's file until all are `limit` characters; returns what was
-    left out."""
+    """Adds each run's conversations until all are `limit` characters; returns what was left out."""
     left_out, without = [], []
     for run, talk in zip(every, talks, strict=True):
         try:
@@ -83,10 +82,10 @@ def _rows(rows: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     first = 0
     for row in rows:
         run = row.runs[0]
-        base = row.base if scored(row, row.base) else None
+        base = row.base if row.shares(row.base) else None
         yield {
             "name": row.method, "runs": [*range(first, first + len(row.runs))],
-            "success": to_json(row.interval()) if scored(row, row) else None,
+            "success": to_json(row.interval()) if row.shares(row) else None,
             "base": base and base.value,
             "difference": base and to_json(difference(row, base).interval),
             "suite": run.suite_name, "model": run.settings.get("model.name"),

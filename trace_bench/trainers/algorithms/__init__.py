@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from trace_bench.core.checked import BY_MODEL, PLACE, Chosen
+from trace_bench.core.errors import UserError
 from trace_bench.core.types import Meta, Natural, NotNegative, Positive, Share
 from trace_bench.settings.registry import Offered
 from trace_bench.trainers.grpo import (
@@ -141,6 +142,14 @@ class Recipe:
     def by(self) -> str:
         """The algorithm where it is not GRPO, in words."""
         return "" if self.algorithm == Algorithm() else f" by {self.algorithm.name}"
+
+    def too_few(self, name: str, rollouts: int, groups: int) -> UserError:
+        """The UserError for a training whose rollouts do not pay for so many groups."""
+        return UserError(
+            f"training {name!r} has {rollouts} rollouts and needs at least "
+            f"{groups * self.group_size} ({groups} groups of {self.group_size}). Raise the setting "
+            "`budget`, or lower `trainer.group_size`."
+        )
 
 
 def total(batch: Batch, algorithm: Algorithm) -> Each:

@@ -27,8 +27,7 @@ GAMMA = 0.95  # the discount of the reward for each step before the last
 
 @dataclass(frozen=True)
 class Gigpo(Algorithm):
-    """GRPO, and beside it the advantage of a step among those that began with the same
-    observation."""
+    """GRPO, and beside it a step's advantage among those with the same observation before."""
 
     name: str = "gigpo"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.verl.compose import composed, overrides
 from trace_bench.trainers.verl.process import REFUSAL, REFUSED
-from trace_bench.trainers.verl.spec import read_spec
+from trace_bench.trainers.verl.spec import JobSpec
 
 _PR_SET_PDEATHSIG = 1
 _SHUTDOWN = 30.0  # seconds for an orderly end after the parent's
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     for START it only checks. It ends with its parent, and Ray's processes with it."""
     folder = Path(arguments[0])
     _die_with_parent()
-    spec = read_spec(folder)
+    spec = JobSpec.read(folder)
     try:
         if spec.trainer.device == "cpu":
             from trace_bench.trainers.verl.cpu import register_rollout

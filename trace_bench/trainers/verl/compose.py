@@ -3,7 +3,6 @@ that unknown keys are refused, and verl's schema checks it before anything start
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.settings.compose import word
 from trace_bench.settings.models import TRUSTED, trusted
 from trace_bench.trainers.algorithms import GRADIENT
 from trace_bench.trainers.verl.settings import VerlSettings
@@ -22,13 +22,9 @@ AGGREGATE = {
     "constant": "seq-mean-token-sum-norm",
 }
 _UNSET = (
-    "algorithm.filter_groups",
-    "algorithm.norm_adv_by_std_in_grpo",
-    "actor_rollout_ref.actor.clip_ratio",
-    "data.gen_batch_size",
-    "trainer.use_v1",
-    "trainer.v1",
-)
+    "algorithm.filter_groups", "algorithm.norm_adv_by_std_in_grpo", "data.gen_batch_size",
+    "actor_rollout_ref.actor.clip_ratio", "trainer.use_v1", "trainer.v1",
+)  # fmt: skip
 """Keys of verl that this project does not set, as they would change the rollouts, or as the
 algorithm's loss and advantages are in their place."""
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE")
@@ -41,19 +37,12 @@ def overrides(spec: JobSpec, folder: Path, start: int = 0) -> list[str]:
     """The settings of a job's `start`-th start in Hydra's notation. `trainer.verl` comes last and
     overrides the others. Raises UserError for keys that it must not override."""
     settings = spec.trainer
-    decided = {
-        **_recipe(spec),
-        **_model(spec, folder),
-        **_rollout(spec, folder),
-        **_trainer(spec, folder),
-    }
+    decided = {**_recipe(spec), **_model(spec, folder), **_rollout(spec, folder)}
+    decided |= _trainer(spec, folder)
     _refuse_decided(settings.verl, decided)
-    values = {
-        **decided,
-        **(_on_cpu() if settings.device == "cpu" else _on_gpu(settings)),
-        **_ray(settings, environment(spec, folder, start)),
-    }
-    return [f"{key}={_text(value)}" for key, value in values.items()] + list(settings.verl)
+    device = _on_cpu() if settings.device == "cpu" else _on_gpu(settings)
+    values = {**decided, **device, **_ray(settings, environment(spec, folder, start))}
+    return [f"{key}={word(value)}" for key, value in values.items()] + list(settings.verl)
 
 
 def _refuse_decided(lines: Sequence[str], decided: Mapping[str, Any]) -> None:
@@ -86,11 +75,8 @@ def environment(spec: JobSpec, folder: Path, start: int = 0) -> dict[str, str]:
     if trusted(spec.agent.model):
         variables[TRUSTED] = spec.agent.model
     if spec.trainer.device == "cpu":
-        variables |= {
-            "VERL_PLATFORM": "cpu",
-            "VERL_USE_EXTERNAL_MODULES": _PLUGIN,
-            "OMP_NUM_THREADS": "1",
-        }
+        variables |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": _PLUGIN}
+        variables["OMP_NUM_THREADS"] = "1"
     return variables
 
 
@@ -289,15 +275,3 @@ def _ray(s: VerlSettings, variables: Mapping[str, str]) -> dict[str, Any]:
     else:
         values[f"{init}.address"] = s.ray_address
     return values
-
-
-def _text(value: Any) -> str:
-    """A value in Hydra's notation."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_text, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{k}:{_text(v)}" for k, v in value.items()) + "}"
-    if not isinstance(value, str):
-        return json.dumps(value)
-    quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{quoted}'"

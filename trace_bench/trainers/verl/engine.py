@@ -21,7 +21,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from trace_bench.trainers.algorithms import Algorithm
 from trace_bench.trainers.grpo import Batch
-from trace_bench.trainers.verl.spec import JOB_VARIABLE, LOSS, RATE, STEPS, read_spec
+from trace_bench.trainers.verl.spec import JOB_VARIABLE, LOSS, RATE, STEPS, JobSpec
 
 
 class VerlEngine(FSDPEngineWithLMHead):
@@ -73,8 +73,7 @@ def policy_loss(
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
     """(loss, metrics) of rows of tokens, all [rows, tokens], as verl calls it; verl adds the
-    divergence from the base model itself, and computes the weights of truncated importance
-    sampling."""
+    divergence, and computes the weights of truncated importance sampling."""
     mask = response_mask.bool()
     batch = Batch(log_prob[mask], old_log_prob[mask], advantages[mask], mask.sum(-1))
     each = algorithm.loss(batch)
@@ -93,12 +92,11 @@ def policy_loss(
 @functools.cache
 def algorithm_of(folder: str) -> Algorithm:
     """The algorithm of the job that a process works for."""
-    return read_spec(Path(folder)).trainer.algorithm
+    return JobSpec.read(Path(folder)).trainer.algorithm
 
 
 def register() -> None:
-    """Registers the engine for the CPU and NVIDIA GPUs (verl's own stays for other vendors) and
-    the loss."""
+    """Registers the loss, and the engine for the CPU and NVIDIA GPUs alone."""
     for device, vendor in (("cpu", None), ("cuda", "nvidia")):
         EngineRegistry.register("language_model", ["fsdp", "fsdp2"], device, vendor)(VerlEngine)
 
@@ -113,7 +111,7 @@ def wait_longer() -> None:
     still read 60 GB; verl has a setting for it that it does not read (`nccl_timeout`)."""
     if (folder := os.environ.get(JOB_VARIABLE)) is None:
         return
-    limit = timedelta(seconds=read_spec(Path(folder)).trainer.stall)
+    limit = timedelta(seconds=JobSpec.read(Path(folder)).trainer.stall)
     distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = limit
 
 

@@ -30,15 +30,7 @@ from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.job import paid, usable
 from trace_bench.trainers.tree import Tokens, stretches
-from trace_bench.trainers.verl.spec import (
-    CALL,
-    FIRST,
-    JOB_VARIABLE,
-    NOTHING,
-    JobSpec,
-    StepFiles,
-    read_spec,
-)
+from trace_bench.trainers.verl.spec import CALL, FIRST, JOB_VARIABLE, NOTHING, JobSpec, StepFiles
 from trace_bench.trainers.verl.tokens import TokenPolicy, TokenServers, resolve
 
 DEADLINE = 600.0  # seconds for one turn of the agent
@@ -99,7 +91,7 @@ class EpisodePlayer:
     those that come while others run."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.spec = folder, read_spec(folder)
+        self.folder, self.spec = folder, JobSpec.read(folder)
         mine = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}.jsonl"
         module, _, name = self.spec.suites.partition(":")
         make = getattr(importlib.import_module(module), name)
@@ -211,8 +203,7 @@ def known_episodes(folder: Path, spec: JobSpec, first: int) -> dict[str, dict[in
 
 
 def outputs(trajectory: Trajectory, spec: JobSpec, iteration: int) -> list[Any]:
-    """The episode in verl's format, a row for each of its training sequences. Empty for an episode
-    that cannot be trained on."""
+    """The episode as verl's rows, one a training sequence. Empty if it cannot be trained on."""
     if not usable(trajectory) or not trajectory.turns:
         return []
     reward, turns = paid(trajectory, spec.reward), len(trajectory.turns)

@@ -18,7 +18,7 @@ from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.store import read_bytes, write_text
 from trace_bench.core.types import Task, to_json
 from trace_bench.trainers.adapters import Pair, begin_with, fresh, write_adapter
-from trace_bench.trainers.job import identity_of, start_of
+from trace_bench.trainers.job import identity_of, other_job, start_of
 from trace_bench.trainers.verl.spec import JobSpec
 
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
@@ -29,16 +29,12 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     """Claims the folder of an adapter's versions. Raises UserError if it is another job's."""
     digest, path = identity_of(job, spec.trainer), folder / "job"
     if path.exists() and read_bytes(path) != digest.encode():
-        raise UserError(
-            f"{path} belongs to a training job with other settings, tasks or seed. Change the "
-            "setting `run_dir`, or remove the folder."
-        )
+        raise other_job(path)
     write_text(path, digest)
 
 
 def prepare(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
-    """Writes all files that verl's processes read. Done at every start, since they depend on the
-    job alone."""
+    """Writes all files that verl's processes read, at every start: they depend on the job alone."""
     spec.write(folder)
     settings, model = spec.trainer, spec.agent.model
     table(folder / "tasks.parquet", job.tasks)

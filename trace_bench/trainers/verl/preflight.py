@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import UserError, not_allowed
 from trace_bench.core.types import IN_EPISODES
 from trace_bench.trainers.verl.process import check_settings
 from trace_bench.trainers.verl.spec import JobSpec
@@ -90,10 +90,7 @@ def _cluster(spec: JobSpec) -> None:
     if (address := settings.ray_address) is not None:
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if not colon or not port.isdigit():
-            raise UserError(
-                f"trainer.ray_address={address!r} is not an address; allowed: host:port, such as "
-                "10.0.0.1:6379. Change `trainer.ray_address`."
-            )
+            raise not_allowed("trainer.ray_address", address, "host:port, such as 10.0.0.1:6379")
         try:
             socket.create_connection((host, int(port)), _PATIENCE).close()
         except OSError as error:
@@ -117,8 +114,7 @@ def _cluster(spec: JobSpec) -> None:
 
 
 def _divergence(spec: JobSpec) -> None:
-    """Raises UserError where verl would weigh the divergence from the base model by rows, of which
-    an episode has several."""
+    """UserError where verl would weigh the divergence by rows, of which an episode has several."""
     from trace_bench.policies.chat import Chat
     from trace_bench.policies.loading import load_tokenizer
 
@@ -136,8 +132,7 @@ def _divergence(spec: JobSpec) -> None:
 
 
 def _roles(spec: JobSpec) -> None:
-    """Raises UserError for a role that episodes ask at an address which every machine would take
-    for its own."""
+    """UserError for a role at an address that every machine would take for its own."""
     roles = {role: spec.settings.get("llm", {}).get(role, {}) for role in IN_EPISODES}
     for role, settings in roles.items() if spec.trainer.nnodes > 1 else ():
         for url in settings.get("base_url") or () if settings.get("by") == "endpoint" else ():

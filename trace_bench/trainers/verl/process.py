@@ -85,17 +85,15 @@ class Process:
         self._progress = time.monotonic()
 
     def pause(self) -> None:
-        """Waits a moment for verl, which is started when something is first waited for. Raises as
-        `watch` does."""
+        """Waits a moment for verl, which the first wait starts. Raises as `watch` does."""
         if not self.started and self.steps.saved() < self.spec.iterations:
             self.start()
         self.watch()
         time.sleep(_POLL)
 
     def watch(self) -> None:
-        """Restarts verl if it has crashed or stalled. Raises UserError for settings that it
-        refuses, and VerlFailed if it was restarted too often or ended without all that is
-        expected."""
+        """Restarts verl if it has crashed or stalled. UserError for settings that it refuses,
+        VerlFailed if it was restarted too often or ended without all that is expected."""
         code = 0 if self._child is None else self._child.poll()
         silent, limits = time.monotonic() - self._progress, self.spec.trainer
         if code == 0 and silent > _LATE:
@@ -219,7 +217,6 @@ def rewind(folder: Path, spec: JobSpec, call: str, missing: Collection[int]) -> 
 
 
 def _drop(paths: Iterable[Path], kind: type[T], unwanted: Callable[[T], bool]) -> int:
-    """Removes the unwanted lines of these files; returns how many."""
     return sum(Lines(path, kind).drop(unwanted) for path in paths)
 
 

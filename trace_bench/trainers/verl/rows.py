@@ -23,8 +23,7 @@ def members(keys: Sequence[str]) -> Members:
 
 
 def dealt(values: Mapping[str, Tensor], mask: Tensor, episodes: Members) -> Tensor:
-    """Values [sampled tokens] of episodes at the places [rows, tokens] of the mask; 0 at those of
-    episodes without."""
+    """Values [sampled tokens] of episodes at the mask's places [rows, tokens], else 0."""
     out = torch.zeros(mask.shape, device=mask.device)
     for name, rows in episodes.items():
         done = 0

@@ -89,8 +89,4 @@ def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[i
     possible = [n for n in range(least, settings.groups + 1) if settings.shares(n)]
     if fits := [n for n in possible if n * size <= rollouts]:
         return rollouts // (fits[-1] * size), fits[-1]
-    raise UserError(
-        f"training {name!r} has {rollouts} rollouts and needs at least {possible[0] * size} "
-        f"({possible[0]} groups of {size}). Raise the setting `budget`, or lower "
-        "`trainer.group_size`."
-    )
+    raise settings.too_few(name, rollouts, possible[0])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -98,6 +98,12 @@ class JobSpec(Versions):
     def write(self, folder: Path) -> None:
         store.write_json(folder / "job.json", self)
 
+    @classmethod
+    def read(cls, folder: Path) -> JobSpec:
+        data = store.read_json(folder / "job.json")
+        spec = convert(data, JobSpec)
+        return replace(spec, trainer=build(VerlSettings, data["trainer"], "trainer"))
+
 
 def spec_of(
     job: TrainingJob,
@@ -146,13 +152,6 @@ def context(run: RunContext) -> int:
     from trace_bench.policies.local import context_of
 
     return context_of(load_config(run.model), run.context)
-
-
-def read_spec(folder: Path) -> JobSpec:
-    """The job that `folder` describes."""
-    data = store.read_json(folder / "job.json")
-    spec = convert(data, JobSpec)
-    return replace(spec, trainer=build(VerlSettings, data["trainer"], "trainer"))
 
 
 class Arrivals:
@@ -230,8 +229,15 @@ class StepFiles:
         """Makes the last checkpoint after at most so many steps the last one of all."""
         if self.saved() > most:
             self._name_last([step for step in self._complete() if step <= most])
+        self._remove(lambda step: step > most)
+
+    def keep_from(self, least: int) -> None:
+        """Removes the checkpoints after fewer steps."""
+        self._remove(lambda step: step < least)
+
+    def _remove(self, unwanted: Callable[[int], bool]) -> None:
         for place in self._latest.parent.glob("global_step_*"):
-            if step_of(place) > most:
+            if unwanted(step_of(place)):
                 shutil.rmtree(place)
 
     def _complete(self) -> list[int]:

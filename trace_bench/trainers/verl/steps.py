@@ -41,7 +41,7 @@ from trace_bench.trainers.verl.spec import (
     NOTHING,
     RATE,
     Arrivals,
-    read_spec,
+    JobSpec,
 )
 
 _POLL = 0.05  # seconds between looks for files that are there
@@ -74,7 +74,7 @@ class StepTrainer(PPOTrainerSync):
         tasks = [decode(prompt["extra_info"]["task"].encode(), Task) for prompt in prompts]
         self.prompts = {task.id: prompt for task, prompt in zip(tasks, prompts, strict=True)}
         folder = Path(os.environ[JOB_VARIABLE])
-        self.spec, self.arrivals = read_spec(folder), Arrivals(folder / "episodes")
+        self.spec, self.arrivals = JobSpec.read(folder), Arrivals(folder / "episodes")
         self.course = self.spec.course(tasks)
         self.steps_per_epoch = self.total_training_steps + 1
         self.played = dict[str, Sequence[Trajectory]]()  # the groups of this iteration
@@ -139,11 +139,8 @@ class StepTrainer(PPOTrainerSync):
     def actors(self) -> list[Any]:
         """The actors that the job needs: they train, sample, or run environments."""
         servers = [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
-        return [
-            *self.actor_rollout_wg.workers,
-            *servers,
-            *self.agent_loop_manager.agent_loop_workers,
-        ]
+        environments = self.agent_loop_manager.agent_loop_workers
+        return [*self.actor_rollout_wg.workers, *servers, *environments]
 
     def on_train_begin(self) -> None:
         """Takes the course to where the last checkpoint is."""
@@ -188,8 +185,7 @@ class StepTrainer(PPOTrainerSync):
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
     def advantages(self) -> dict[str, Tensor]:
-        """Those of the sampled tokens of this iteration's episodes that are trained on, by the name
-        of the episode."""
+        """Those of the sampled tokens of this iteration's trained episodes, by name."""
         names = [f"{name}_{n}" for name, group in self.played.items() for n in range(len(group))]
         episodes = [episode for group in self.played.values() for episode in group]
         found = credit(episodes, earned(episodes, self.spec), self.spec, self.spec.trainer)
@@ -247,7 +243,6 @@ class StepTrainer(PPOTrainerSync):
 
 
 def _taken(batch: Any, *fields: str) -> Any:
-    """These fields of a batch's rows."""
     return tq.kv_batch_get(
         keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields)
     )

@@ -14,7 +14,7 @@ from trace_bench.core.errors import TraceBenchError
 from trace_bench.core.protocols import Policy, TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.talk import Talk, Thoughts
+from trace_bench.policies.talk import Talk, Thoughts, submitted
 
 Generate = Callable[..., Awaitable[Any]]
 """verl's `LLMServerClient.generate(request_id, prompt_ids=, sampling_params=)`."""
@@ -35,8 +35,7 @@ def resolve(answer: asyncio.Future[Any], what: Any) -> None:
 
 
 class ServersLost(TraceBenchError):
-    """verl's servers are gone or hold the wrong weights. The whole iteration cannot be run; no
-    single episode is at fault."""
+    """verl's servers are gone or hold the wrong weights, which is no single episode's fault."""
 
 
 @dataclass
@@ -82,12 +81,8 @@ class TokenPolicy(Policy):
         """No effect: verl updates its servers itself; each turn reports its adapter version."""
 
     def submit(self, requests: Sequence[TurnRequest]) -> None:
-        for request in requests:
-            try:
-                self._submit(request)
-            except Exception as error:  # fails this episode only
-                text = f"{type(error).__name__}: {error}"
-                self._done.put((request.episode, TurnReply(request.episode, None, error=text)))
+        for request, failed in submitted(requests, self._submit):
+            self._done.put((request.episode, failed))
 
     def collect(self) -> list[TurnReply]:
         """Waits for at least one turn or `wake`. Raises ServersLost."""

@@ -20,32 +20,15 @@ from trace_bench.core.protocols import Lab, OnEpisode, PlayElsewhere, RunContext
 from trace_bench.core.store import read_if_there, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec
+from trace_bench.trainers import loop
 from trace_bench.trainers.course import Rollouts, curve_caveat, play_iteration
 from trace_bench.trainers.grpo import Advantages, Mismatch
 from trace_bench.trainers.job import ByRecipe, check_job, credit
-from trace_bench.trainers.loop import (
-    Record,
-    Training,
-    check_finite,
-    conclude,
-    of_rollouts,
-    of_sampler,
-    publish,
-    remove_versions,
-)
 from trace_bench.trainers.verl.machines import machines
 from trace_bench.trainers.verl.preflight import preflight, refusals
 from trace_bench.trainers.verl.process import Collector, Process
 from trace_bench.trainers.verl.settings import VerlSettings, full_iterations
-from trace_bench.trainers.verl.spec import (
-    MISMATCH,
-    STEPS,
-    Arrivals,
-    JobSpec,
-    StepFiles,
-    spec_of,
-    step_of,
-)
+from trace_bench.trainers.verl.spec import MISMATCH, STEPS, Arrivals, JobSpec, StepFiles, spec_of
 
 
 class VerlTrainer(ByRecipe):
@@ -79,8 +62,7 @@ class VerlTrainer(ByRecipe):
         return lines, refusals(self.sample_job()) + missing
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """As trainer=local. Raises UserError for settings that verl refuses too, and VerlFailed if
-        verl stops too often."""
+        """As trainer=local. UserError for settings that verl refuses, VerlFailed if it fails."""
         check_job(job)
         return VerlTraining(job, lab, self.spec(job, lab), self.context).run()
 
@@ -89,7 +71,7 @@ class VerlTrainer(ByRecipe):
         return spec_of(job, self.settings, self.context, shape, lab.seed, lab.sources())
 
 
-class VerlTraining(Training[Rollouts]):
+class VerlTraining(loop.Training[Rollouts]):
     """One job. `adapters`: the folder of the adapter's versions; `folder`: verl's, inside it."""
 
     process: Process
@@ -112,15 +94,15 @@ class VerlTraining(Training[Rollouts]):
         self.progress(iteration)
         return rollouts
 
-    def learn(self, iteration: int, played: Rollouts) -> Record:
+    def learn(self, iteration: int, played: Rollouts) -> loop.Record:
         verl = self.wait(partial(reported, iteration + 1, self.process))
         self.fetch(iteration + 1)
         return self.record(iteration, played, verl)
 
-    def goes_on(self, records: Sequence[Record]) -> bool:
+    def goes_on(self, records: Sequence[loop.Record]) -> bool:
         return self.course.iterations_left()
 
-    def save(self, records: Sequence[Record]) -> None:
+    def save(self, records: Sequence[loop.Record]) -> None:
         """What verl goes on from it saves itself; a finished job keeps its metrics and adapter."""
         self.progress(len(records))
         if self.course.iterations_left():
@@ -131,13 +113,12 @@ class VerlTraining(Training[Rollouts]):
         for name in ("checkpoints", "episodes", "start"):  # episodes are in the run's trajectories
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def publish(self, iteration: int, record: Record) -> None:
+    def publish(self, iteration: int, record: loop.Record) -> None:
         kept = self.agent(iteration + 1) if self.saved(iteration + 1) else None
-        publish(self.job, self.lab, record, kept)
+        loop.publish(self.job, self.lab, record, kept)
 
-    def load(self) -> list[Record]:
-        """The metrics of a finished job. Raises UserError if they cannot be read, or the folder is
-        another job's."""
+    def load(self) -> list[loop.Record]:
+        """The metrics of a finished job. UserError if unreadable, or of another job."""
         from trace_bench.trainers.verl.job import claim
 
         claim(self.adapters, self.job, self.spec)
@@ -165,8 +146,8 @@ class VerlTraining(Training[Rollouts]):
         finally:
             self.context.clean_up()
 
-    def result(self, records: Sequence[Record]) -> AgentSpec:
-        return conclude(self.job, self.lab, records, self.agent(len(records)))
+    def result(self, records: Sequence[loop.Record]) -> AgentSpec:
+        return loop.conclude(self.job, self.lab, records, self.agent(len(records)))
 
     def agent(self, iteration: int) -> AgentSpec:
         return self.spec.acting(iteration, self.adapters)
@@ -200,31 +181,29 @@ class VerlTraining(Training[Rollouts]):
         self.wait(lambda: self.steps.saved() >= version or None)
         checkpoint = self.steps.checkpoint(version)
         export(checkpoint, target, vars(self.settings), self.spec.agent.model)
-        remove_versions(self.adapters, version)
-        for old in checkpoint.parent.glob("global_step_*"):  # verl needs only the last one
-            if step_of(old) < version:
-                shutil.rmtree(old)
+        loop.remove_versions(self.adapters, version)
+        self.steps.keep_from(version)  # verl needs only the last one
 
     def saved(self, version: int) -> bool:
         """Whether verl saves a checkpoint after so many iterations, which are those so far."""
         return not self.course.iterations_left() or version % self.settings.save_every == 0
 
-    def record(self, iteration: int, played: Rollouts, verl: Mapping[str, Any]) -> Record:
+    def record(self, iteration: int, played: Rollouts, verl: Mapping[str, Any]) -> loop.Record:
         """One line of metrics, with the same names as trainer=local."""
         advantages = credit(played.trajectories, played.rewards, self.job, self.settings)
         where = f"{self.job.name}, iteration {iteration}"
-        check_finite(where, verl.get(METRICS["grad_norm"]))
+        loop.check_finite(where, verl.get(METRICS["grad_norm"]))
         return {
             "phase": "training",
             "adapter": self.spec.version(iteration + 1),
             "iteration": iteration,
             "spent": self.course.spent,
-            **of_rollouts(played.trajectories, self.job.reward, advantages),
+            **loop.of_rollouts(played.trajectories, self.job.reward, advantages),
             "learning_rate": self.course.rate(),
             "tokens": sum(t.tokens for t in played.trajectories),
             "steps": steps_of(verl, advantages),
             **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},
-            **of_sampler(where, mismatch_of(verl), self.settings.mismatch, self.lab),
+            **loop.of_sampler(where, mismatch_of(verl), self.settings.mismatch, self.lab),
         }
 
 
@@ -236,8 +215,7 @@ def reported(step: int, process: Process) -> dict[str, Any] | None:
 
 
 def steps_of(verl: Mapping[str, Any], advantages: Advantages) -> int | None:
-    """How many of an iteration's optimizer steps had a gradient. None: verl's metrics are lost, and
-    some group had an advantage."""
+    """How many optimizer steps had a gradient. None: verl's metrics are lost, and some may have."""
     if (counted := verl.get(f"actor/{STEPS}")) is not None:
         return round(counted)
     return None if bool(advantages.trained.any()) else 0

@@ -254,7 +254,6 @@ def moment(choices: Choices) -> Moment:
 
 
 def spoken_moment(when: Moment) -> str:
-    """A moment as people write it."""
     return "{month}/{day}/{year} at {hour}:{minute:02d}".format(**when)
 
 

@@ -55,8 +55,7 @@ class Person:
 
 
 def person(choices: Choices, ambiguous: bool = False) -> Person:
-    """A contact, called by the whole name; if `ambiguous` by the first name, which another contact
-    shares."""
+    """A contact by the whole name; if `ambiguous` by the first, which another one shares."""
     contact = choices.contact()
     name = contact["name"]
     if not ambiguous:
@@ -134,8 +133,7 @@ def add_contact(choices: Choices, raw: bool = False, missing: bool = False) -> R
 def modify_contact(
     choices: Choices, raw: bool = False, ambiguous: bool = False, missing: bool = False
 ) -> Request:
-    """Give a contact another number. `raw`: it is not in E.164 form; `missing`: the user gives it
-    when asked."""
+    """Give a contact another number. `raw`: not in E.164 form; `missing`: given when asked."""
     who, number = person(choices, ambiguous), choices.phone()
     spoken = spoken_number(number) if raw else number
     name = who.phrase

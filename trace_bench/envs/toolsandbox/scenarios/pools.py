@@ -100,7 +100,6 @@ class Choices:
         return forms[self.rng.randrange(5)]
 
     def errand(self) -> str:
-        """What a reminder is about."""
         verb = self.rng.choice(("buy", "fix", "clean", "return", "collect", "order"))
         noun, adjective = self.word("noun"), self.word("adjective")
         plain = self.rng.random() >= 0.5
@@ -149,8 +148,7 @@ def belongs(pool: str, wording: str) -> bool:
 
 
 def sentence(rng: random.Random, clauses: Sequence[str]) -> tuple[str, str]:
-    """One message of the user out of the clauses of its requests, and the name of its frame (opener
-    and closer)."""
+    """One message of the user out of its requests' clauses, and its frame (opener and closer)."""
     opener, closer = rng.randrange(len(OPENERS)), rng.randrange(len(CLOSERS))
     text = OPENERS[opener] + clauses[0]
     for clause in clauses[1:]:

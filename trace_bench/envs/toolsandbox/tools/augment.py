@@ -16,15 +16,9 @@ from trace_bench.envs.toolsandbox.tools import records, search, utilities
 from trace_bench.envs.toolsandbox.tools.spec import ToolSpec
 
 Augmentation = Literal[
-    "none",
-    "distractors_3",
-    "distractors_10",
-    "all_tools",
-    "scrambled_names",
-    "scrambled_descriptions",
-    "scrambled_arg_descriptions",
-    "scrambled_arg_types",
-]
+    "none", "distractors_3", "distractors_10", "all_tools", "scrambled_names",
+    "scrambled_descriptions", "scrambled_arg_descriptions", "scrambled_arg_types",
+]  # fmt: skip
 AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 # Number of distractors, None for all tools; 3 beside every scrambling.
 _DISTRACTORS: Mapping[str, int | None] = dict.fromkeys(AUGMENTATIONS, 3) | {
@@ -43,8 +37,7 @@ def offer(
     episodes: read them, never change them.
 
     Without distractors the tools keep their order; with distractors all are shuffled by `seed`, so
-    that the order does not tell them apart.
-    """
+    that the order does not tell them apart."""
     if _DISTRACTORS[augmentation] == 0:
         return _offer(tuple(tools), augmentation, 0, ())  # the same for every seed
     return _offer(tuple(tools), augmentation, seed, tuple(withheld))

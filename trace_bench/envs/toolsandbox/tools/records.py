@@ -8,25 +8,15 @@ from functools import partial
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, Row, ToolFault
-from trace_bench.envs.toolsandbox.tools.spec import (
-    LATITUDES,
-    LONGITUDES,
-    TIMES,
-    ToolSpec,
-    optional,
-    require_any,
-    required,
-    search,
-    tool,
-)
+from trace_bench.envs.toolsandbox.tools import spec
+from trace_bench.envs.toolsandbox.tools.spec import optional, require_any, required, search, tool
 
 # -- device settings -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Switch:
-    """A setting that is on or off: `name` in its tools' names, `title` in texts, `column` of the
-    database."""
+    """A setting that is on or off: `name` in tools' names, `title` in texts, its `column`."""
 
     name: str
     title: str
@@ -65,7 +55,7 @@ def require_wifi(world: Databases) -> None:
         raise ToolFault("ConnectionError", "Wifi is off")
 
 
-def _setter(switch: Switch) -> ToolSpec:
+def _setter(switch: Switch) -> spec.ToolSpec:
     def set_status(world: Databases, on: bool) -> None:
         setting = world.setting
         if on and switch.column in _DEPENDENT and setting[_LOW]:
@@ -84,7 +74,7 @@ def _setter(switch: Switch) -> ToolSpec:
     return tool("setting", said, on, name=f"set_{switch.name}_status")(set_status)
 
 
-def _getter(switch: Switch) -> ToolSpec:
+def _getter(switch: Switch) -> spec.ToolSpec:
     def get_status(world: Databases) -> bool:
         return bool(world.setting[switch.column])
 
@@ -113,7 +103,6 @@ _FIELDS = (
 
 
 def _own_contact(world: Databases) -> Row | None:
-    """The user's own entry."""
     return next((row for row in world.rows("CONTACT") if row["is_self"]), None)
 
 
@@ -173,17 +162,15 @@ def send_message_with_phone_number(world: Databases, phone_number: str, content:
         raise ToolFault("ValueError", "The user has no self contact")
     book = world.rows("CONTACT")
     recipient = next((row for row in book if row["phone_number"] == phone_number), None)
-    return world.add(
-        "MESSAGING",
-        {
-            "sender_person_id": sender["person_id"],
-            "sender_phone_number": sender["phone_number"],
-            "recipient_person_id": recipient["person_id"] if recipient else None,
-            "recipient_phone_number": phone_number,
-            "content": content,
-            "creation_timestamp": world.now,
-        },
-    )
+    message = {
+        "sender_person_id": sender["person_id"],
+        "sender_phone_number": sender["phone_number"],
+        "recipient_person_id": recipient["person_id"] if recipient else None,
+        "recipient_phone_number": phone_number,
+        "content": content,
+        "creation_timestamp": world.now,
+    }
+    return world.add("MESSAGING", message)
 
 
 @_messaging(
@@ -196,8 +183,8 @@ def send_message_with_phone_number(world: Databases, phone_number: str, content:
         "recipient_phone_number", "string", "number of the recipient in E.164 form", phone=True
     ),
     optional("content", "string", "text to look for"),
-    optional("creation_timestamp_lowerbound", "number", "sent at or after, unix time", TIMES),
-    optional("creation_timestamp_upperbound", "number", "sent at or before, unix time", TIMES),
+    optional("creation_timestamp_lowerbound", "number", "sent at or after, unix time", spec.TIMES),
+    optional("creation_timestamp_upperbound", "number", "sent at or before, unix time", spec.TIMES),
 )
 def search_messages(world: Databases, **criteria: Any) -> list[Row]:
     require_any(criteria)
@@ -209,15 +196,15 @@ def search_messages(world: Databases, **criteria: Any) -> list[Row]:
 _ID = required("reminder_id", "string", "id of the reminder")
 _WHAT = "what to be reminded of"
 _PLACE = (
-    optional("latitude", "number", "latitude of its place", LATITUDES, nullable=True),
-    optional("longitude", "number", "longitude of its place", LONGITUDES, nullable=True),
+    optional("latitude", "number", "latitude of its place", spec.LATITUDES, nullable=True),
+    optional("longitude", "number", "longitude of its place", spec.LONGITUDES, nullable=True),
 )
 
 
 @_reminder(
     "Add a reminder; gives its id.",
     required("content", "string", _WHAT),
-    required("reminder_timestamp", "number", "when to remind, unix time", TIMES),
+    required("reminder_timestamp", "number", "when to remind, unix time", spec.TIMES),
     *_PLACE,
 )
 def add_reminder(world: Databases, **row: Any) -> str:
@@ -228,7 +215,7 @@ def add_reminder(world: Databases, **row: Any) -> str:
     "Change fields of a reminder.",
     _ID,
     optional("content", "string", _WHAT),
-    optional("reminder_timestamp", "number", "when to remind, unix time", TIMES),
+    optional("reminder_timestamp", "number", "when to remind, unix time", spec.TIMES),
     *_PLACE,
 )
 def modify_reminder(world: Databases, reminder_id: str, **changes: Any) -> None:
@@ -241,12 +228,12 @@ def modify_reminder(world: Databases, reminder_id: str, **changes: Any) -> None:
     optional("reminder_id", "string", "id of the reminder"),
     optional("content", "string", "text to look for"),
     *(
-        optional(f"{column}_{side}bound", "number", f"{text} {word}, unix time", TIMES)
+        optional(f"{column}_{side}bound", "number", f"{text} {word}, unix time", spec.TIMES)
         for column, text in (("creation_timestamp", "created"), ("reminder_timestamp", "due"))
         for side, word in (("lower", "at or after"), ("upper", "at or before"))
     ),
-    optional("latitude", "number", "latitude of its place", LATITUDES),
-    optional("longitude", "number", "longitude of its place", LONGITUDES),
+    optional("latitude", "number", "latitude of its place", spec.LATITUDES),
+    optional("longitude", "number", "longitude of its place", spec.LONGITUDES),
 )
 def search_reminder(world: Databases, **criteria: Any) -> list[Row]:
     require_any(criteria)

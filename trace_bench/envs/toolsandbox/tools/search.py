@@ -14,22 +14,15 @@ from importlib import resources
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
+from trace_bench.envs.toolsandbox.tools import spec
 from trace_bench.envs.toolsandbox.tools.records import current_location, require_wifi
-from trace_bench.envs.toolsandbox.tools.spec import (
-    LATITUDES,
-    LONGITUDES,
-    optional,
-    required,
-    similarity,
-    tidy,
-    tool,
-)
+from trace_bench.envs.toolsandbox.tools.spec import optional, required, similarity, tidy, tool
 from trace_bench.envs.toolsandbox.tools.utilities import distance_km
 
 _tool = partial(tool, "search")
 _HERE = (
-    optional("latitude", "number", "latitude, here if left out", LATITUDES, nullable=True),
-    optional("longitude", "number", "longitude, here if left out", LONGITUDES, nullable=True),
+    optional("latitude", "number", "latitude, here if left out", spec.LATITUDES, nullable=True),
+    optional("longitude", "number", "longitude, here if left out", spec.LONGITUDES, nullable=True),
 )
 _REACH_KM = 200.0  # farther than this from every city there is no address
 _CONDITIONS = ("Sunny", "Cloudy", "Rain", "Wind", "Fog")
@@ -73,8 +66,8 @@ def _point(
 
 @_tool(
     "Address of a point. Needs wifi.",
-    required("latitude", "number", "latitude", LATITUDES),
-    required("longitude", "number", "longitude", LONGITUDES),
+    required("latitude", "number", "latitude", spec.LATITUDES),
+    required("longitude", "number", "longitude", spec.LONGITUDES),
 )
 def search_lat_lon(world: Databases, latitude: float, longitude: float) -> str | None:
     require_wifi(world)

@@ -131,31 +131,25 @@ def search(
     """Copies of the rows that meet all criteria, the most similar texts first.
 
     Columns in `fuzzy` are compared by similarity with that threshold, `…_lowerbound` and
-    `…_upperbound` bound their column, all others are exact.
-    """
-    matches = [row for row in rows if _passes(row, criteria, fuzzy)]
+    `…_upperbound` bound their column, all others are exact."""
+    matches = [row for row in rows if all(_meets(row, *one, fuzzy) for one in criteria.items())]
     texts = [(name, wanted) for name, wanted in criteria.items() if name in fuzzy]
     if texts and len(matches) > 1:
         matches.sort(key=lambda row: -sum(similarity(wanted, row[name]) for name, wanted in texts))
     return [dict(row) for row in matches]
 
 
-def _passes(row: Row, criteria: Mapping[str, Any], fuzzy: Mapping[str, float]) -> bool:
-    for name, wanted in criteria.items():
-        if name.endswith("_lowerbound"):
-            value = row[name.removesuffix("_lowerbound")]
-            ok = value is not None and value >= wanted
-        elif name.endswith("_upperbound"):
-            value = row[name.removesuffix("_upperbound")]
-            ok = value is not None and value <= wanted
-        elif name in fuzzy:
-            value = row[name]
-            ok = value is not None and similarity(wanted, value) >= fuzzy[name]
-        else:
-            ok = row[name] == wanted
-        if not ok:
-            return False
-    return True
+def _meets(row: Row, name: str, wanted: Any, fuzzy: Mapping[str, float]) -> bool:
+    column, _, bound = name.rpartition("_")
+    bounded = bound in ("lowerbound", "upperbound")
+    value = row[column if bounded else name]
+    if not bounded and name not in fuzzy:
+        return bool(value == wanted)
+    if value is None:
+        return False
+    if name in fuzzy:
+        return similarity(wanted, value) >= fuzzy[name]
+    return bool(value >= wanted if bound == "lowerbound" else value <= wanted)
 
 
 def tidy(value: float, digits: int = 2) -> float:

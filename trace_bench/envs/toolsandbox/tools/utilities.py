@@ -9,16 +9,9 @@ from functools import lru_cache, partial
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
+from trace_bench.envs.toolsandbox.tools import spec
 from trace_bench.envs.toolsandbox.tools.records import require_wifi
-from trace_bench.envs.toolsandbox.tools.spec import (
-    LATITUDES,
-    LONGITUDES,
-    TIMES,
-    optional,
-    required,
-    tidy,
-    tool,
-)
+from trace_bench.envs.toolsandbox.tools.spec import optional, required, tidy, tool
 
 _tool = partial(tool, "utilities")
 _EARTH_RADIUS_KM = 6371.0088  # mean radius (IUGG)
@@ -33,7 +26,7 @@ def get_current_timestamp(world: Databases) -> float:
 
 @_tool(
     "Year, month, day, hour, minute, second and weekday of a unix time.",
-    required("timestamp", "number", "unix time", TIMES),
+    required("timestamp", "number", "unix time", spec.TIMES),
 )
 def timestamp_to_datetime_info(world: Databases, timestamp: float) -> dict[str, int]:
     moment = datetime.fromtimestamp(timestamp, UTC)
@@ -60,7 +53,7 @@ def datetime_info_to_timestamp(world: Databases, **parts: int) -> float:
 
 @_tool(
     "Move a unix time forwards or backwards.",
-    required("timestamp", "number", "unix time", TIMES),
+    required("timestamp", "number", "unix time", spec.TIMES),
     *(
         optional(name, "integer", f"{name} to add, negative to subtract", (-1e9, 1e9))
         for name in _SECONDS
@@ -68,15 +61,15 @@ def datetime_info_to_timestamp(world: Databases, **parts: int) -> float:
 )
 def shift_timestamp(world: Databases, timestamp: float, **spans: int) -> float:
     shifted = timestamp + sum(_SECONDS[unit] * amount for unit, amount in spans.items())
-    if not TIMES[0] <= shifted <= TIMES[1]:
+    if not spec.TIMES[0] <= shifted <= spec.TIMES[1]:
         raise ToolFault("ValueError", "Result is out of range")
     return tidy(shifted)
 
 
 @_tool(
     "timestamp_1 minus timestamp_0 in days and seconds.",
-    required("timestamp_0", "number", "unix time to subtract", TIMES),
-    required("timestamp_1", "number", "unix time to subtract from", TIMES),
+    required("timestamp_0", "number", "unix time to subtract", spec.TIMES),
+    required("timestamp_1", "number", "unix time to subtract from", spec.TIMES),
 )
 def timestamp_diff(world: Databases, timestamp_0: float, timestamp_1: float) -> dict[str, int]:
     difference = timedelta(seconds=timestamp_1 - timestamp_0)
@@ -143,7 +136,7 @@ def unit_conversion(world: Databases, amount: float, from_unit: str, to_unit: st
     *(
         required(f"{axis}_{i}", "number", f"{axis} of the {which} point", bounds)
         for i, which in enumerate(("first", "second"))
-        for axis, bounds in (("latitude", LATITUDES), ("longitude", LONGITUDES))
+        for axis, bounds in (("latitude", spec.LATITUDES), ("longitude", spec.LONGITUDES))
     ),
 )
 def calculate_lat_lon_distance(world: Databases, **points: float) -> float:

@@ -118,8 +118,7 @@ def register() -> None:
 
 
 def register_rollout() -> None:
-    """Registers the rollout server. Called after verl's import, by __main__.py, steps.Runner
-    and CpuWorker."""
+    """Registers the rollout server, after verl's import."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 

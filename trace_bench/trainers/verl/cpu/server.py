@@ -25,7 +25,7 @@ from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
 from trace_bench.policies.loading import load_model
 from trace_bench.policies.local import backend_of
 from trace_bench.trainers.verl.cpu import register_rollout
-from trace_bench.trainers.verl.spec import JOB_VARIABLE, read_spec
+from trace_bench.trainers.verl.spec import JOB_VARIABLE, JobSpec
 from trace_bench.trainers.verl.tokens import resolve
 
 _SLOTS = 128  # concurrent sequences; further ones wait
@@ -86,7 +86,7 @@ class CpuServer:
 
     def __init__(self, model_path: str) -> None:
         torch.set_num_threads(1)
-        self._spec = spec = read_spec(Path(os.environ[JOB_VARIABLE]))
+        self._spec = spec = JobSpec.read(Path(os.environ[JOB_VARIABLE]))
         model, tokenizer = load_model(model_path)
         self._backend = backend_of(model, _SLOTS, spec.context)
         self._engine = Scheduler(self._backend, _SLOTS, spec.context, tokenizer.eos_token_id)
@@ -143,9 +143,8 @@ class CpuServer:
     abort_all_requests = resume_generation = start_profile = stop_profile = sleep
 
     def _work(self) -> None:
-        """The engine's thread. A failure of the engine ends this process, and verl is restarted
-        from its last checkpoint; otherwise requests would run into their deadlines and fail
-        episodes one by one."""
+        """The engine's thread. A failure ends this process, and verl is restarted from its last
+        checkpoint; otherwise requests would run into their deadlines one by one."""
         try:
             self._serve()
         except BaseException:
