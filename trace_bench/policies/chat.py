@@ -205,9 +205,7 @@ class Chat:
         _, found, rest = text.partition(mark)
         _, ended, rest = rest.partition(self._stop_text)
         if not found or not ended:
-            raise self._unfit(
-                f"does not end assistant turns with the eos token {self._stop_text!r}"
-            )
+            raise self._unfit(f"ends no assistant turn with the eos token {self._stop_text!r}")
         return rest
 
     def _unfit(self, why: str, fix: str = "Change the setting `model`.") -> UserError:
