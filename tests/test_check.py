@@ -132,29 +132,6 @@ class Suite(tb.Suite):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (
-            ["env=phone"],
-            "unknown env 'phone'; allowed: babyai, bfcl, custom, mcp, openenv, recorded",
-        ),
-        (["env.suite=official2"], "unknown suite of toolsandbox 'official2'; allowed: embedded"),
-        (["split=exam"], "unknown split 'exam'; allowed: train, dev, test"),
-        (["limit=many"], "limit=many is not allowed"),
-        (["limit=0"], "limit=0 is not allowed"),
-        (["env.factory=nowhere:suite"], "the module nowhere cannot be imported"),
-        (["verbose"], "cannot be read"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert error in printed.err and printed.err.count("\n") == 1 and printed.out == ""
-
-
-@pytest.mark.parametrize(
     ("answer", "why"),
     [('"done"', "no error in 'done' to"), ("c['x']", "KeyError: 'x', after the call")],
 )

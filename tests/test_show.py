@@ -151,10 +151,3 @@ def test_what_is_not_there_is_said_with_what_there_is(
     assert main([str(base_run), *words]) == 2
     said = capsys.readouterr().err
     assert why in said and said.count("\n") == 1
-
-
-def test_a_folder_without_trajectories_is_refused(tmp_path: Path, capsys: Said) -> None:
-    assert main([str(tmp_path)]) == 2
-    assert "holds no trajectories" in capsys.readouterr().err
-    assert main([str(tmp_path / "nothing")]) == 2
-    assert "is not a folder" in capsys.readouterr().err

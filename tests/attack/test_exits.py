@@ -147,13 +147,3 @@ def test_a_tracker_that_ends_the_program_ends_only_itself() -> None:
 def test_a_dry_run_builds_what_a_run_builds(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["method=base", f"tracker.factory={HERE}:Lost", "dry_run=true"]) == 1
     assert "raised SystemExit: 0" in capfd.readouterr().out.partition("what keeps it")[2]
-
-
-@pytest.mark.parametrize("choice", ["method=[[[[[[trace]]]]]]", "env={a: 1}"])
-def test_a_list_is_no_choice(choice: str, capfd: pytest.CaptureFixture[str]) -> None:
-    line = refused(capfd, choice)
-    assert "takes the name of one of its files" in line and "Change `" in line
-
-
-def test_a_setting_without_end_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "nested too deeply" in refused(capfd, f"budget={'[' * 2000}1{']' * 2000}")

@@ -139,7 +139,7 @@ def test_a_number_is_no_choice_of_a_group(choice: str) -> None:
 @pytest.mark.parametrize(
     "url",
     ["http://[::1", "http://host:port/v1", "http://", "http:///v1", "host:8000", "http://a\x00b/v1",
-     "http://host:99999999/v1", "http://\u2024\u2024/v1", "http://xn--/v1", ""],
+     "http://host:99999999/v1", "http://\u2024\u2024/v1", "http://xn--/v1", "ftp://host/v1", ""],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(UserError, match=r"policy\.base_url=.* allowed: an address"):

@@ -95,6 +95,9 @@ WORDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "a suite after a slash": (["env=toolsandbox/embedded"], ["mean toolsandbox?", "`env`"]),
     "an unknown launcher": (["hydra/launcher=nope"], ["'nope'", "basic", "hydra/launcher"]),
     "a path as a method": (["method=/etc/passwd"], ["method=/etc/passwd", "not a path"]),
+    "a list as a method": (["method=[[[[[[trace]]]]]]"], ["takes the name", "Change `method`"]),
+    "a mapping as an environment": (["env={a: 1}"], ["takes the name", "Change `env`"]),
+    "a setting without end": ([f"budget={'[' * 2000}1{']' * 2000}"], ["nested too deeply"]),
     "a budget that is none": (["budget=nan"], ["budget=nan", "whole number", "`budget`"]),
     "a budget that is left out": (["budget=???"], ["`budget`", "budget=<value>"]),
     "a reference to nothing": (["budget=${nope}"], ["`budget`", "'nope'"]),
@@ -191,8 +194,13 @@ OTHERS: dict[str, tuple[str, Sequence[str]]] = {
     "no such option of show": ("show run --fialed", ["--fialed", "mean --failed?", "--agent"]),
     "no such command of results": ("results table runs", ["'table'", "'tables'"]),
     "a sweep without jobs": ("sweep fine.yaml --jobs 0", ["--jobs 0", "from 1 to"]),
-    "a check of no environment": ("check env=nope", ["'nope'", "toolsandbox", "`env`"]),
+    "a check of no environment": ("check env=nope", ["'nope'", "babyai, bfcl, custom", "`env`"]),
+    "a check of no suite": ("check env.suite=x", ["suite of toolsandbox 'x'", "embedded"]),
+    "a check of no split": ("check split=exam", ["'exam'", "train, dev, test"]),
     "a check of no number": ("check limit=x", ["limit=x", "`limit`"]),
+    "a check of no task": ("check limit=0", ["limit=0", "`limit`"]),
+    "a check of no module": ("check env.factory=nowhere:suite", ["module nowhere cannot be"]),
+    "a check of a word": ("check verbose", ["'verbose'", "cannot be read"]),
 }
 
 
@@ -202,8 +210,10 @@ def test_a_wrong_word_to_another_command_too(name: str, place: Path, capsys: Sai
     command, *arguments = typed.split(" ")
     before = everything(place)
     assert COMMANDS[command](arguments) == 2
-    said = [line for line in capsys.readouterr().err.splitlines(True) if "skipped: " not in line]
+    printed = capsys.readouterr()
+    said = [line for line in printed.err.splitlines(True) if "skipped: " not in line]
     one_line("".join(said), named)
+    assert not printed.out
     assert everything(place) == before, "something is left half-made"
 
 

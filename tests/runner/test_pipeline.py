@@ -128,7 +128,6 @@ def test_a_folder_that_is_not_this_runs_is_refused(
     ("wrong", "words"),
     [
         ("env.suite=official", "env."),
-        ("evaluation.split=exam", "'exam'"),
         ("policy.key_env=NONE policy=openai", "`policy.base_url` must be given"),
         ("checkpoints=[64,1280]", "checkpoints=[1280] lie beyond budget=640"),
         ("budget=10", "has 10 rollouts and needs at least 16"),

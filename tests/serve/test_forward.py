@@ -147,7 +147,7 @@ def test_the_deadline_is_that_of_the_whole_answer(
     tmp_path: Path, stream: bool, delay: float, trickle: float
 ) -> None:
     """One request is made, though this server may be asked twice for other things."""
-    with both(tmp_path, deadline=3.0) as (served, behind, script, _):
+    with both(tmp_path, deadline=2.0) as (served, behind, script, _):
         script.fault = Answer(chat("Hm.", "m").body, delay=delay, trickle=trickle)
         before = len(behind.bodies())
         assert ask(served, stream=stream).status_code == 502

@@ -87,7 +87,7 @@ def permutation_p(differences: Sequence[float]) -> float:
     changed = sample[sample != 0]
     if changed.size == 0:
         return 1.0
-    from scipy.stats import binomtest, permutation_test  # a second
+    from scipy.stats import binomtest, permutation_test  # a second to import
 
     if np.allclose(np.abs(changed), abs(changed[0])):
         return float(binomtest(int((changed > 0).sum()), changed.size).pvalue)
