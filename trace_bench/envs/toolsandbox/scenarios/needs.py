@@ -69,9 +69,9 @@ def in_context(needs: int, capability: str, seed: int, task_id: str) -> Task | N
     lacking = Solver(frozenset(task.data["tools"]), frozenset({capability}))
     score = play(ToolSandboxEnv(), task, turns, lacking).last.score
     lost = [1.0 - m.similarity for m in score.milestones] if score else []
-    every, total = len(task.data["milestones"]), sum(lost)
+    count, total = len(task.data["milestones"]), sum(lost)
     # One that only invents what it should decline loses by a minefield.
-    weights = [ACT * one / total + (1 - ACT) / every for one in lost] if total else [1.0] * every
+    weights = [ACT * one / total + (1 - ACT) / count for one in lost] if total else [1.0] * count
     return replace(task, data={**task.data, "contrast": False, "weights": weights})
 
 
