@@ -29,9 +29,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import Lines
 from trace_bench.core.summary import Summary, read_settings, read_summary
 from trace_bench.core.types import grouped
-from trace_bench.runner.folder import locate
 from trace_bench.settings.compose import compose_all, word
-from trace_bench.settings.identity import parts_of
+from trace_bench.settings.identity import locate, parts_of
 
 _PR_SET_PDEATHSIG = 1
 MOST = 10_000  # runs of a file

@@ -13,9 +13,9 @@ from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines, read_object
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.runner.folder import only_writer
 from trace_bench.runner.plan import training_tasks
 from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import only_writer
 
 LIMIT = 12
 LABELS = ("base", "idle", "random", "reference", "final")

@@ -20,7 +20,6 @@ from trace_bench.play.steps import opened
 from trace_bench.play.suites import about_of, tags, tasks_of
 from trace_bench.runner import build
 from trace_bench.runner.build import MAKER, Log
-from trace_bench.runner.folder import Place
 from trace_bench.runner.plan import (
     check_needs,
     checks,
@@ -30,7 +29,7 @@ from trace_bench.runner.plan import (
     shown_to,
     training_tasks,
 )
-from trace_bench.settings.identity import model_path
+from trace_bench.settings.identity import Place, model_path
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import PolicySettings, Settings
 

@@ -24,7 +24,6 @@ from trace_bench.runner.build import (
     run_context,
     unanswered,
 )
-from trace_bench.runner.folder import locate, only_writer
 from trace_bench.runner.plan import (
     checks,
     development_tasks,
@@ -33,7 +32,7 @@ from trace_bench.runner.plan import (
     shown_to,
     training_tasks,
 )
-from trace_bench.settings.identity import model_path, served_name
+from trace_bench.settings.identity import locate, model_path, only_writer, served_name
 from trace_bench.settings.models import billions_of, check_device
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.memory import GPU

@@ -28,13 +28,12 @@ from trace_bench.runner import build, report
 from trace_bench.runner.bench import Bench, build_bench
 from trace_bench.runner.build import Log
 from trace_bench.runner.evaluation import Evaluation
-from trace_bench.runner.folder import locate, only_writer
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.report import TIMING, Clock, Progress
 from trace_bench.runner.summary import code_of, summarize
 from trace_bench.runner.trackers import Metrics, Silent
-from trace_bench.settings.identity import parts_of
+from trace_bench.settings.identity import locate, only_writer, parts_of
 from trace_bench.settings.registry import find
 from trace_bench.settings.schema import PartSettings, Settings
 
