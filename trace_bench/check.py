@@ -1,32 +1,36 @@
-"""Checks that an environment satisfies the protocol. Start here with your own environment.
+"""Checks that an environment satisfies the protocol. Start here with your own environment. With
+`server`, checks that LoRA adapters act at an OpenAI-compatible server (docs/servers.md).
 
     python -m trace_bench.check env.factory=my_module:my_suite env.options.size=40
     python -m trace_bench.check env=tau2 env.domain=retail sandbox=docker split=test limit=40
+    python -m trace_bench.check server=http://127.0.0.1:8000/v1 adapters=FOLDER,FOLDER base=FOLDER
 
 Settings are those of a run (`env`, `env.*`, `sandbox`, ...); `split` (default: the run's training
 split) and `limit` (default 16 tasks) are this command's own. Every task goes through every check,
 and the run's splits for training, development and evaluation may share no task (unless
 protocol=paper); the exit status is 1 when a check fails. When none does, it shows what TRACE can
-see in these tasks, and made ones.
+see in these tasks, and made ones. For a server: folders in PEFT's format; where wanted `base`, the
+folder of the base model, `model`, its name there, and `key_env`, the variable with the key.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import combinations
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from trace_bench.core.beginning import WEIGHTS
 from trace_bench.core.command import command, told, whole_number
-from trace_bench.core.errors import UserError, attempt, outlasting
+from trace_bench.core.errors import UserError, attempt, outlasting, unknown
 from trace_bench.core.factory import elsewhere
 from trace_bench.core.protocols import Suite
 from trace_bench.core.text import described, visible
-from trace_bench.core.types import Task
+from trace_bench.core.types import AdapterRef, Task
 from trace_bench.methods.looking.evidence import read
 from trace_bench.methods.looking.rules import RULES, seen_in
 from trace_bench.methods.making import opening
@@ -36,6 +40,10 @@ if TYPE_CHECKING:
     from trace_bench.settings.schema import Settings
 
 LIMIT = 16
+OF_SERVERS = ("server", "adapters", "base", "model", "key_env")
+NAMES_IN_RUNS = {"model": "base", "model.path": "base", "model.name": "model"}
+NAMES_IN_RUNS |= {"policy.base_url": "server", "policy.key_env": "key_env"}
+MARKS = {True: "OK", False: "WRONG", None: "not checked"}
 
 
 @command()
@@ -50,7 +58,10 @@ def main(arguments: Sequence[str]) -> int:
     from trace_bench.settings.compose import compose, take
     from trace_bench.settings.identity import parts_of
 
-    split = take(words := list(arguments), "split")
+    words = list(arguments)
+    if any(word.startswith("server=") for word in words):
+        return _check_adapters({key: take(words, key) or "" for key in OF_SERVERS}, words)
+    split = take(words, "split")
     limit = whole_number("limit", take(words, "limit") or LIMIT)
     settings = compose(["method=base", *words])
     parts = parts_of(settings)
@@ -71,6 +82,35 @@ def main(arguments: Sequence[str]) -> int:
                 lines = [f"What TRACE can see: nothing, a replay raised {described(lines)}"]
             print(visible("\n".join(lines)))
         return 0 if report.ok else 1
+
+
+def _check_adapters(given: Mapping[str, str], others: Sequence[str]) -> int:
+    from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
+    from trace_bench.policies.acting import Acting
+
+    if others:
+        name = others[0].partition("=")[0]
+        raise unknown("setting of a server's check", name, OF_SERVERS, name)
+    folders = [Path(place) for place in given["adapters"].split(",")]
+    for file in (folder / name for folder in folders for name in WEIGHTS):
+        if not file.is_file():
+            raise UserError(f"{file} does not exist; `adapters` are folders in PEFT's format.")
+    urls, wrong = check_urls((given["server"],), "server"), False
+    key = read_key(given["key_env"] or None, "key_env")
+    with closing(Client(Endpoint(urls, key, retries=1))) as client:
+        try:
+            acting = Acting(client, given["model"], given["base"])
+            for folder in folders:
+                print(f"{folder} at {given['server']}, model {acting.name}:")
+                for what, (holds, why) in acting.verdicts(AdapterRef(folder.name, str(folder))):
+                    print(visible(f"  {MARKS[holds]:<13}{what}: {why}"), flush=True)
+                    wrong |= holds is False
+        except (LLMError, UserError) as error:
+            text = str(error)
+            for there, here in NAMES_IN_RUNS.items():
+                text = text.replace(f"`{there}`", f"`{here}`")
+            raise UserError(text) from error
+    return int(wrong)
 
 
 def _check_name(words: Sequence[str]) -> None:

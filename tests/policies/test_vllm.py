@@ -13,16 +13,18 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from models import save_adapter
 from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
 from servers.vllm_process import VARIABLE, serve
 from word_router import WORDS
 
+from trace_bench.check import main as check
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.store import write_json
-from trace_bench.core.types import AgentSpec
+from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import served_name
@@ -145,6 +147,25 @@ def test_a_name_served_with_other_weights_is_caught(
         acting.load(AgentSpec("tiny", adapters=(right,)))
     acting.close()
     httpx.post(f"{url}/unload_lora_adapter", json={"lora_name": name}).raise_for_status()
+
+
+def test_adapters_are_checked_from_outside(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of one that acts holds; one whose name has other weights is unlike PEFT's."""
+    good, other = (save_adapter(MODEL_FOLDER, tmp_path / name, seed, targets=["q_proj", "v_proj"])
+                   for seed, name in enumerate(("good", "other")))  # fmt: skip
+    words = [f"server={url}", f"adapters={good}", f"base={MODEL}"]
+    assert check(words) == 0, capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.count("\n  OK ") == 6 and "not checked" not in said, said
+    assert served(url) == ["tiny"]
+    name = {"lora_name": served_name(AdapterRef("good", str(good)))}
+    httpx.post(f"{url}/load_lora_adapter", json={**name, "lora_path": str(other)})
+    assert check(words) == 1
+    said = capsys.readouterr().out
+    httpx.post(f"{url}/unload_lora_adapter", json=name).raise_for_status()
+    assert said.count("  WRONG ") == 1 and "  WRONG        like PEFT: up to " in said, said
 
 
 def test_a_prompt_beyond_the_context_is_a_stop_and_not_a_failure(url: str) -> None:

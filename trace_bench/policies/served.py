@@ -5,14 +5,14 @@ vLLM serves each adapter under its own model name and can load new ones while it
 this program must see the same files. The served name contains a hash of
 the weights, so that two adapters never share one, even on a server that several runs use. Each
 server is checked once for each adapter: it must list the name, and its probabilities for a probe
-prompt must differ from the base model's.
+prompt must differ from the base model's (`acting` asks more of a server, for people).
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,29 +20,28 @@ from typing import Any
 from trace_bench.core.beginning import adapter_hash
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import TurnReply, TurnRequest
-from trace_bench.core.types import AdapterRef, Message, Turn
+from trace_bench.core.types import JSON, AdapterRef, Message, Turn
 from trace_bench.llm.client import Client, LLMError
 from trace_bench.policies.engine.lora import read_weights
 
-PROBE: Message = {"role": "user", "content": "Name three things that you can do for me."}
+PROMPT = "Name three things that you can do for me."
 VLLM = "vllm"
 TOLERANT = frozenset((VLLM, "trace_bench"))
 """Owners of models on servers that accept a tool's result which belongs to no call."""
 _PROBE_TOKENS = 8
 SAME = 1e-6  # log-probabilities closer than this are equal
-_REPEATS = 3  # probes of the base model, to measure how much its answers vary
 
 
 class Servers:
-    """All servers of one endpoint, which are asked for their identity when it is first needed."""
+    """All servers of one endpoint, which are asked for their identity when it is first needed.
+    `model`: the base model's name there; "": the first one listed that is no adapter."""
 
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
         self._urls = client.endpoint.urls
         self._loaded: dict[str, tuple[str, AdapterRef]] = {}  # by name: its name on the servers
         self._own: list[tuple[int, str]] = []  # loaded by this program: (server, name)
-        self._base: dict[int, list[float]] = {}  # the base model's log-probabilities for the probe
-        self._noise: dict[int, float] = {}  # and how much they vary between requests
+        self._probes: dict[int, Probe] = {}  # by server
         self._owners: set[str | None] = set()  # of the models there; None: it lists none
 
     @property
@@ -70,7 +69,9 @@ class Servers:
         self.greet()
         wanted = {a.name: a for a in adapters}
         for name in [name for name in self._loaded if name not in wanted]:
-            self._drop(name)
+            gone, _ = self._loaded.pop(name)
+            for server in [server for server, there in self._own if there == gone]:
+                self.take_out(server, gone)
         for adapter in wanted.values():
             if adapter.name not in self._loaded:
                 served = served_name(adapter)
@@ -80,9 +81,9 @@ class Servers:
 
     def unload(self) -> None:
         """Unloads this program's adapters. A server that is gone is ignored."""
-        for server, served in self._own:
-            self._forget(server, served)
-        self._own, self._loaded = [], {}
+        for server, served in list(self._own):
+            self.take_out(server, served)
+        self._loaded = {}
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
         """Messages as the servers accept them. A malformed call is answered with a result that
@@ -110,14 +111,18 @@ class Servers:
                 "(`policy.base_url`)."
             ) from error
         names = [str(m.get("id")) for m in models]
+        bases = (str(m.get("id")) for m in models if not m.get("parent"))
+        self._model = self._model or next(bases, "")
         if self._model not in names:
             raise unknown(f"model at {url}", self._model, names, "model.name")
         owners = {str(m.get("owned_by")) for m in models}
         return VLLM if VLLM in owners else min(owners)
 
-    def _add(self, server: int, served: str, adapter: AdapterRef) -> None:
+    def put(self, server: int, served: str, adapter: AdapterRef) -> None:
+        """Loads the adapter under this name if the server does not list it. Raises UserError if it
+        refuses the adapter or does not list it then."""
         url = self._urls[server]
-        if served not in self._listed(server):
+        if served not in self.listed(server):
             body = {"lora_name": served, "lora_path": str(Path(adapter.path).resolve())}
             try:
                 self._client.ask("/load_lora_adapter", body, server)
@@ -129,17 +134,20 @@ class Servers:
                     f"{adapter.path}."
                 ) from error
             self._own.append((server, served))
-        if served not in self._listed(server):
+        if served not in self.listed(server):
             raise UserError(f"the server {url} loaded the adapter {served} but does not list it.")
-        if changes_something(adapter) and self._answers_as_base(server, served):
-            raise UserError(
-                f"the server {url} answers under the name {served} just as the base model does: it "
-                "does not use the adapter's weights. Restart it, or use another one "
-                "(`policy.base_url`)."
-            )
 
-    def _listed(self, server: int) -> list[str]:
-        return [str(m.get("id")) for m in self._models(server)]
+    def take_out(self, server: int, served: str) -> None:
+        """Unloads an adapter that this program has loaded."""
+        self._own.remove((server, served))
+        try:
+            self._client.ask("/unload_lora_adapter", {"lora_name": served}, server)
+        except LLMError:
+            return  # the server is unreachable, or a restart has unloaded the adapter
+
+    def listed(self, server: int) -> dict[str, Any]:
+        """The folders of its models by name, None where it does not say. Raises LLMError."""
+        return {str(m.get("id")): m.get("root") for m in self._models(server)}
 
     def _models(self, server: int) -> list[Mapping[str, Any]]:
         """What the server lists; what is no object in it is left out. Raises LLMError."""
@@ -149,51 +157,23 @@ class Servers:
     def restore(self, server: int, adapter: str) -> None:
         """Loads an adapter again if the server has lost it."""
         served, lost = self._loaded[adapter]
-        if served not in self._listed(server):
+        if served not in self.listed(server):
             self._own = [pair for pair in self._own if pair != (server, served)]
             self._add(server, served, lost)
 
-    def _answers_as_base(self, server: int, served: str) -> bool:
-        """Whether its probe answer differs from the base model's by no more than a server's answers
-        vary between requests, by rounding."""
-        if server not in self._base:
-            base, *more = [self._probe(server, self._model) for _ in range(_REPEATS)]
-            self._base[server] = base
-            self._noise[server] = max(SAME, *(_distance(base, other) for other in more))
-        return _distance(self._base[server], self._probe(server, served)) <= self._noise[server]
-
-    def _probe(self, server: int, name: str) -> list[float]:
-        """Log-probabilities of a greedy answer's tokens and of their alternatives."""
-        body = {"model": name, "messages": [PROBE], "temperature": 0.0, "seed": 0}
-        body |= {"max_tokens": _PROBE_TOKENS, "logprobs": True, "top_logprobs": 5}
-        reply = self._client.ask("/chat/completions", body, server)
-        try:
-            content: list[Mapping[str, Any]] = reply["choices"][0]["logprobs"]["content"]
-            return [float(top["logprob"]) for entry in content for top in entry["top_logprobs"]]
-        except (LookupError, TypeError, ValueError) as error:
+    def _add(self, server: int, served: str, adapter: AdapterRef) -> None:
+        self.put(server, served, adapter)
+        if not changes_something(adapter):
+            return
+        if server not in self._probes:
+            self._probes[server] = Probe(self._client, server, self._model, [PROMPT])
+        probe = self._probes[server]
+        if apart(probe.base, probe.warm(served)) <= probe.noise:
             raise UserError(
-                f"the server {self._urls[server]} gives no log-probabilities, so it cannot be "
-                "checked whether it uses an adapter. Use vLLM, or an agent without adapters."
-            ) from error
-
-    def _drop(self, name: str) -> None:
-        served, _ = self._loaded.pop(name)
-        for server, own in [pair for pair in self._own if pair[1] == served]:
-            self._own.remove((server, own))
-            self._forget(server, own)
-
-    def _forget(self, server: int, served: str) -> None:
-        try:
-            self._client.ask("/unload_lora_adapter", {"lora_name": served}, server)
-        except LLMError:
-            return  # the server is unreachable, or a restart has unloaded the adapter
-
-
-def _distance(one: Sequence[float], two: Sequence[float]) -> float:
-    """The largest difference; infinite for answers of different lengths."""
-    if len(one) != len(two):
-        return math.inf
-    return max((abs(a - b) for a, b in zip(one, two, strict=True)), default=0.0)
+                f"the server {self._urls[server]} answers under the name {served} just as the base "
+                "model does: it does not use the adapter's weights. Restart it, or use another one "
+                "(`policy.base_url`)."
+            )
 
 
 def served_name(adapter: AdapterRef) -> str:
@@ -206,6 +186,71 @@ def changes_something(adapter: AdapterRef) -> bool:
     adapter a server rightly answers as the base model."""
     weights = read_weights(adapter)
     return any(bool(value.any()) for key, value in weights.items() if ".lora_B" in key)
+
+
+# -- whether an adapter acts ----------------------------------------------------------------------
+
+
+class Probe:
+    """Asks the models of one server. The first answer to a prompt fills the server's cache of
+    prefixes and may be rounded otherwise, so later ones are compared with each other.
+
+    base: the base model's answers; noise: the most that they differ between requests, at least
+    SAME; cached: and from the first ones. `ids`: whether answers hold vLLM's ids of the tokens.
+    Raises UserError for a server without log-probabilities, LLMError for a request that fails."""
+
+    def __init__(
+        self, client: Client, server: int, base: str, prompts: Sequence[str], ids: bool = False
+    ) -> None:
+        self._client, self._server, self._prompts = client, server, prompts
+        self._url = client.endpoint.urls[server]
+        self._more = {"return_token_ids": True} if ids else {}
+        (first,), (self.base,), (again,) = (self.ask(base) for _ in range(3))
+        self.noise = max(SAME, apart(self.base, again))
+        self.cached = max(self.noise, apart(self.base, first))
+
+    def ask(self, *names: str) -> list[list[JSON]]:
+        """The answers of each model to each prompt, greedy; all are asked at once."""
+        sent = [[self._start(name, prompt) for prompt in self._prompts] for name in names]
+        replies = [[each.result() for each in one] for one in sent]
+        try:
+            for reply in (reply for one in replies for reply in one):
+                list(_tops(reply))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UserError(
+                f"the server {self._url} gives no log-probabilities, so it cannot be checked "
+                "whether it uses an adapter. Use vLLM, or an agent without adapters."
+            ) from error
+        return replies
+
+    def _start(self, name: str, prompt: str) -> Future[JSON]:
+        body = {"model": name, "messages": [{"role": "user", "content": prompt}], "seed": 0}
+        body |= {"temperature": 0.0, "max_tokens": _PROBE_TOKENS, "logprobs": True}
+        body |= {"top_logprobs": 5, **self._more}
+        return self._client.start("/chat/completions", body, self._server)
+
+    def warm(self, name: str) -> list[JSON]:
+        """Its answers with the prompts in the server's cache."""
+        self.ask(name)
+        return self.ask(name)[0]
+
+
+def _tops(reply: JSON) -> Iterator[tuple[Any, list[float]]]:
+    """Of each position the token as the server writes it and the likeliest log-probabilities."""
+    for entry in reply["choices"][0]["logprobs"]["content"]:
+        yield entry.get("token"), [float(top["logprob"]) for top in entry["top_logprobs"]]
+
+
+def apart(one: Sequence[JSON], two: Sequence[JSON]) -> float:
+    """The largest difference of log-probabilities between answers to the same prompts, each up to
+    the first token that differs, which rounding may decide."""
+    most = [0.0]
+    for first, second in zip(one, two, strict=True):
+        for (token, left), (other, right) in zip(_tops(first), _tops(second), strict=False):
+            most += [abs(a - b) for a, b in zip(left, right, strict=False)]
+            if token != other:
+                break
+    return max(most)
 
 
 # -- before a run ---------------------------------------------------------------------------------
