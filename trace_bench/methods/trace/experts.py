@@ -17,18 +17,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trace_bench.core import protocols
 from trace_bench.core.chat import with_guidance
 from trace_bench.core.errors import SourceError, UserError
-from trace_bench.core.protocols import (
-    Lab,
-    MethodPlan,
-    Need,
-    Phase,
-    State,
-    Trainer,
-    TrainingJob,
-    performed,
-)
+from trace_bench.core.protocols import Lab, MethodPlan, Need, Phase, State, Trainer, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Step, Task
 from trace_bench.methods.looking.capabilities import Verdict
@@ -170,7 +162,7 @@ def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
     """Those of the tasks that open: generated code may fail at any time, which is logged."""
     for task in tasks:
         try:
-            first = usable(performed(lab.suite_of(task), task)[0])
+            first = usable(protocols.performed(lab.suite_of(task), task)[0])
         except Exception as error:
             if isinstance(error, UserError) and not isinstance(error, SourceError):
                 raise  # such as a sandbox that cannot be started

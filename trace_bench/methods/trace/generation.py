@@ -31,14 +31,7 @@ from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.looking.evidence import compact
 from trace_bench.methods.making import seeded, self_test
 from trace_bench.methods.trace import calibrate
-from trace_bench.methods.trace.checks import (
-    MODULES,
-    TOO_CLOSE,
-    Leaks,
-    examine,
-    quoted,
-    violations,
-)
+from trace_bench.methods.trace.checks import MODULES, TOO_CLOSE, Leaks, examine, quoted, violations
 from trace_bench.methods.trace.settings import TraceSettings
 
 ATTEMPTS = 5  # of a model at an environment (published: up to 5 regenerations)

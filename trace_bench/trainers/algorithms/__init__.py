@@ -22,15 +22,8 @@ from trace_bench.core.checked import BY_MODEL, PLACE, Chosen
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Meta, Natural, NotNegative, Positive, Share
 from trace_bench.settings.registry import Offered
-from trace_bench.trainers.grpo import (
-    LARGEST,
-    Advantages,
-    Batch,
-    Each,
-    Episodes,
-    group_advantages,
-    standardized,
-)
+from trace_bench.trainers import grpo
+from trace_bench.trainers.grpo import LARGEST, Advantages, Batch, Each, Episodes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,11 +65,11 @@ class Algorithm(Chosen):
 
     def advantages(self, episodes: Episodes) -> Advantages:
         """The advantages of an iteration's episodes."""
-        return group_advantages(episodes.rewards, episodes.group, self.of_group)
+        return grpo.group_advantages(episodes.rewards, episodes.group, self.of_group)
 
     def of_group(self, rewards: Tensor) -> Tensor:
         """The advantages [members] of a group whose rewards [members] are not all equal."""
-        return standardized(rewards)
+        return grpo.standardized(rewards)
 
     def loss(self, batch: Batch) -> Each:
         """The loss of each token."""
