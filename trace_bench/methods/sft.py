@@ -132,8 +132,6 @@ def demonstrations(
 
 def tokens_of(chat: Chat, talk: Demonstration) -> Tokens:
     """A conversation as tokens up to the agent's last turn; `sampled` are those to learn."""
-    import numpy as np
-
     from trace_bench.trainers.tree import Tokens
 
     ids: list[int] = []
@@ -150,11 +148,7 @@ def tokens_of(chat: Chat, talk: Demonstration) -> Tokens:
             sampled += range(len(ids), len(ids) + len(turn))
         ids += turn
         pending = []
-    return Tokens(
-        np.array(ids, dtype=np.int64),
-        np.array(sampled, dtype=np.int64),
-        np.zeros(len(sampled), dtype=np.float32),
-    )
+    return Tokens.of(ids, sampled, [0.0] * len(sampled))
 
 
 def general(place: str, count: int, seed: int) -> Iterator[Demonstration]:

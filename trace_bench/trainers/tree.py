@@ -30,6 +30,11 @@ class Tokens:
     logprobs: np.ndarray  # float32 [sampled]
     base: np.ndarray | None = None
 
+    @classmethod
+    def of(cls, ids: Sequence[int], sampled: Sequence[int], logprobs: Sequence[float]) -> Tokens:
+        places = np.array(sampled, dtype=np.int64)
+        return cls(np.array(ids, dtype=np.int64), places, np.array(logprobs, dtype=np.float32))
+
 
 @dataclass(frozen=True)
 class TreeRows:
@@ -88,11 +93,7 @@ def _stretches(trajectory: Trajectory) -> Iterator[Tokens]:
 
 def _ended(ids: list[int], sampled: list[int], logprobs: list[float]) -> Iterator[Tokens]:
     if sampled:
-        yield Tokens(
-            np.array(ids[: sampled[-1] + 1], dtype=np.int64),
-            np.array(sampled, dtype=np.int64),
-            np.array(logprobs, dtype=np.float32),
-        )
+        yield Tokens.of(ids[: sampled[-1] + 1], sampled, logprobs)
 
 
 def build(sequences: Sequence[Tokens]) -> Tree:
