@@ -140,11 +140,8 @@ def _execute(
             "has no result: the method changed what it may spend. Change `method`."
         )
     # Where nothing was trained, nothing would be by these.
-    trained = {
-        y.name: _yardstick(bench, evaluation, lab, y, base)
-        for y in bench.yardsticks
-        if agent != base
-    }
+    due = bench.yardsticks if agent != base else ()
+    trained = {y.name: _yardstick(bench, evaluation, lab, y, base) for y in due}
     clock.add("total", time.monotonic() - started)
     summary = summarize(bench, evaluation, lab, agent, trained, clock.seconds)
     metrics.conclude(to_json(summary))

@@ -122,12 +122,9 @@ def build_tokenizer(
     fixed += _scaffolds(texts)
     fixed = list(dict.fromkeys(fixed))
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    apart = pre_tokenizers.Split(Regex(WORDS), "isolated")
+    bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([apart, bytewise])
     tokenizer.decoder = decoders.ByteLevel()
     digits = [f"{n:02d}" for n in range(100)] * 3
     trainer = trainers.BpeTrainer(

@@ -146,10 +146,8 @@ def fresh(path: str, targets: Iterable[str], rank: int, seed: int) -> dict[str, 
     Raises UserError for a model that cannot be read or a target that matches no layer."""
     chosen = targeted(without_weights(path), targets)
     return {
-        name: Pair(
-            _drawn(rank, layer.in_features, seed, name), torch.zeros(layer.out_features, rank)
-        )
-        for name, layer in chosen.items()
+        name: Pair(_drawn(rank, x.in_features, seed, name), torch.zeros(x.out_features, rank))
+        for name, x in chosen.items()
     }
 
 
