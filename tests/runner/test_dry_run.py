@@ -56,7 +56,9 @@ def test_every_experiment_has_a_plan(
     assert code == ("\nwhat keeps it from running here:" in said)
     if name in PAPER:
         assert "http://127.0.0.1:8000/v1" in said and "trainer=verl on 4 GPU(s): 30" in said
-        who = ("analyst", "user", "generator", "router") if "tau2" in name else ("generator",)
+        who = ("analyst", "generator", "router") if "tau2" in name else ("generator",)
+        assert "GPU-hours on 8 GPU(s)" in said and "optimizer step(s) each" in said
+        assert ("\nuser: about " in said) == ("heldout" not in name or "tau2" in name)
         assert all(f"\n{role}: up to " in said for role in who)
         assert "completion tokens\ngenerator: up to" in said
     elif name == "paper_cm2":  # its recordings are the user's own

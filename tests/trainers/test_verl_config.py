@@ -58,8 +58,10 @@ def test_verl_takes_the_shipped_settings_and_says_what_it_refuses(
         assert config.trainer.device == "cuda"
         assert config.ray_kwargs.ray_init.address == "local"
         assert config.algorithm.rollout_correction.rollout_is == "token"
-    for given in LAYOUTS.values():
+    for given in (*LAYOUTS.values(), [*LAYOUTS["verl_30b"], "trainer.algorithm.kl=0.01"]):
         config = composed(tmp_path, *given)
+        assert config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 1
+        assert config.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu == 1
         assert config.actor_rollout_ref.model.use_fused_kernels
         assert config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size == 1
     for named, lines in REFUSED.items():

@@ -110,7 +110,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
         "",
         *_requests(f, total),
         "",
-        *_machines(f),
+        *_machines(f, total),
     ]
     f.missing += unanswered(settings, parts)
     head = "what keeps it from running here:" if f.missing else "nothing keeps it from running here"
@@ -180,21 +180,28 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
     """Estimates of turns, tokens and questions, if the suite has typical episode lengths."""
     questions = dict(f.plan.questions)
     typical, most = f.parts["env"].declared.typical, f.settings.policy.max_turns
+    roles = models_in_roles(f.settings)
     lines = [
         f"agent: at most {rollouts * most} turns (the suite does not say how long its episodes are)"
     ]
     if typical is not None:
         turns = math.ceil(rollouts * typical.turns)
-        questions["user"] = math.ceil(rollouts * typical.user)
+        asked, read = math.ceil(rollouts * typical.user), typical.prompt - typical.common
         lines = [
             f"agent: about {turns} turns, {_short(turns * typical.prompt)} prompt and "
             f"{_short(turns * typical.completion)} completion tokens (assumed: {typical.turns:g} "
             f"turns an episode, {typical.prompt} + {typical.completion} tokens a turn; at most "
             f"{most} turns)"
         ]
-    for name, role in models_in_roles(f.settings).items():
+        if asked and "user" in roles:  # the agent's instructions and tools it does not read
+            lines.append(
+                f"user: about {asked} requests to {roles['user'].model}, {_short(asked * read)} "
+                f"prompt and {_short(asked * typical.reply)} completion tokens (assumed: "
+                f"{typical.user:g} an episode, {read} + {typical.reply} tokens each)"
+            )
+    for name, role in roles.items():
         if questions.get(name):
-            asked = questions[name] * (1 if name == "user" else role.tries)
+            asked = questions[name] * role.tries
             read = asked * max(0, role.context - role.max_tokens)
             lines.append(
                 f"{name}: up to {asked} requests to {role.model}, at most {_short(read)} prompt "
@@ -207,8 +214,9 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
     return lines
 
 
-def _machines(f: Forecast) -> list[str]:
-    """Estimates of GPUs from the model's size, and the settings that do not go with it."""
+def _machines(f: Forecast, rollouts: int) -> list[str]:
+    """Estimates of GPUs from the model's size, and the settings that do not go with it; optimizer
+    steps and hours."""
     served = f.parts["policy"].declared.at_servers
     name = served_name(f.settings.model) if served else f.settings.model.name
     size = f.attempt(lambda: billions_of(f.settings, f.parts))
@@ -223,6 +231,9 @@ def _machines(f: Forecast) -> list[str]:
     if f.plan.trains and not scripted and f.trainer is not None:
         needed, missing = f.trainer.machines(size)
         lines += needed
+        if trained := sum(phase.rollouts for phase in f.plan.phases if phase.trains):
+            typical, adapters = f.parts["env"].declared.typical, max(1, f.plan.adapters)
+            lines += f.trainer.outlook(adapters, trained, rollouts - trained, typical)
         if not served and (Path(f.model) / "config.json").is_file():
             f.attempt(partial(f.trainer.preflight, True))
         if served and f.model and f.trainer.weights_here and not Path(f.model).is_dir():

@@ -100,10 +100,32 @@ def check_start(start: AdapterRef, recipe: Recipe) -> None:
         )
 
 
+SEEN = 9e-5  # steps times rate: on SmolLM2 5 x 1e-5 moved log-probabilities by 0.005, bf16 by 0.009
+
+
 class ByRecipe(Trainer):
     """What trainers by a `Recipe` can train on."""
 
     settings: Recipe
+
+    def outlook(self, adapters: int, rollouts: int, /, *rest: Any) -> list[str]:
+        """How many optimizer steps each adapter gets, and whether they are too small to be seen."""
+        recipe, each = self.settings, rollouts // adapters
+        size = recipe.group_size * recipe.groups
+        times = max(1, each // size)
+        steps = times * recipe.epochs * recipe.minibatches
+        rate = recipe.learning_rate * (1 if recipe.decay == "constant" else 0.5 + 0.5 / times)
+        warning = (
+            f"  warning: steps times rate are {steps * rate:.1g}; what is below {SEEN:g} moves log-"
+            "probabilities less than rounding to bfloat16 does (on SmolLM2). Raise "
+            "trainer.learning_rate or `budget`, or train fewer adapters."
+        )
+        return [
+            f"{adapters} adapter(s) of {each} rollouts: {steps} optimizer step(s) each at a mean "
+            f"rate of {rate:.2g} ({times} iteration(s) of {size}, epochs {recipe.epochs}, "
+            f"minibatches {recipe.minibatches})",
+            *([warning] if steps * rate < SEEN else []),
+        ]
 
     def check_start(self, start: AdapterRef) -> None:
         check_start(start, self.settings)

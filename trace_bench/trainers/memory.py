@@ -64,6 +64,21 @@ class Sizes:
             f"one parameter that has no adapter: set trainer.target_modules=[{','.join(attention)}]"
         )
 
+    def read(self, tokens: float) -> float:
+        """Parameters that a pass over so many tokens reads, of experts those that some token chose;
+        for one token those that it is multiplied by."""
+        unused = (1 - self.active / self.experts) ** tokens * self.experts if self.experts else 0
+        layer = self.layer - unused * 3 * self.hidden * self.inner
+        return self.layers * layer + self.vocab * self.hidden
+
+    def operations(self, tokens: float, pairs: float) -> float:
+        """Of a pass over so many tokens, of which so many pairs attend, one to the other."""
+        return 2 * self.read(1) * tokens + 4 * self.layers * self.heads * self.head_dim * pairs
+
+    def cache(self, gpus: int, share: float) -> float:
+        """Bytes for keys and values in a vLLM on this share of the memory of so many GPUs."""
+        return gpus * (share * GPU * 1e9 - OVERHEAD) - 2 * self.parameters
+
     def lora(self, rank: int, targets: Sequence[str]) -> int:
         """Parameters of an adapter, in those of the layers whose sizes are known."""
         reached = [name for name in targets if name in self.modules and not self.unreached([name])]

@@ -54,12 +54,20 @@ class Env(Part):
 
 @dataclass(frozen=True)
 class Typical:
-    """A typical episode: the agent's turns, prompt and completion tokens per turn, user turns."""
+    """A typical episode: the agent's turns, prompt and completion tokens per turn, user turns.
+    common: tokens with which every prompt begins; reply: tokens of a user's turn (assumed)."""
 
     turns: float
     prompt: int
     completion: int
     user: float
+    common: int = 0
+    reply: int = 60
+
+    @property
+    def final(self) -> int:
+        """Tokens of the whole episode: prompts grow evenly from the common ones."""
+        return 2 * self.prompt - self.common + self.completion
 
 
 @dataclass(frozen=True)

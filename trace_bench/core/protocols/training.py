@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from trace_bench.core.protocols.episodes import Part, Prompt, State, Suite
+from trace_bench.core.protocols.episodes import Part, Prompt, State, Suite, Typical
 from trace_bench.core.types import (
     CHARGED,
     AdapterRef,
@@ -79,6 +79,12 @@ class Trainer(Part):
         """Its hardware needs for a model of so many `billions` of parameters (None: unknown), as
         lines of text, and what is missing on this machine."""
         return [], []
+
+    def outlook(
+        self, adapters: int, rollouts: int, others: int, typical: Typical | None, /
+    ) -> list[str]:
+        """Optimizer steps and hours in lines: of adapters from `rollouts` in all, and `others`."""
+        return []
 
     def check_start(self, start: AdapterRef) -> None:
         """Overridden by a trainer that trains on from the only adapter of a job's agent: it acts in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Annotated, Literal
 
 from trace_bench.core.checked import PLACE
@@ -73,6 +74,12 @@ class VerlSettings(Recipe):
     def ranks(self) -> int:
         """Processes that share the model, on all machines."""
         return self.gpus * self.nnodes
+
+    def rows(self, context: int) -> int:
+        """Training sequences of a pass: with verl's padding they have at most `batch_tokens`. They
+        divide what a process has of a step, also where episodes have several."""
+        each, most = lcm(self.ranks, self.group_size) // self.ranks, self.batch_tokens // context
+        return max(n for n in range(1, each + 1) if each % n == 0 and n <= max(1, most))
 
     def shares(self, groups: int) -> bool:
         """Whether an iteration of so many groups divides evenly into its optimizer steps, and each

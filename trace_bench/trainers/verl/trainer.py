@@ -24,7 +24,7 @@ from trace_bench.trainers import loop
 from trace_bench.trainers.course import Rollouts, curve_caveat, play_iteration
 from trace_bench.trainers.grpo import Advantages, Mismatch
 from trace_bench.trainers.job import ByRecipe, check_job, credit
-from trace_bench.trainers.verl.machines import machines
+from trace_bench.trainers.verl.machines import hours, machines
 from trace_bench.trainers.verl.preflight import preflight, refusals
 from trace_bench.trainers.verl.process import Collector, Process
 from trace_bench.trainers.verl.settings import VerlSettings, full_iterations
@@ -60,6 +60,10 @@ class VerlTrainer(ByRecipe):
         """Memory of training, of its rollouts and of the agent's server, by `trainers.memory`."""
         lines, missing = machines(self.settings, self.context, billions)
         return lines, refusals(self.sample_job()) + missing
+
+    def outlook(self, *work: Any) -> list[str]:
+        """The hours too."""
+        return super().outlook(*work) + hours(self.settings, self.context, *work)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
         """As trainer=local. UserError for settings that verl refuses, VerlFailed if it fails."""
