@@ -202,7 +202,7 @@ def test_a_factory_does_not_replace_what_an_experiment_chooses() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["-m"], ["--config-dir", "."], ["--cfg", "job"], ["--config-dir=.", "-m"]]
+    "flags", [["--config-dir", "."], ["--cfg", "job"], ["--config-dir=.", "-m"]]
 )
 def test_a_factory_is_understood_behind_flags(
     flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
