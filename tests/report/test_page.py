@@ -208,6 +208,7 @@ def test_capabilities_of_another_form_leave_out_no_other_run(copies: Path) -> No
     [
         (["nowhere"], "nowhere"),
         (["."], "no finished run in ."),
+        ([".", "--limit-mb", "1", "elsewhere"], "elsewhere"),
         ([".", "--limit-mb", "nan"], "--limit-mb nan is not allowed"),
     ],
 )

@@ -351,6 +351,27 @@ def test_tables_of_a_folder_of_all_sorts(
     table = next(p for p in folders if (p / "ranking.svg").exists()) / "rollout_scaling.md"
     assert "| grpo |" in table.read_text() and "| sft |" not in table.read_text()
     one = tmp_path / "one.jsonl"
-    assert main(["collect", "evaluation.limit=4", *given, "--out", str(one)]) == 0
-    assert "left out: 4 of 5 runs, by the filters" in capsys.readouterr().err
-    assert [r.settings["evaluation.limit"] for r in read_records(one)] == [4]
+    to = ["--out", str(one)]
+    for words in (["evaluation.limit=4", *given, *to], [*given, *to, "evaluation.limit=4"]):
+        assert main(["collect", *words]) == 0
+        assert "left out: 4 of 5 runs, by the filters" in capsys.readouterr().err
+        assert [r.settings["evaluation.limit"] for r in read_records(one)] == [4]
+        one.unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "required: command"),
+        (["tabels"], "invalid choice: 'tabels'"),
+        (["tables", "--out", "t"], "required: PLACE|FILTER"),
+        (["tables", "x", "--out", "t", "--acrros", "seed"], "arguments: --acrros"),
+        (["export", "x", "--out", "t", "method=trace"], "arguments: method=trace"),
+    ],
+)
+def test_words_of_no_command_are_one_line(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and why in said and said.count("\n") == 1

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--follow", action="store_true", help=text)
     text = "how often, with --follow (5)"
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help=text)
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     if not 0 <= options.limit_mb <= MOST_MB:
         raise not_allowed("--limit-mb", f"{options.limit_mb:g}", f"a number from 0 to {MOST_MB}")
     if not 0.1 <= options.every <= 3600:

@@ -55,7 +55,10 @@ def main(arguments: Sequence[str]) -> int:
     for one in (parsers["tables"], parsers["plan"]):
         one.add_argument("--across", metavar="SETTING,...")
     parsers["plan"].add_argument("--comparisons", default=1, help="in one table (default: 1)")
-    asked = parser.parse_args(arguments)
+    name, *words = arguments or ("",)
+    chosen = parsers.get(name)
+    # Which looks for its own words alone, since only such a parser takes places after options.
+    asked = chosen.parse_intermixed_args(words) if chosen else parser.parse_args(arguments)
     if out := getattr(asked, "out", None):
         remove_leftovers(out.parent.glob(f".{out.name}.*.tmp"))
         remove_leftovers(out.glob(".*.tmp"))

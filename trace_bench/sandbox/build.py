@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = parser_of("sandbox.build", __doc__)
     parser.add_argument("names", nargs="*", default=["base"])
     parser.add_argument("--base")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     for name in options.names:
         if name not in names():
             raise unknown("image", name, names(), "NAME")
