@@ -140,14 +140,14 @@ def test_what_an_agent_cannot_be_played_by_keeps_a_run_from_going(tmp_path: Path
 
 
 def test_phases_add_up_and_servers_are_looked_at() -> None:
-    with serve(lambda path, body: models("m")) as server:
+    with serve(lambda path, body: models("tiny")) as server:
         there = [f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]
         text = described(compose(["method=grpo", "budget=320", "checkpoints=[]", *there]))
     numbers = {line[:34].strip(): line[34:].split()[-1] for line in text.splitlines()[3:8] if line}
     assert numbers["base evaluation"] == numbers["final evaluation"] == "387"
     assert numbers["training"] == "320" and numbers["in all, at most"] == str(2 * 387 + 320)
     assert "nothing keeps it from running here" in text
-    with serve(lambda path, body: models("m")) as server:
+    with serve(lambda path, body: models("tiny")) as server:
         there = [f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]
         text = described(compose(["method=trace", *there]))
         assert "nothing keeps it from running here" in text, "the published router is the default"
@@ -157,6 +157,17 @@ def test_phases_add_up_and_servers_are_looked_at() -> None:
     gone = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
     text = described(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))
     assert "the environment variable NO_SUCH_VARIABLE is empty" in text
+
+
+def test_a_model_that_servers_lack_is_listed_in_the_words_of_the_run() -> None:
+    with serve(lambda path, body: models("m")) as server:
+        given = ["method=base", f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]
+        with pytest.raises(UserError, match="unknown model at http") as refused:
+            run(compose(given))
+        given += ["method=grpo", "trainer.target_modules=[nope]"]
+        said = described(compose(given))
+        assert f"  - {refused.value}" in said and "unknown LoRA target 'nope'" in said
+        assert {path for path, _ in server.requests} == {"/v1/models"}, "no turn is asked for"
 
 
 @pytest.mark.parametrize(
@@ -189,12 +200,47 @@ def test_a_model_of_the_hub_is_there_or_missing(
     assert "Change `model.path`" in text
 
 
+SERVED = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
+ROLE = ["llm.user.by=endpoint", "llm.user.model=m", "llm.shared.base_url=[http://127.0.0.1:1/v1]"]
+WORDLESS = ["env=custom", "env.factory=wordless:Suite"]
+WORDLESS_SUITE = """
+from toy import ToySuite
+
+import trace_bench as tb
+
+
+class Suite(ToySuite):
+    reference = tb.Suite.reference
+
+    def __init__(self, broken: bool = False) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def splits(self):
+        return ("train", "dev", "test")
+
+    def about(self):
+        return 1 / 0 if self.broken else {}
+"""
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
         (["run_dir=file/x"], "file/x cannot be made: Not a directory"),
         (["run_dir=full"], "full is not empty and not a run folder"),
         (["trainer.target_modules=[nope]"], "unknown LoRA target 'nope'"),
+        (["policy.context=8"], "none of 8 first prompts of held-out tasks fits"),
+        (["policy.context=9999999"], "context is 9999999; allowed: 2 to "),
+        (["policy.thinking=true"], "has no `enable_thinking`"),
+        ([*SERVED, "policy.thoughts=keep"], "policy.thoughts=keep needs prompts"),
+        ([*SERVED, "policy.extra={messages: []}"], "`policy.extra` holds messages"),
+        (["llm.generator.by=endpoint"], "needs llm.generator.model (or llm.shared.model)"),
+        ([*ROLE, "llm.shared.base_url=[ftp://x]"], "`llm.user.base_url` is 'ftp://x'"),
+        ([*ROLE, "llm.user.key_env=NO_SUCH_VARIABLE"], "llm.user.key_env=NO_SUCH_VARIABLE, but"),
+        ([*ROLE, "llm.user.extra={response_format: 1}"], "`llm.user.extra` holds response_format"),
+        (["method=base", "policy=reference", *WORDLESS], "replays reference trajectories, and"),
+        ([*WORDLESS, "env.options.broken=true"], "about() raised or is not JSON-safe"),
     ],
 )
 def test_what_a_run_refuses_first_is_listed(
@@ -202,6 +248,7 @@ def test_what_a_run_refuses_first_is_listed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
+    (tmp_path / "wordless.py").write_text(WORDLESS_SUITE)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("")
     with pytest.raises(UserError) as refused:

@@ -86,14 +86,16 @@ class Chat:
     def _prompt(self, said: str) -> tuple[int, ...]:
         return self.encode(self.render(*json.loads(said)))
 
-    def check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        """Raises UserError if the template leaves the tools out of the prompt."""
-        if self.render(messages, tools) == self.render(messages):
+    def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+        """How many tokens an episode's first prompt has. Raises UserError if the template leaves
+        the tools out of it."""
+        if tools and self.render(messages, tools) == self.render(messages):
             raise UserError(
                 f"the chat template of {self.name} leaves tools out of the prompt, so the agent "
                 "would never see them. Add them to `chat_template` in its tokenizer_config.json, "
                 "or change the setting `model`."
             )
+        return len(self.first(messages, tools))
 
     def following(self, messages: Sequence[Message], finished: bool) -> tuple[int, ...]:
         """The ids that `messages` add after an assistant turn, up to the start of the next one.

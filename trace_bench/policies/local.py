@@ -114,9 +114,7 @@ class LocalPolicy(Policy):
             self.release(episode)
 
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
-        if tools:
-            self.chat.check_tools(messages, tools)
-        return len(self.chat.first(messages, tools))
+        return self.chat.first_prompt(messages, tools)
 
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]

@@ -3,7 +3,7 @@ held-out tasks: tools must reach the model, prompts leave room for a turn, serve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +14,10 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Method, MethodPlan, Policy, RunContext, Suite, Trainer
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import write_json
-from trace_bench.core.types import Message, Step, Task
+from trace_bench.core.types import Message, Step, Task, Tool
 from trace_bench.llm.roles import Roles
 from trace_bench.play.steps import opened
-from trace_bench.play.suites import about_of, tags, tasks_of
+from trace_bench.play.suites import tags, tasks_of
 from trace_bench.runner import build
 from trace_bench.runner.build import MAKER, Log
 from trace_bench.runner.plan import (
@@ -109,9 +109,7 @@ def build_bench(
     suite = stack.enter_context(closing(build.make_suite(settings, parts, context, log)))
     trainer: Trainer = parts["trainer"].make(context)
     method: Method = parts["method"].make(context)
-    about_of(suite)  # raises now rather than when the summary is written
-    demonstrated = {} if parts["policy"].declared.scripted else shown_to(context.model, suite)
-    train = training_tasks(settings, suite, demonstrated)
+    train = training_tasks(settings, suite, shown_to(parts, context.model, suite))
     beginning = None if settings.agent is None else read_beginning(settings.agent)
     plan = plan_of(settings, method, trainer, len(train), beginning)
     for check in checks(settings, parts, suite, trainer, plan, beginning, context.model):
@@ -128,7 +126,7 @@ def build_bench(
         development[: limit if settings.rehearsal else None], points, beginning, policy, log,
     )  # fmt: skip
     if new:
-        check_prompts(policy, suite, held_out)
+        check_prompts(policy.context, policy.first_prompt, suite, held_out)
         if (said := try_turn(policy, suite, held_out, settings.policy)) is not None:
             log(said)
     if plan.trains:
@@ -137,22 +135,24 @@ def build_bench(
 
 
 LOOKED_AT = 8  # tasks
+FirstPrompt = Callable[[Sequence[Message], Sequence[Tool]], int]  # as `Policy.first_prompt`
 
 NO_TASK: Message = {"role": "user", "content": "What can you do for me?"}
 """The prompt of a turn that is asked for where no task's prompt is known beforehand."""
 
 
-def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> None:
-    """Raises UserError if no first prompt fits the context, or if tools do not reach the model.
-    Tasks that cannot be reset are left to the run."""
-    if policy.context is None or suite.asks_user():
+def check_prompts(
+    context: int | None, size: FirstPrompt, suite: Suite, tasks: Sequence[Task]
+) -> None:
+    """Raises UserError if no first prompt, by its `size`, fits the context of so many tokens, or if
+    tools do not reach the model. Tasks that cannot be reset are left to the run."""
+    if context is None or suite.asks_user():
         return
-    steps = _opened(suite, tasks)
-    sizes = [policy.first_prompt(step.messages, step.tools) for step in steps]
-    if sizes and min(sizes) >= policy.context:
+    sizes = [size(step.messages, step.tools) for step in _opened(suite, tasks)]
+    if sizes and min(sizes) >= context:
         raise UserError(
             f"none of {len(sizes)} first prompts of held-out tasks fits: they have {min(sizes)} or "
-            f"more tokens, and policy.context={policy.context} must leave room for a turn. Change "
+            f"more tokens, and policy.context={context} must leave room for a turn. Change "
             "`policy.context`, or `model` if it allows no more."
         )
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Ask, Policy, RunContext, Source, Suite
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
@@ -74,10 +74,10 @@ def generated_suites(settings: Settings, run: RunContext, log: Log = log_line) -
 
 def make_roles(settings: Settings, path: Path, log: Log = log_line) -> Roles:
     played = models_in_roles(settings)
-    return Roles({name: _role(name, how, log) for name, how in played.items()}, path)
+    return Roles({name: make_role(name, how, log) for name, how in played.items()}, path)
 
 
-def _role(name: str, how: RoleSettings, log: Log) -> Role:
+def make_role(name: str, how: RoleSettings, log: Log = log_line) -> Role:
     if not how.model:
         raise UserError(f"llm.{name}.by=endpoint needs llm.{name}.model (or llm.shared.model).")
     extra = check_extra(how.extra, f"llm.{name}.extra")
@@ -120,8 +120,10 @@ def _no_answer_from(where: str, there: Any, named: str, key_env: str | None) -> 
         with closing(Client(Endpoint(urls, key, deadline=3.0, retries=0))) as client:
             for n in range(len(urls)):
                 client.ask("/models", None, n)
-    except (TraceBenchError, LLMError) as error:
-        if not (isinstance(error, LLMError) and error.status in (404, 405)):  # it has no list
+    except UserError as error:
+        return str(error)
+    except LLMError as error:
+        if error.status not in (404, 405):  # it has no list
             return f"{where}: {error}"
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,17 +13,13 @@ from typing import Any, TypeVar
 
 from trace_bench.core.beginning import read_beginning
 from trace_bench.core.errors import UserError, outlasting
-from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
-from trace_bench.core.types import Task
+from trace_bench.core.protocols import MethodPlan, Phase, Policy, RunContext, Suite, Trainer
+from trace_bench.core.types import AgentSpec, Task
 from trace_bench.play.suites import tasks_of
 from trace_bench.results.statistics import can_show
-from trace_bench.runner.build import (
-    Parts,
-    make_suite,
-    models_in_roles,
-    run_context,
-    unanswered,
-)
+from trace_bench.runner import build
+from trace_bench.runner.bench import check_prompts
+from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.runner.plan import (
     checks,
     development_tasks,
@@ -52,7 +48,7 @@ class Forecast:
     suite: Suite | None = None
     trainer: Trainer | None = None
     plan: MethodPlan = field(default_factory=partial(MethodPlan, learns=False))
-    held_out: int = 0
+    held_out: Sequence[Task] = ()
     phases: tuple[Phase, ...] = ()
 
     def attempt(self, make: Callable[[], T]) -> T | None:
@@ -64,10 +60,10 @@ class Forecast:
                 self.missing.append(str(error))
             return None
 
-    def count(self, tasks: Callable[[Suite], Sequence[Task]]) -> int:
-        """How many there are; 0 if unknown."""
+    def tasks(self, of: Callable[[Suite], Sequence[Task]]) -> Sequence[Task]:
+        """Those that the function has of the suite; none if unknown."""
         suite = self.suite
-        return 0 if suite is None else len(self.attempt(lambda: tasks(suite)) or ())
+        return () if suite is None else self.attempt(lambda: of(suite)) or ()
 
     def make(self, group: str) -> Any:
         """The part of this group, which asks no model."""
@@ -81,7 +77,7 @@ class Forecast:
     @property
     def context(self) -> RunContext:
         facts = {"fingerprint": "dry-run", "suite": self.suite, "model": self.model}
-        return run_context(self.settings, self.parts, _no_answer, **facts)
+        return build.run_context(self.settings, self.parts, _no_answer, **facts)
 
 
 @outlasting()
@@ -106,13 +102,13 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
         *(f"{p.name:<34}{('<= ' if p.most else '') + str(p.rollouts):>12}" for p in f.phases),
         *([] if f.suite is not None else ["(how many tasks there are is not known here)"]),
         f"{'in all, at most':<34}{total:>12}",
-        *([can_show(f.held_out, 1, settings.evaluation.trials)] if f.held_out else []),
+        *([can_show(len(f.held_out), 1, settings.evaluation.trials)] if f.held_out else []),
         "",
         *_requests(f, total),
         "",
         *_machines(f, total),
     ]
-    f.missing += unanswered(settings, parts)
+    _asked(f)
     head = "what keeps it from running here:" if f.missing else "nothing keeps it from running here"
     lines += ["", head, *(f"  - {what}" for what in f.missing)]
     if f.suite is not None:
@@ -124,6 +120,23 @@ def _no_answer(role: str, messages: object, schema: object = None) -> str:
     raise UserError("no model is asked in a dry run")
 
 
+def _asked(f: Forecast) -> None:
+    """Adds what keeps models in roles, and a policy without weights here, from being asked for what
+    they are to say, which is left to the run."""
+    for name, how in models_in_roles(f.settings).items():
+        if (role := f.attempt(partial(build.make_role, name, how))) is not None:
+            role.client.close()
+    silent = build.unanswered(f.settings, f.parts)
+    f.missing += [what for what in silent if what not in f.missing]
+    declared = f.parts["policy"].declared
+    if not declared.at_servers and not declared.scripted:
+        return
+    if (policy := f.attempt(partial(build.make_policy, f.parts, f.context))) is not None:
+        with closing(policy):
+            if declared.at_servers and not silent:
+                f.attempt(partial(policy.load, AgentSpec(f.model)))
+
+
 def _place(settings: Settings, parts: Parts) -> None:
     """Raises UserError for a folder that the run cannot have."""
     place = locate(settings, parts)
@@ -133,11 +146,11 @@ def _place(settings: Settings, parts: Parts) -> None:
 
 def _suite(f: Forecast) -> Suite | None:
     """The suite, for its tasks: in the sandbox if available, else in this process."""
-    suite = f.attempt(lambda: make_suite(f.settings, f.parts, f.context))
+    suite = f.attempt(lambda: build.make_suite(f.settings, f.parts, f.context))
     if suite is None and f.settings.sandbox.name != "inline":
         here = replace(f.settings, sandbox=SandboxSettings("inline"))
         with suppress(UserError):
-            return make_suite(here, f.parts, f.context)
+            return build.make_suite(here, f.parts, f.context)
     return suite
 
 
@@ -146,7 +159,8 @@ def _plan(f: Forecast) -> None:
     settings, suite, trainer, method = f.settings, f.suite, f.trainer, f.make("method")
     if method is not None and trainer is not None:
         agent = settings.agent
-        tasks = f.count(lambda suite: training_tasks(settings, suite, shown_to(f.model, suite)))
+        shown = partial(shown_to, f.parts, f.model)
+        tasks = len(f.tasks(lambda suite: training_tasks(settings, suite, shown(suite))))
         beginning = None if agent is None else f.attempt(lambda: read_beginning(agent))
         plan = f.attempt(lambda: plan_of(settings, method, trainer, tasks, beginning))
         f.plan = plan or f.plan
@@ -154,16 +168,16 @@ def _plan(f: Forecast) -> None:
             for check in checks(settings, f.parts, suite, trainer, plan, beginning, f.model):
                 f.attempt(check)
     how, split, learns = settings.evaluation, settings.env.dev_split, f.plan.learns
-    f.held_out = f.count(lambda suite: tasks_of(suite, how.split)[: how.limit])
+    f.held_out = f.tasks(lambda suite: tasks_of(suite, how.split)[: how.limit])
     points = f.attempt(lambda: points_of(settings.checkpoints, settings.budget, learns)) or ()
-    dev = f.count(lambda suite: development_tasks(suite, split, bool(points)))
-    f.phases = tuple(_phases(f, len(points) * dev))
+    dev = f.tasks(lambda suite: development_tasks(suite, split, bool(points)))
+    f.phases = tuple(_phases(f, len(points) * len(dev)))
 
 
 def _phases(f: Forecast, curve: int) -> Iterator[Phase]:
     """The phases in their order; the floors, which cost next to nothing, are left out."""
     plan, how = f.plan, f.settings.evaluation
-    each = f.held_out * how.trials
+    each = len(f.held_out) * how.trials
     yield Phase("base evaluation", each)
     yield from plan.phases
     if curve:
@@ -234,7 +248,7 @@ def _machines(f: Forecast, rollouts: int) -> list[str]:
         if trained := sum(phase.rollouts for phase in f.plan.phases if phase.trains):
             typical, adapters = f.parts["env"].declared.typical, max(1, f.plan.adapters)
             lines += f.trainer.outlook(adapters, trained, rollouts - trained, typical)
-        if not served and (Path(f.model) / "config.json").is_file():
+        if (Path(f.model) / CONFIG).is_file():
             f.attempt(partial(f.trainer.preflight, True))
         if served and f.model and f.trainer.weights_here and not Path(f.model).is_dir():
             missing.insert(
@@ -246,13 +260,19 @@ def _machines(f: Forecast, rollouts: int) -> list[str]:
 
 def _agent_here(f: Forecast) -> list[str]:
     """Raises UserError if the agent's weights are to be in a folder that has none, or with a chat
-    template that cannot be played."""
+    template that cannot be played, a context that the model lacks or that holds no first prompt."""
     place = Path(f.model)
     if (place / CONFIG).is_file():
         from trace_bench.policies.chat import Chat
-        from trace_bench.policies.loading import load_tokenizer  # imports torch
+        from trace_bench.policies.loading import load_config, load_tokenizer  # imports torch
+        from trace_bench.policies.local import context_of
 
-        Chat(load_tokenizer(f.model), f.model, f.parts["policy"].options.get("thinking"))
+        how = f.settings.policy
+        chat = Chat(load_tokenizer(f.model), f.model, how.thinking)
+        if f.parts["policy"].may(Policy.first_prompt):
+            context = context_of(load_config(f.model), how.context)
+            if f.suite is not None:
+                check_prompts(context, chat.first_prompt, f.suite, f.held_out)
         return []
     if place.is_dir() or place.is_absolute() or f.model.startswith("."):
         raise UserError(

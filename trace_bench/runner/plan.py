@@ -10,19 +10,11 @@ from types import MappingProxyType
 
 from trace_bench.core.beginning import Beginning
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import (
-    Method,
-    MethodPlan,
-    PlannedRun,
-    Policy,
-    Suite,
-    Trainer,
-    overrides,
-)
+from trace_bench.core.protocols import Method, MethodPlan, PlannedRun, Policy, Suite, Trainer
 from trace_bench.core.run_files import DEMONSTRATED
 from trace_bench.core.store import read_if_there
 from trace_bench.core.types import CHARGED, Task
-from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
+from trace_bench.play.suites import about_of, in_both, mark, name_of, splits_of, tasks_of
 from trace_bench.policies.routing.classifier import STATES
 from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.sandbox.choose import engine_of, walled
@@ -96,10 +88,9 @@ def check_needs(
             f"method={parts['method'].label}. Change `policy` to local or openai, or `method` to "
             "base."
         )
-    acting = policy.declared if built is None else type(built)
     for need in plan.needs:
         if need.group == "policy":
-            able = acting is Policy or overrides(acting, need.ability)
+            able = policy.may(need.ability) if built is None else built.has(need.ability)
         else:
             able = (suite if need.group == "env" else trainer).has(need.ability)
         if not able:
@@ -167,9 +158,11 @@ def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
         )
 
 
-def shown_to(model: str, suite: Suite) -> Mapping[str, str]:
-    """The tasks, {id: fingerprint}, that the model was shown by `trace_bench.tiny make`."""
-    record = read_if_there(Path(model) / DEMONSTRATED)
+def shown_to(parts: Parts, model: str, suite: Suite) -> Mapping[str, str]:
+    """The tasks, {id: fingerprint}, that the model was shown by `trace_bench.tiny make`; none where
+    a scripted policy acts."""
+    scripted = parts["policy"].declared.scripted
+    record = {} if scripted else read_if_there(Path(model) / DEMONSTRATED)
     return record["tasks"] if record.get("suite") == name_of(suite) else {}
 
 
@@ -232,13 +225,13 @@ def checks(
     plan: MethodPlan,
     beginning: Beginning | None,
     model: str,
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Callable[[], object]]:
     """What is asked of a run before its policy is built; each raises UserError. `model`: the base
     model's weights."""
     scripted = parts["policy"].declared.scripted
+    yield partial(about_of, suite)  # refused now rather than when the summary is written
     yield partial(check_splits, settings, suite, plan)
-    if not scripted:
-        yield partial(check_shown, suite, settings.evaluation.split, shown_to(model, suite))
+    yield partial(check_shown, suite, settings.evaluation.split, shown_to(parts, model, suite))
     yield partial(check_sandbox, settings.sandbox, plan)
     yield partial(check_needs, plan, parts, suite, trainer)
     if beginning is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.factory import Factory, load
 from trace_bench.core.protocols import Method, Policy, RunContext, Suite, Tracker, Trainer
+from trace_bench.core.protocols.episodes import overrides
 from trace_bench.core.types import to_json
 from trace_bench.settings.origin import Origin, name_of, origin_of
 from trace_bench.settings.schema import PartSettings
@@ -145,6 +146,10 @@ class Part:
         """Its class, or for a function that does not name one, that of its kind."""
         cls, kind = self.factory.declared, KINDS[self.group]
         return cls if isinstance(cls, type) and issubclass(cls, kind) else kind
+
+    def may(self, ability: Callable[..., Any]) -> bool:
+        """Whether its class overrides this method of its kind, or is not known."""
+        return self.declared is KINDS[self.group] or overrides(self.declared, ability)
 
     def make(self, run: RunContext) -> Any:
         """Builds the part. Raises UserError, also if it lacks members of the group's protocol."""
