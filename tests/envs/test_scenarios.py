@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 from collections import Counter
 from functools import cache
 from typing import Literal
@@ -13,10 +14,11 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.types import Score, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite, synthetic_task
+from trace_bench.envs.toolsandbox.scenarios import needs as several
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
-from trace_bench.envs.toolsandbox.scenarios.solver import Solver, play
+from trace_bench.envs.toolsandbox.scenarios.solver import Solver, Turns, play
 from trace_bench.envs.toolsandbox.scenarios.suite import CONVERSATIONS
 from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS
 
@@ -233,3 +235,50 @@ def test_synthetic_tasks_reward_the_capability(capability: str) -> None:
         assert all(t.data["requires"] == [capability] for t in needing)
     with pytest.raises(UserError, match="unknown capability 'x'"):
         synthetic_task("x", 0)
+
+
+def in_context(needs: Literal[2, 3], capability: str, seed: int) -> tuple[Task, Turns]:
+    """The task, and the turns that it was made of, which follow from the same draw."""
+    task = EmbeddedSuite(needs=needs).in_context(capability, seed)
+    every = several._of_split(needs, training=True)
+    choice = {skills: shapes for skills, shapes in every.items() if capability in skills}
+    rng = random.Random(f"needs/{needs}/synthetic/{capability}/{seed}")
+    drawn, turns = several._draw(rng, choice, "synthetic", task.id, "none")
+    assert drawn.data["milestones"] == task.data["milestones"]
+    return task, turns
+
+
+def without(capability: str, task: Task, turns: Turns) -> Score:
+    """What a solver earns that has all skills but one."""
+    solver = Solver(frozenset(task.data["tools"]), frozenset({capability}))
+    score = play(ToolSandboxEnv(), task, turns, solver).last.score
+    assert score is not None
+    return score
+
+
+@pytest.mark.parametrize("needs", [2, 3])
+def test_a_task_in_context_rewards_one_of_its_skills_before_all(needs: Literal[2, 3]) -> None:
+    suite = EmbeddedSuite(needs=needs)
+    needed = {skill for skills in several._of_split(needs, training=True) for skill in skills}
+    assert len(needed) == 7, "all that any task of training needs"
+    openings, separate = set[str](), set[str]()
+    for capability in sorted(needed):
+        for seed in range(4):
+            task, turns = in_context(needs, capability, seed)
+            assert suite.task(task.id) == task and not task.data["contrast"]
+            assert len(task.data["requires"]) == needs and capability in task.data["requires"]
+            assert len(task.data["weights"]) == len(task.data["milestones"])
+            assert follow(task).similarity == 1.0 and follow(task).success
+            assert idle(task).similarity < 0.5
+            lost = without(capability, task, turns)
+            assert not lost.success and lost.similarity < 1.0, task.id
+            others = [without(c, task, turns) for c in task.data["requires"] if c != capability]
+            assert not any(score.success for score in others)
+            if any(score.similarity >= several.ACT > lost.similarity for score in others):
+                separate.add(capability)
+            openings.add(task.data["user"]["opening"])
+    assert len(separate) > 2, "another's milestones weigh no more than what is left for all"
+    tests = [f"toolsandbox/embedded/needs{needs}/test/{n:04d}" for n in range(0, 384, 12)]
+    held_out = [*suite.tasks("dev"), *map(suite.task, tests)]
+    assert not openings & {task.data["user"]["opening"] for task in held_out}
+    assert suite.in_context("tells_the_user", 0) == synthetic_task("tells_the_user", 0)

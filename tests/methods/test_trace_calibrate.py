@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 from trace_lab import BASE, MemoryLab
 
-from trace_bench.core.errors import TraceBenchError
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.protocols import RunContext, Suite
 from trace_bench.core.types import Purpose, Score, StopReason, Trajectory
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport
@@ -17,6 +18,10 @@ from trace_bench.methods.making import Mix, draw, self_test
 from trace_bench.methods.trace import calibrate as c
 from trace_bench.methods.trace.settings import Budget, TraceSettings
 from trace_bench.methods.trace.tasks import Looked, generated
+from trace_bench.runner.build import run_context
+from trace_bench.runner.plan import check_needs, plan_of
+from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import parts_of
 
 DEFAULTS = TraceSettings()
 
@@ -113,7 +118,7 @@ def test_a_settled_capability_is_not_played_again(monkeypatch: pytest.MonkeyPatc
     free = replace(DEFAULTS, bands=False)
     lab = MemoryLab({"disambiguates": 1.0}, budget=900)
     (measured,) = c.calibrate(lab, BASE, names[1:], free, pool=900)  # type: ignore[arg-type]
-    assert measured.outcome == "in bands" and len(measured.rounds) == 1
+    assert measured.outcome == "measured only" and len(measured.rounds) == 1
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
@@ -140,6 +145,36 @@ def test_level_makes_tasks_longer() -> None:
         return sum(len(t.data["reference"]) for t in tasks) / len(tasks)
 
     assert steps(-2) < steps(0) < steps(2)
+
+
+def test_a_share_of_the_tasks_is_drawn_in_context() -> None:
+    suite = EmbeddedSuite(needs=2)
+    tasks = draw(suite, "disambiguates", 40, Mix(0.2), 4, "train", in_context=0.5)
+    several = [task for task in tasks if "/needs2/synthetic/" in task.id]
+    contrast = sum(task.data["contrast"] for task in tasks)
+    assert len(tasks) == 40 and contrast == 8 and 10 <= len(several) <= 22
+    assert all(len(t.data["requires"]) == 2 and not t.data["contrast"] for t in several)
+    every = draw(suite, "disambiguates", 10, Mix(0.0), 4, "train", in_context=1.0)
+    assert all("/needs2/synthetic/" in task.id for task in every)
+
+
+class Apart(EmbeddedSuite):
+    """It makes no tasks in context."""
+
+    in_context = Suite.in_context
+
+
+def test_tasks_in_context_need_a_suite_that_makes_them() -> None:
+    settings = compose(["method=trace", "method.in_context=0.5"])
+    parts = parts_of(settings)
+    trainer = parts["trainer"].make(run_context(settings, parts))
+    plan = plan_of(settings, parts["method"].make(RunContext()), trainer, 64)
+    check_needs(plan, parts, EmbeddedSuite(), trainer)
+    why = r"needs `Suite\.in_context` of the setting `env`.*With method\.in_context=0 "
+    with pytest.raises(UserError, match=why):
+        check_needs(plan, parts, Apart(), trainer)
+    with pytest.raises(UserError, match=r"method\.in_context=1\.0 is for made tasks, and"):
+        compose(["method=trace", "method.in_context=1", "method.synthesis=select"])
 
 
 class Spoiled(EmbeddedSuite):

@@ -138,6 +138,17 @@ def test_load_a_repeated_run_and_the_command_line_give_the_same(
     assert first.table in printed.out and f"run: {first.folder}" in printed.out
 
 
+@pytest.mark.parametrize("name", ["ledger.jsonl", "./config.yaml", "../elsewhere.json"])
+def test_a_method_cannot_write_over_the_runs_own_files(name: str) -> None:
+    class Careless(Advice):
+        def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+            lab.write(name, {})
+            return base
+
+    with pytest.raises(UserError, match=f"the method would write '{name}'; allowed"):
+        advised(method=Careless())
+
+
 def test_a_policy_without_room_for_an_episode_is_refused() -> None:
     class Full(IdlePolicy):
         capacity, closed = 0, False

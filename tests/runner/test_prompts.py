@@ -33,7 +33,7 @@ def sizes(small_model: Path, tasks: Sequence[Task] = TASKS) -> list[int]:
 def test_a_context_that_holds_no_first_prompt_is_refused(small_model: Path) -> None:
     policy = LocalPolicy(small_model, batch=1, context=min(sizes(small_model)))
     with pytest.raises(UserError, match=r"none of 8 first prompts .* `policy\.context`"):
-        check_prompts(policy, ToySuite(), TASKS)
+        check_prompts(policy.context, policy.first_prompt, ToySuite(), TASKS)
 
 
 def test_a_template_that_leaves_tools_out_is_refused(small_model: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_template_that_leaves_tools_out_is_refused(small_model: Path) -> None:
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     )
     with pytest.raises(UserError, match=r"leaves tools out of the prompt.*`model`"):
-        check_prompts(policy, ToySuite(), TASKS)
+        check_prompts(policy.context, policy.first_prompt, ToySuite(), TASKS)
     assert policy.first_prompt(({"role": "user", "content": "Add 1."},), ()) > 0
 
 
@@ -60,9 +60,10 @@ def test_what_cannot_be_known_is_left_to_the_run(small_model: Path) -> None:
             return Odd()
 
     policy = LocalPolicy(small_model, batch=1, context=8)
-    check_prompts(policy, Broken(), TASKS)
-    check_prompts(policy, Unfinished(), TASKS)
-    check_prompts(ReferencePolicy(ToySuite()), ToySuite(), TASKS)
+    check_prompts(policy.context, policy.first_prompt, Broken(), TASKS)
+    check_prompts(policy.context, policy.first_prompt, Unfinished(), TASKS)
+    scripted = ReferencePolicy(ToySuite())
+    check_prompts(scripted.context, scripted.first_prompt, ToySuite(), TASKS)
 
 
 class Asked(ReferencePolicy):

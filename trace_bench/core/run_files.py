@@ -67,6 +67,9 @@ REPAIRS = {
 """What to do about a damaged file, by the end of its path, where * stands for any name: each of the
 run's own can be made again from the others."""
 
+OWN = (*(name for name in REPAIRS if "/" not in name), FAULTS)
+"""The files that the run itself writes; a method writes others."""
+
 HASHED = (
     "ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
     "trajectories.jsonl", "evaluation_trajectories.jsonl", TASKS,

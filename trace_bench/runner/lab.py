@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlayElsewhere, Prompt, Source, State, Suite, Tracker, Trainer
+from trace_bench.core.run_files import OWN
 from trace_bench.core.store import stable_seed, write_json, write_text
 from trace_bench.core.summary import EpisodeCounts, TrainingCounts
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
@@ -157,10 +158,20 @@ class RunLab:
         self.progress.step(name, done, total)
 
     def write(self, name: str, value: Any) -> None:
-        write_json(self.folder / name, value)
+        write_json(self._path(name), value)
 
     def write_text(self, name: str, text: str) -> None:
-        write_text(self.folder / name, text)
+        write_text(self._path(name), text)
+
+    def _path(self, name: str) -> Path:
+        """The file of that name. Raises UserError for the run's own files and places outside."""
+        path, folder = (self.folder / name).resolve(), self.folder.resolve()
+        if not path.is_relative_to(folder) or str(path.relative_to(folder)) in OWN:
+            raise UserError(
+                f"the method would write {name!r}; allowed: a file in the run folder other than "
+                f"{', '.join(OWN)}. Change `method`."
+            )
+        return self.folder / name
 
     def prompt_limit(self, role: str) -> int | None:
         player = None if self.roles is None else self.roles.role(role)

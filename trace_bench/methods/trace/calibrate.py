@@ -97,10 +97,11 @@ class Round:
 
 @dataclass
 class Calibration:
-    """One capability's rounds."""
+    """One capability's rounds. `bands`: whether their numbers have to lie in the bands."""
 
     name: str
     rounds: list[Round] = field(default_factory=list)
+    bands: bool = True
 
     @property
     def settled(self) -> bool:
@@ -121,7 +122,7 @@ class Calibration:
         if self.best is None:
             return "not measured"
         if not self.best.outside:
-            return "in bands"
+            return "in bands" if self.bands else "measured only"
         if all(r.numbers.groups and r.numbers.all_success >= 1.0 for r in self.rounds):
             return "dropped"  # the base agent always succeeds: nothing to learn
         return "kept with a warning"
@@ -160,7 +161,7 @@ def calibrate(
 ) -> list[Calibration]:
     """Calibrates every capability in `names` with at most `pool` rollouts; one result each, in
     order. All capabilities of a round share one call, so that they run in one batch."""
-    results = [Calibration(name) for name in names]
+    results = [Calibration(name, bands=settings.bands) for name in names]
     for number in range(settings.calibration_rounds):
         due = [c for c in results if not c.settled][: pool // settings.calibration_round]
         if not due:
