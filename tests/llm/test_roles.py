@@ -136,8 +136,8 @@ def test_the_field_is_set_in_one_place(tmp_path: Path) -> None:
     with serve(Choosy(lambda body: False)) as server:
         how = RoleSettings(by="endpoint", base_url=(server.url,), model="big", extra=extra)
         with pytest.raises(UserError, match=r"llm\.judge\.schema=auto sets .*schema=never"):
-            build._role("judge", how, print)
-        role = build._role("judge", replace(how, schema="never"), print)
+            build.make_role("judge", how, print)
+        role = build.make_role("judge", replace(how, schema="never"), print)
         role.ask(ASK, schema=SCHEMA)
         role.client.close()
     assert server.bodies()[0]["response_format"] == {"type": "json_object"}

@@ -32,6 +32,7 @@ from trace_bench.core.protocols.episodes import (
     TurnReply,
     TurnRequest,
     Typical,
+    overrides,
 )
 from trace_bench.core.protocols.training import (
     Ask,
