@@ -21,9 +21,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from trace_bench.core import types
 from trace_bench.core.packed import unpacked
-from trace_bench.core.types import Message, Score, Step, StopReason, Stored, Trajectory, to_json
+from trace_bench.core.types import (
+    HEADS,
+    Message,
+    Score,
+    Step,
+    StopReason,
+    Stored,
+    Trajectory,
+    to_json,
+)
 
 T = TypeVar("T")
 
@@ -166,7 +174,7 @@ def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
     """The value of a JSON text. Raises Unreadable."""
     import msgspec
 
-    if kind not in types.HEADS:  # of which next to nothing is built
+    if kind not in HEADS:  # of which next to nothing is built
         measure(text, limits)
     try:
         value: T = _decoder(kind).decode(text)  # type: ignore[arg-type]

@@ -18,14 +18,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from trace_bench.core import types
 from trace_bench.core.chat import answer_call, arguments_of, read_call, tool_json
 from trace_bench.core.checked import PLACE
 from trace_bench.core.decode import MESSAGES, brief, fault_of, fits
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Env
 from trace_bench.core.text import described
-from trace_bench.core.types import Message, Positive, Score, Step, StopReason, Task, Tool
+from trace_bench.core.types import (
+    Boundary,
+    Message,
+    Meta,
+    Positive,
+    Score,
+    Step,
+    StopReason,
+    Task,
+    Tool,
+)
 
 T = TypeVar("T")
 SUCCESS = 1.0 - 1e-6
@@ -39,12 +48,12 @@ class Settings:
 
     reward: Literal["last", "sum"] = "last"
     """What an episode earned: the last reward that came, or the sum of all. None: 0."""
-    full: Annotated[float, types.Meta(ge=1e-9)] = 1.0
+    full: Annotated[float, Meta(ge=1e-9)] = 1.0
     """The reward that is success: it counts as 1, less than 0 as 0. More is a failure of the
     environment, since the scale is then another one."""
     steps: Positive = 30
     """The most calls of an episode."""
-    deadline: Annotated[float, types.Meta(ge=0.01)] = field(default=30.0, metadata=PLACE)
+    deadline: Annotated[float, Meta(ge=0.01)] = field(default=30.0, metadata=PLACE)
     """Seconds for one answer of the world. Less than sandbox.deadline."""
 
 
@@ -199,7 +208,7 @@ def cause_of(error: BaseException) -> Exception:
 
 def refuse(what: str) -> NoReturn:
     """Raises the failure of the environment."""
-    raise EpisodeError(types.Boundary.ENVIRONMENT.value, what)
+    raise EpisodeError(Boundary.ENVIRONMENT.value, what)
 
 
 def answer_of(value: Any, reward: Any = None, over: Any = False) -> Answer:

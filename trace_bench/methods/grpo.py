@@ -19,8 +19,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trace_bench.checklists.rewards import Assignment
-from trace_bench.core import protocols
-from trace_bench.core.protocols import Lab, Method, MethodPlan, Need, PlannedRun, Suite, Trainer
+from trace_bench.core.protocols import (
+    Lab,
+    Method,
+    MethodPlan,
+    Need,
+    Phase,
+    PlannedRun,
+    Suite,
+    Trainer,
+    TrainingJob,
+)
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.making import REWARD, Mix, TaskSettings, draw, interleave
@@ -78,14 +87,14 @@ def train_once(
 ) -> AgentSpec:
     """The base agent with the adapter `name`, from one training job with all that is left."""
     rollouts, seed = lab.budget_left(), stable_seed(lab.seed, name, "train")
-    job = protocols.TrainingJob(name, base, tasks, rollouts, seed, reward, assignment)
+    job = TrainingJob(name, base, tasks, rollouts, seed, reward, assignment)
     return lab.trainer.train(job, lab)
 
 
 def one_training(run: PlannedRun, name: str) -> MethodPlan:
     """The plan of a method that is one training job with the whole budget. UserError when that
     does not pay for an iteration. What the trainer cannot use of the budget stays unspent."""
-    phase = protocols.Phase("training", run.budget, most=True, trains=True)
+    phase = Phase("training", run.budget, most=True, trains=True)
     caveat = run.trainer.plan_training(run.budget, name, run.points)
     return MethodPlan(phases=(phase,), adapters=1, trains=True, caveat=caveat)
 

@@ -12,13 +12,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from trace_bench.core import types
 from trace_bench.core.chat import with_guidance
 from trace_bench.core.decode import score_of
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError, attempt
 from trace_bench.core.protocols import Env, OnEpisode, Policy, Suite, TurnReply, TurnRequest
 from trace_bench.core.text import described
-from trace_bench.core.types import Boundary, Failure, Score, Step, StopReason, Task, Trajectory
+from trace_bench.core.types import (
+    AgentSpec,
+    Boundary,
+    Failure,
+    Message,
+    Score,
+    Step,
+    StopReason,
+    Task,
+    Tool,
+    Trajectory,
+    Turn,
+    grouped,
+)
 from trace_bench.play import steps
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
@@ -34,7 +46,7 @@ class EpisodeBatch:
     stream; `route[i]` its adapter's name (None: base model), without `route` the agent's router
     chooses. Raises ValueError unless all have the same length."""
 
-    agent: types.AgentSpec
+    agent: AgentSpec
     tasks: tuple[Task, ...]
     seeds: tuple[int, ...]
     temperature: float = 1.0
@@ -114,12 +126,12 @@ class _Live:
     env: Env
     adapter: str | None = None
     opened: bool = False
-    tools: tuple[types.Tool, ...] = ()
-    pending: tuple[types.Message, ...] = ()  # arrived since the agent's last turn
-    turns: list[types.Turn] = field(default_factory=list)
+    tools: tuple[Tool, ...] = ()
+    pending: tuple[Message, ...] = ()  # arrived since the agent's last turn
+    turns: list[Turn] = field(default_factory=list)
 
 
-_Due = tuple[_Live, Task | types.Message]  # a reset (task) or a step (message) to make
+_Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to make
 
 
 @dataclass(eq=False)
@@ -205,7 +217,7 @@ class _Playing:
 
     def _act(self, due: Sequence[_Due]) -> None:
         """Makes the resets and steps that are due, suite by suite."""
-        for group in types.grouped(due, lambda one: id(one[0].suite)).values():
+        for group in grouped(due, lambda one: id(one[0].suite)).values():
             suite = group[0][0].suite
             if suite.asks_user() and not suite.has(Suite.act):
                 for episode, what in group:

@@ -10,12 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from trace_bench.core import types
 from trace_bench.core.decode import Unreadable, brief, convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.summary import GRPO, Began, ByName, Commit, Routing, titled
-from trace_bench.core.types import Amount, Figure, Meta, Name, Outcome, Share
+from trace_bench.core.types import (
+    CHARGED,
+    Amount,
+    Figure,
+    Meta,
+    Name,
+    Outcome,
+    Share,
+    charged,
+    to_json,
+)
 
 FORMAT = 1
 TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
@@ -158,7 +167,7 @@ class Run:
     @property
     def spent(self) -> int:
         """Rollouts charged to this run's own budget."""
-        return types.charged(self.rollouts, self.settings.get("accounting", "strict"))
+        return charged(self.rollouts, self.settings.get("accounting", "strict"))
 
     @property
     def before(self) -> int | None:
@@ -227,7 +236,7 @@ def read_records(path: Path) -> list[Run]:
 
 def as_line(run: Run) -> str:
     """A run as a line of a file of records; whole successes as integers, to keep it small."""
-    line = types.to_json(replace(run, folder=None))
+    line = to_json(replace(run, folder=None))
     del line["row"], line["folder"]
     for name in OPTIONAL:
         if not line[name]:
@@ -267,7 +276,7 @@ def _check_agreement(run: Run) -> None:
     counts = [settings.get("evaluation.trials", 1), settings.get("env.train_tasks") or 0]
     counts += [run.method_settings.get("max_capabilities", 0)]
     for what, fine in (
-        ("accounting", settings.get("accounting", "strict") in types.CHARGED),
+        ("accounting", settings.get("accounting", "strict") in CHARGED),
         ("base", len(run.base) == tasks),
         ("success", any(v is not None for v in run.success)),
         ("needs", len(run.needs) in (0, tasks)),

@@ -8,10 +8,18 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trace_bench.core import protocols
 from trace_bench.core.beginning import Beginning, read_beginning
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Method, MethodPlan, Policy, RunContext, Suite, Trainer
+from trace_bench.core.protocols import (
+    Method,
+    MethodPlan,
+    Policy,
+    RunContext,
+    Suite,
+    Trainer,
+    TurnRequest,
+    Yardstick,
+)
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task, Tool
@@ -60,7 +68,7 @@ class Bench:
         return policy.label if policy.declared.scripted else model_path(self.settings, self.parts)
 
     @property
-    def yardsticks(self) -> tuple[protocols.Yardstick, ...]:
+    def yardsticks(self) -> tuple[Yardstick, ...]:
         """The method's yardsticks that the run also trains."""
         return self.plan.yardsticks if self.settings.evaluation.yardsticks else ()
 
@@ -166,7 +174,7 @@ def try_turn(
         return None
     steps = [] if suite.asks_user() else list(_opened(suite, tasks))
     first = min(steps, key=lambda step: len(str(step.messages)), default=Step((NO_TASK,)))
-    asked = protocols.TurnRequest(-1, first.messages, first.tools, temperature=how.eval_temperature)
+    asked = TurnRequest(-1, first.messages, first.tools, temperature=how.eval_temperature)
     return policy.try_turn(replace(asked, max_tokens=how.max_tokens))
 
 

@@ -12,11 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core import summary
 from trace_bench.core.protocols import Policy
 from trace_bench.core.run_files import FLOORS
 from trace_bench.core.store import Lines, stable_seed
-from trace_bench.core.summary import AgentRow, AgentScore, PairedDifference
+from trace_bench.core.summary import (
+    AgentRow,
+    AgentScore,
+    CurvePoint,
+    EpisodeCounts,
+    PairedDifference,
+    Routing,
+)
 from trace_bench.core.types import AgentSpec, Figures, Outcome, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
@@ -172,7 +178,7 @@ class Evaluation:
     progress: Progress
     clock: Clock
     outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
-    points: list[summary.CurvePoint] = field(default_factory=list)
+    points: list[CurvePoint] = field(default_factory=list)
     routed: RouterFigures | None = None
 
     def __post_init__(self) -> None:
@@ -211,7 +217,7 @@ class Evaluation:
         outcomes = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self.development)
         self.progress.phase("method")
         figures = vars(score(outcomes))
-        self.points += [summary.CurvePoint(checkpoint=c, rollouts=spent, **figures) for c in due]
+        self.points += [CurvePoint(checkpoint=c, rollouts=spent, **figures) for c in due]
 
     def trained(
         self, label: str, phase: str, base: AgentSpec, agent: AgentSpec, keep: bool = False
@@ -250,10 +256,10 @@ class Evaluation:
         """Episodes in the files, of all agents."""
         return len(self._held_out.everything()) + len(self._curve.everything())
 
-    def health(self) -> summary.EpisodeCounts:
+    def health(self) -> EpisodeCounts:
         """The episodes of all agents on the held-out tasks, those of an unchanged agent once."""
         agents = [o for o in self._held_out.everything() if o.agent not in FLOORS]
-        counts = summary.EpisodeCounts()
+        counts = EpisodeCounts()
         counts.add({(o.version, o.task, o.trial): o for o in agents}.values())
         return counts
 
@@ -266,7 +272,7 @@ class Evaluation:
 class RouterFigures:
     """The quality of a router, computed from every adapter's outcome on every task."""
 
-    figures: summary.Routing
+    figures: Routing
     oracle: tuple[Outcome, ...]  # per task and trial the best of base model and adapters
     single_outcomes: tuple[Outcome, ...]  # of the adapter `figures.single`
 
@@ -288,7 +294,7 @@ def routing(
     agree = [
         _rank(choices.get(o.adapter, final)[i]) >= _rank(oracle[i]) for i, o in enumerate(final)
     ]
-    figures = summary.Routing(
+    figures = Routing(
         agreement=sum(agree) / len(agree) if agree else 1.0,
         decisive=len(differ),
         agreement_decisive=sum(agree[i] for i in differ) / len(differ) if differ else None,

@@ -2,7 +2,7 @@
 and of evaluations; and the limit on lost ones.
 
 The ledger has one line per episode in which the agent acts, for any purpose. What `accounting`
-exempts (`types.CHARGED`) is recorded but not charged. Lines on disk, by (call, index), count as
+exempts (`CHARGED`) is recorded but not charged. Lines on disk, by (call, index), count as
 spent and are never written twice, so that a resumed run has the same ledger.
 
 An episode is written once, as it ends; every later start is answered from the file. An episode is
@@ -17,11 +17,21 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_bench.core import types
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.packed import packed
 from trace_bench.core.store import Lines, damaged, parse_line, plain_file, whole_lines
-from trace_bench.core.types import Charge, Entry, Head, Purpose, Stored, Task, Trajectory
+from trace_bench.core.types import (
+    CHARGED,
+    Boundary,
+    Charge,
+    Entry,
+    Failure,
+    Head,
+    Purpose,
+    Stored,
+    Task,
+    Trajectory,
+)
 from trace_bench.play.suites import GENERATED
 
 Spot = tuple[str, int]  # (call, index) of an episode
@@ -47,7 +57,7 @@ class Ledger:
 
     path: Path
     budget: int
-    charged: frozenset[Purpose] = types.CHARGED["strict"]
+    charged: frozenset[Purpose] = CHARGED["strict"]
 
     def __post_init__(self) -> None:
         self._lines = Lines(self.path, Charge)
@@ -160,10 +170,10 @@ class EpisodeFile:
         self._lines.close()
 
 
-_OF_PROGRAM = (types.Boundary.ENVIRONMENT, types.Boundary.SANDBOX)
+_OF_PROGRAM = (Boundary.ENVIRONMENT, Boundary.SANDBOX)
 
 
-def counts(task: Task, failure: types.Failure | None) -> bool:
+def counts(task: Task, failure: Failure | None) -> bool:
     """Whether an episode counts as lost. One that a generated environment fails does not: that is a
     finding about the environment, which its method then drops."""
     if failure is None:
