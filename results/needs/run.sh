@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 runs() {
     swept search_joint search_grpo search_sum search_context
     collect search.jsonl evaluation.split=dev
-    swept direct random joint trace context levels
+    swept direct random joint trace context context_all levels
     untargeted
     collect records.jsonl evaluation.split=test
 }
