@@ -26,7 +26,7 @@ def test_every_setting_has_a_default_and_survives_the_edge() -> None:
     [
         ({"gapp": 0.2}, ["gapp", "gap", "method.gapp"]),
         ({"gap": 1.5}, ["1.5", "0 to 1"]),
-        ({"keep_runs": 11}, ["keep_runs=11", "1 to 10"]),
+        ({"keep_runs": 11}, ["keep_runs=11", "1 to method.runs=10"]),
         ({"route": {"name": "linear", "others": 0.1}}, ["setting of", "soft", "method.route"]),
         ({"route": {"name": "linear", "weight": -1}}, ["method.route.weight"]),
     ],

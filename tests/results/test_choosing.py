@@ -153,6 +153,17 @@ def test_runs_of_one_method_with_other_settings_are_rows_of_their_own() -> None:
     assert any(text.startswith(f"{names[5]}: hints www") for text in group.remarks)
 
 
+def test_a_setting_that_came_with_the_code_names_no_row() -> None:
+    old = variant(TRACE, "old", band_low=0.2)
+    new = [variant(TRACE, f"{n}", bands=True, in_context=n) for n in (0.5, 1.0)]
+    (group,) = groups_of([old, *new])
+    assert {r.label for r in group.runs} == {
+        f"trace, in_context {value}" for value in ("not set", "0.5", "1.0")
+    }
+    (group,) = groups_of([old, new[0]])  # here nothing else tells them apart
+    assert all("band_low" in r.label for r in group.runs)
+
+
 def test_settings_across_which_runs_stand_together_are_named() -> None:
     keys = ["env.augmentation"]
     plain, first = (other(GRPO, m, env__augmentation=m) for m in ("none", "all_tools"))

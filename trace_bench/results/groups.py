@@ -191,7 +191,9 @@ def _alone(run: Run, others: Sequence[Run], keys: Sequence[str]) -> str:
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
-    """The settings in which they differ; those of a choice, such as "route.share", within it."""
+    """The settings in which they differ; those of a choice, such as "route.share", within it. One
+    that some lack and that is the same in all others came or went with the code: it is named only
+    where the rest would not tell all apart."""
     options = [run.method_settings for run in runs]
 
     def differ(key: str) -> bool:
@@ -200,7 +202,9 @@ def _differing(runs: Sequence[Run]) -> list[str]:
         pairs = {(str(c), str(o.get(key))) for c, o in zip(choices, options, strict=True)}
         return len(pairs) > len(set(choices))
 
-    return [key for key in sorted({key for o in options for key in o}) if differ(key)]
+    every = [key for key in sorted({key for o in options for key in o}) if differ(key)]
+    varied = [key for key in every if len({str(o[key]) for o in options if key in o}) > 1]
+    return varied if len({_named_settings(run, varied) for run in runs}) == len(runs) else every
 
 
 def _named_settings(run: Run, keys: Sequence[str]) -> str:
