@@ -172,8 +172,12 @@ def variants(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 def _name(n: int, runs: Sequence[Run], keys: Sequence[str], text: str) -> str:
     """What tells a run from the others: what it has chosen by a name, else all in which it differs,
-    or one of these where all are too long for a row."""
-    others = [*runs[:n], *runs[n + 1 :]]
+    or one of these where all are too long for a row. A setting that some lack and that is the same
+    in all others came or went with the code, and is left out where the rest tells all apart."""
+    others, options = [*runs[:n], *runs[n + 1 :]], [run.method_settings for run in runs]
+    varied = [key for key in keys if len({str(o[key]) for o in options if key in o}) > 1]
+    if len({_named_settings(run, varied) for run in runs}) == len(runs):
+        keys, text = varied, _named_settings(runs[n], varied)
     short = _alone(runs[n], others, [k for k in keys if k.endswith(".name")])
     if not short and len(text) > LONGEST:
         short = _alone(runs[n], others, keys)
@@ -191,9 +195,7 @@ def _alone(run: Run, others: Sequence[Run], keys: Sequence[str]) -> str:
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
-    """The settings in which they differ; those of a choice, such as "route.share", within it. One
-    that some lack and that is the same in all others came or went with the code: it is named only
-    where the rest would not tell all apart."""
+    """The settings in which they differ; those of a choice, such as "route.share", within it."""
     options = [run.method_settings for run in runs]
 
     def differ(key: str) -> bool:
@@ -202,9 +204,7 @@ def _differing(runs: Sequence[Run]) -> list[str]:
         pairs = {(str(c), str(o.get(key))) for c, o in zip(choices, options, strict=True)}
         return len(pairs) > len(set(choices))
 
-    every = [key for key in sorted({key for o in options for key in o}) if differ(key)]
-    varied = [key for key in every if len({str(o[key]) for o in options if key in o}) > 1]
-    return varied if len({_named_settings(run, varied) for run in runs}) == len(runs) else every
+    return [key for key in sorted({key for o in options for key in o}) if differ(key)]
 
 
 def _named_settings(run: Run, keys: Sequence[str]) -> str:
