@@ -30,11 +30,13 @@ class Acting:
     the folder of its weights, if they are at hand. Raises UserError and LLMError."""
 
     def __init__(self, client: Client, name: str, base: str | None) -> None:
-        from trace_bench.policies.loading import load_model
+        from trace_bench.policies.loading import load_config
 
+        if base:
+            load_config(base)  # refused now rather than beside each adapter
         self._servers = Servers(client, name)
         vllm, self.name = self._servers.vllm, self._servers.name_of(None)
-        self._model: Any = load_model(base, dtype="auto")[0] if base else None
+        self._base = base
         self._probe = Probe(client, 0, self.name, PROMPTS, ids=vllm)
 
     def verdicts(self, adapter: AdapterRef) -> Iterator[tuple[str, Verdict]]:
@@ -88,14 +90,16 @@ class Acting:
     def _like_peft(self, adapter: AdapterRef, answers: list[JSON]) -> Verdict:
         from peft import PeftModel
 
-        if self._model is None:
+        from trace_bench.policies.loading import load_model
+
+        if not self._base:
             return None, "base=FOLDER names the base model's weights"
-        known, plain = (_gap(self._model, each) for each in (self._probe.base, answers))
+        base: Any = load_model(self._base, dtype="auto")[0]  # anew: PEFT puts its layers into it
+        known, plain = (_gap(base, each) for each in (self._probe.base, answers))
         if known is None or plain is None:
             return None, "the server does not say which tokens it read (vLLM does)"
-        model: Any = PeftModel.from_pretrained(self._model, adapter.path)
+        model = PeftModel.from_pretrained(base, adapter.path)
         gap, allowed = _gap(model, answers) or 0.0, max(LEAST, MARGIN * known)
-        self._model = model.unload()
         why = f"up to {gap:.2g} apart, allowed {allowed:.2g}; without the adapter {plain:.2g}"
         return (gap <= allowed if max(gap, plain) > allowed else None), why
 
