@@ -33,14 +33,7 @@ LAYERS = (
     {"serve"},
     {"show", "sweep", "check", "new", "record", "rehearse", "__main__"},
 )
-COMMANDS = {
-    "__main__",
-    "show",
-    "sweep",
-    "check",
-    "new",
-    "rehearse",
-}  # python -m trace_bench.NAME
+COMMANDS = {"__main__", "show", "sweep", "check", "new", "rehearse"}  # python -m trace_bench.NAME
 OTHER_THINGS = {  # of the same name as a part
     ("runner/report", "base"),  # the row of the base agent
     ("results/records", "base"),  # and its key in a record

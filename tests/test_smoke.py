@@ -85,10 +85,7 @@ def fingerprints(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "share",
-    [0.1, 0.6],
-)
+@pytest.mark.parametrize("share", [0.1, 0.6])
 def test_a_run_that_was_cut_off_ends_the_same(
     trace_run: Path, tmp_path: Path, share: float
 ) -> None:

@@ -16,12 +16,7 @@ from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.sandbox.choose import Processes, make_pool
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.pool import Pool
-from trace_bench.sandbox.protocol import (
-    decode,
-    learn_tools,
-    step_from_json,
-    task_from_json,
-)
+from trace_bench.sandbox.protocol import decode, learn_tools, step_from_json, task_from_json
 from trace_bench.sandbox.suite import SandboxedSuite, remote
 
 HUGE = 10**400

@@ -50,10 +50,7 @@ NAMES += " completion_tokens messages step data folder code overrides format met
 FIELDS = NAMES.split()
 TEXTS = ["training", "evaluation", "final", "base", "done", "error", "user", "train/0", "t", "0/0"]
 FIELD = st.sampled_from(TEXTS) | st.integers(0, 3) | VALUES
-TRAJECTORY = st.dictionaries(
-    st.sampled_from([*FIELDS, "tools", "failure"]),
-    FIELD,
-)
+TRAJECTORY = st.dictionaries(st.sampled_from([*FIELDS, "tools", "failure"]), FIELD)
 OBJECTS = st.dictionaries(st.sampled_from(FIELDS), FIELD | TRAJECTORY, min_size=1, max_size=14)
 EPISODES = st.fixed_dictionaries(
     {"call": st.sampled_from(TEXTS), "index": NUMBERS, "trajectory": TRAJECTORY}

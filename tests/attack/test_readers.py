@@ -18,12 +18,7 @@ from trace_bench.core.types import Score
 from trace_bench.llm.roles import Unusable, read_block, read_json
 from trace_bench.policies.formats import FORMATS, read_reply
 from trace_bench.policies.talk import read_message
-from trace_bench.sandbox.protocol import (
-    decode,
-    learn_tools,
-    step_from_json,
-    task_from_json,
-)
+from trace_bench.sandbox.protocol import decode, learn_tools, step_from_json, task_from_json
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -16,14 +16,7 @@ from trace_bench.core.protocols import PlannedRun, RunContext, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.methods.sft import (
-    Sft,
-    SftSettings,
-    demonstrations,
-    general,
-    played,
-    tokens_of,
-)
+from trace_bench.methods.sft import Sft, SftSettings, demonstrations, general, played, tokens_of
 from trace_bench.methods.tuning import Tuning
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.loading import load_model

@@ -15,20 +15,12 @@ from trace_lab import BASE, MemoryLab
 from trace_bench.core.chat import text_message
 from trace_bench.core.protocols import PlannedRun, Suite
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import (
-    Message,
-    Purpose,
-    Task,
-    Trajectory,
-    Turn,
-)
+from trace_bench.core.types import Message, Purpose, Task, Trajectory, Turn
 from trace_bench.methods.grpo import Untargeted
 from trace_bench.methods.making import TaskSettings
 from trace_bench.methods.rft import PromptOnly, PromptOnlySettings
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.settings import (
-    TraceSettings,
-)
+from trace_bench.methods.trace.settings import TraceSettings
 
 PARTS = "completes_all_parts"
 

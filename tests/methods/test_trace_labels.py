@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 from trace_lab import SHAPES, act_out
 
-from trace_bench.core.types import (
-    Message,
-    Milestone,
-    Score,
-    StopReason,
-    Task,
-    Trajectory,
-    Turn,
-)
+from trace_bench.core.types import Message, Milestone, Score, StopReason, Task, Trajectory, Turn
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import Words

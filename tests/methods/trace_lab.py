@@ -17,15 +17,7 @@ from typing import Any
 from trace_bench.core.errors import BudgetExceeded
 from trace_bench.core.protocols import Prompt, State, Trainer, TrainingJob
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import (
-    CHARGED,
-    AdapterRef,
-    AgentSpec,
-    Purpose,
-    Task,
-    Trajectory,
-    Turn,
-)
+from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose, Task, Trajectory, Turn
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build

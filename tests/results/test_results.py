@@ -143,10 +143,7 @@ def test_runs_that_differ_in_more_are_refused_with_the_keys() -> None:
     two = replace(record("grpo", [1, 1]), settings=TAU2, about=ABOUT)
     check_same_settings([one, two])
     for differs, words in (
-        (
-            {"about": {**ABOUT, "data": "tasks 0.3"}},
-            "data is tasks 0.2 .* or tasks 0.3",
-        ),
+        ({"about": {**ABOUT, "data": "tasks 0.3"}}, "data is tasks 0.2 .* or tasks 0.3"),
         ({"about": {}}, "the suite's data is not recorded"),
         ({"settings": {**TAU2, "llm.user.seed": 7}}, r"llm.user.seed is 42 \(run base0640\) or 7"),
         ({"settings": {**TAU2, "protocol": "paper"}}, r"protocol is held_out .* or paper"),

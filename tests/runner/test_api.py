@@ -72,12 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def advised(**changes: Any) -> Result:
-    settings: dict[str, Any] = {
-        "method": Advice(),
-        "policy": "reference",
-        "budget": 8,
-        **SHORT,
-    }
+    settings: dict[str, Any] = {"method": Advice(), "policy": "reference", "budget": 8, **SHORT}
     return trace_bench.run(**{**settings, **changes})
 
 

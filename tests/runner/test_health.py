@@ -13,14 +13,7 @@ from toy import ToyEnv
 
 import trace_bench
 from trace_bench.core.summary import CurvePoint, EpisodeCounts, Health, TrainingCounts
-from trace_bench.core.types import (
-    Boundary,
-    Failure,
-    Score,
-    StopReason,
-    Trajectory,
-    Turn,
-)
+from trace_bench.core.types import Boundary, Failure, Score, StopReason, Trajectory, Turn
 from trace_bench.runner import report
 from trace_bench.runner.evaluation import outcome_of
 

@@ -93,10 +93,7 @@ ODD: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [*((name, "step") for name in ODD), ("nan", "reset")],
-)
+@pytest.mark.parametrize(("name", "place"), [*((name, "step") for name in ODD), ("nan", "reset")])
 def test_what_is_no_step_fails_the_episode_and_is_no_score(name: str, place: str) -> None:
     step, why = ODD[name]
 

@@ -239,10 +239,7 @@ def test_the_servers_command_follows_the_settings(change: str, said: str) -> Non
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (
-            ["trainer.gpus=8"],
-            "node_gpus=8 leave the agent's server 0 GPU",
-        ),
+        (["trainer.gpus=8"], "node_gpus=8 leave the agent's server 0 GPU"),
         (["trainer.gpus=1", "trainer.tensor_parallel=1"], r"training needs \d+ GB of each GPU"),
         (["trainer.rank=513"], "vLLM serves adapters up to rank 512: lower trainer.rank=513"),
         (["trainer.gpu_memory=0.4"], "vLLM in training cannot hold one episode of 32000 tokens"),

@@ -156,9 +156,7 @@ def test_a_server_that_refuses_or_never_answers_fails_the_episodes(
     assert all(t.failure and "no answer within 0.2 s" in t.failure.error for t in late)
 
 
-def test_a_users_answer_does_not_wait_for_another_episodes_turn(
-    server: TokenServer,
-) -> None:
+def test_a_users_answer_does_not_wait_for_another_episodes_turn(server: TokenServer) -> None:
     """`wake` ends the wait for a server that has not answered yet."""
     policy = server.policy()
     server.delay = 3600.0

@@ -30,12 +30,7 @@ from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import JobSpec
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
-CPU = [
-    "method=grpo",
-    "env=toolsandbox",
-    "trainer=verl",
-    "trainer.device=cpu",
-]
+CPU = ["method=grpo", "env=toolsandbox", "trainer=verl", "trainer.device=cpu"]
 
 
 def settings(*more: str) -> Settings:
