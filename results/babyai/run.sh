@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sixteen arms in BabyAI: four first, whose records are arms.jsonl, then twelve: results/babyai/run.sh [FOLDER [JOBS]] (common.sh)
+# Sixteen arms in BabyAI: four first, whose records are arms.jsonl, then twelve: results/babyai/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     swept arms arms_rloo

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Four algorithms at three budgets; those at 1,280 are the runs of results/phone: results/budgets/run.sh [FOLDER [JOBS]] (common.sh)
+# Four algorithms at three budgets; those at 1,280 are the runs of results/phone: results/budgets/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     swept 2 3

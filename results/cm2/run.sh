@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checklist rewards on recorded dialogues: results/cm2/run.sh [FOLDER [JOBS]] (common.sh)
+# Checklist rewards on recorded dialogues: results/cm2/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     python -m trace_bench.record suite env=toolsandbox split=dialogues out=recordings/phone

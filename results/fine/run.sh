@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# TRACE and two algorithms with 22 seeds: results/fine/run.sh [FOLDER [JOBS]] (common.sh)
+# TRACE and two algorithms with 22 seeds: results/fine/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     swept rl trace

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sixteen arms on frozen lakes: results/lakes/run.sh [FOLDER [JOBS]] (common.sh)
+# Sixteen arms on frozen lakes: results/lakes/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     swept rl methods trace es

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tasks that need several skills at once: results/needs/run.sh [FOLDER [JOBS]] (common.sh)
+# Tasks that need several skills at once: results/needs/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     swept search_joint search_grpo search_sum search_context

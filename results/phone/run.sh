@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sixteen arms in the phone world: results/phone/run.sh [FOLDER [JOBS]] (common.sh)
+# Sixteen arms in the phone world: results/phone/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     swept es methods rl_1 rl_2 rl_3 trace

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The arms of results/phone at temperature 1, without sdpo: results/phone_t1/run.sh [FOLDER [JOBS]] (common.sh)
+# The arms of results/phone at temperature 1, without sdpo: results/phone_t1/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     for sweep in rl_3 methods trace rl_1 rl_2 es; do

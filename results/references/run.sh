@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# References against rollouts, in two worlds: results/references/run.sh [FOLDER [JOBS]] (common.sh)
+# References against rollouts, in two worlds: results/references/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 # chain WORLD SEED [DATA] -- SETTING...: demonstrations, then rollouts from what they made.
 chain() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The same effort for every method's and every algorithm's settings, on development tasks: results/search/run.sh [FOLDER [JOBS]] (common.sh)
+# The same effort for every method's and every algorithm's settings, on development tasks: results/search/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     mkdir -p methods algorithms

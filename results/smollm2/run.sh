@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A pretrained language model, and the tiny agent in three sizes: results/smollm2/run.sh [FOLDER [JOBS]] (common.sh)
+# A pretrained language model, and the tiny agent in three sizes: results/smollm2/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     python -m trace_bench.models get smollm2

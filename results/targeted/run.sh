@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Where targeted training pays: results/targeted/run.sh [FOLDER [JOBS]] (common.sh)
+# Where targeted training pays: results/targeted/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     printf '%s\n' 1 5 | xargs -P "$jobs" -I N python -m trace_bench.tiny build out=agents/N rare=0.0N

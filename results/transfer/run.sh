@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What one world teaches that another needs: results/transfer/run.sh [FOLDER [JOBS]] (common.sh)
+# What one world teaches that another needs: results/transfer/run.sh [FOLDER [JOBS]] (common/runs.sh)
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common/runs.sh"
 
 runs() {
     cp "$here/together.py" .

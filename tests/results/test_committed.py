@@ -31,7 +31,7 @@ def test_the_committed_tables_are_made_again_from_the_committed_records(
         RESULTS, copy, ignore=shutil.ignore_patterns("*.png", "*.svg", *(f"*{x}" for x in TEXTS))
     )
     monkeypatch.chdir(copy / script.parent.name)
-    monkeypatch.syspath_prepend(copy)  # as common.sh does
+    monkeypatch.syspath_prepend(copy / "common")  # as runs.sh does
     for name in ("savefig", "tight_layout"):
         monkeypatch.setattr(f"matplotlib.figure.Figure.{name}", lambda *_, **__: None)
     tables = script.read_text().partition("\ntables() {")[2]
