@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from trace_bench.core.errors import UserError
+from trace_bench.policies.hub import TRUSTED, AtSettings, at
 from trace_bench.policies.loading import load_model, load_tokenizer
-from trace_bench.settings.models import TRUSTED, AtSettings, at
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.adapters import fresh
 from trace_bench.trainers.algorithms import LINEAR

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trace_bench.core.errors import UserError
-from trace_bench.settings.models import trusted
+from trace_bench.policies.hub import trusted
 
 DType = Literal["auto", "float32", "bfloat16"]
 SMALL = 64_000_000  # parameters; up to here float32 is as quick, and rounding is not worth it

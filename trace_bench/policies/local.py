@@ -18,9 +18,9 @@ from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
+from trace_bench.policies.hub import check_device
 from trace_bench.policies.loading import DType, load_model
 from trace_bench.policies.talk import Talk, Thoughts, submitted
-from trace_bench.settings.models import check_device
 
 _STATES = 1024  # prompts whose states are remembered
 

@@ -71,7 +71,7 @@ class Cut:
 
     def with_model(self, folder: Path) -> None:
         """Puts the miniature in this folder in the model's place, under the model's name."""
-        name, factory = served_name(self.settings.model), "trace_bench.settings.models:named"
+        name, factory = served_name(self.settings.model), "trace_bench.policies.hub:named"
         options = {"path": str(folder)}
         self.change(model={"name": name, "factory": factory, "served_as": name, "options": options})
 

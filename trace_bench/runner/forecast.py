@@ -16,6 +16,7 @@ from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import MethodPlan, Phase, Policy, RunContext, Suite, Trainer
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.play.suites import tasks_of
+from trace_bench.policies.hub import check_device
 from trace_bench.results.statistics import can_show
 from trace_bench.runner import build
 from trace_bench.runner.bench import check_prompts
@@ -29,7 +30,7 @@ from trace_bench.runner.plan import (
     training_tasks,
 )
 from trace_bench.settings.identity import locate, model_path, only_writer, served_name
-from trace_bench.settings.models import billions_of, check_device
+from trace_bench.settings.models import billions_of
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.memory import GPU
 

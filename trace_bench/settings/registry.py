@@ -97,8 +97,8 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "tiny_textarena": "trace_bench.tiny:shipped_textarena",
         "made": "trace_bench.tiny:for_world",
         "smollm2": "trace_bench.models:smollm2",
-        "hf": "trace_bench.settings.models:at",
-        "served": "trace_bench.settings.models:named",
+        "hf": "trace_bench.policies.hub:at",
+        "served": "trace_bench.policies.hub:named",
     },
 }
 """group -> name -> "module:attribute". A suite's name is `env.name/env.suite`."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.policies.hub import TRUSTED, trusted
 from trace_bench.settings.compose import word
-from trace_bench.settings.models import TRUSTED, trusted
 from trace_bench.trainers.algorithms import GRADIENT
 from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT, JOB_VARIABLE, LOSS, JobSpec
