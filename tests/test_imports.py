@@ -16,21 +16,14 @@ from trace_bench.settings.registry import OWN
 
 PACKAGE = Path(__file__).resolve().parents[1] / "trace_bench"
 
-# The parts from the ground up: each may import those before it and itself, and nothing else.
+# The parts from the ground up: each may import those before its own layer and itself.
 LAYERS = (
     {"core"},
-    {"settings", "checklists"},
-    {"envs", "llm"},
-    {"sandbox", "policies"},
-    {"play"},
-    {"trainers"},
-    {"results"},
-    {"report"},
-    {"tiny"},
-    {"models"},
-    {"methods"},
-    {"runner"},
-    {"serve"},
+    {"settings", "checklists", "llm", "results"},
+    {"envs", "sandbox", "policies", "report"},
+    {"play", "serve"},
+    {"trainers", "tiny"},
+    {"models", "methods", "runner"},
     {"show", "sweep", "check", "new", "record", "rehearse", "__main__"},
 )
 COMMANDS = {"__main__", "show", "sweep", "check", "new", "rehearse"}  # python -m trace_bench.NAME

@@ -16,12 +16,12 @@ from playing import play
 from toy import ToySuite
 
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.roles import RoleSettings
 from trace_bench.core.types import AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Client, Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.rehearse.scripted import Answer, chat, models, serve
-from trace_bench.settings.schema import RoleSettings
 
 BODY = {"model": "m", "messages": []}
 HUGE = 10**400

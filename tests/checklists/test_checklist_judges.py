@@ -35,11 +35,11 @@ from trace_bench.checklists.talk import (
 )
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.roles import RoleSettings
 from trace_bench.core.types import Message
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.rehearse.scripted import Answer, Server, chat, serve
-from trace_bench.settings.schema import RoleSettings
 
 USER: Message = {"role": "user", "content": "Turn wifi on and text Ann."}
 

@@ -15,6 +15,7 @@ from trace_bench.checklists.talk import ToolCall
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import RunContext
+from trace_bench.core.roles import RoleSettings
 from trace_bench.core.types import Message
 from trace_bench.envs.check import check
 from trace_bench.envs.recorded.data import read_record
@@ -27,7 +28,7 @@ from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import SandboxedSuite
 from trace_bench.settings.registry import find
-from trace_bench.settings.schema import PartSettings, RoleSettings
+from trace_bench.settings.schema import PartSettings
 
 
 @pytest.fixture(scope="module")

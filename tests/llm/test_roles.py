@@ -12,6 +12,7 @@ import pytest
 
 from trace_bench.checklists.model_judge import entries_in
 from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.roles import RoleSettings
 from trace_bench.core.text import json_in
 from trace_bench.core.types import Message
 from trace_bench.envs.recorded.tools import read_result
@@ -19,7 +20,6 @@ from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles, Unusable, read_block, read_json
 from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.runner import build
-from trace_bench.settings.schema import RoleSettings
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
 ASK: list[Message] = [{"role": "user", "content": "How many?"}]

@@ -1,4 +1,4 @@
-"""The roles besides the agent (`ROLES`), which models play.
+"""The roles besides the agent (`core.roles`), where models play them.
 
 Every answer is appended to llm.jsonl with its cost. Answers to named questions (`usable`) are
 stored and reused when the run is resumed. Answers of the simulated user and of a judge are part of
@@ -21,13 +21,12 @@ from typing import Any, TypeVar
 
 from trace_bench.core.decode import Limits, read
 from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.roles import RoleSettings
 from trace_bench.core.store import Lines, canonical, read_lines, stable_seed
 from trace_bench.core.text import fenced, json_in, spoken, without_surrogates
 from trace_bench.core.types import IN_EPISODES, Count, Message, boundary_of
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
-from trace_bench.settings.schema import RoleSettings
 
-ROLES = ("user", "analyst", "generator", "reflector", "judge", "annotator", "simulator")
 KEPT = ("simulator",)  # of IN_EPISODES, the ones that answer an equal question as they did before
 REPEATED = 2000  # characters of an unusable answer that are sent back to the model
 COMPLAINT = 1300  # characters of the explanation of what was wrong with it

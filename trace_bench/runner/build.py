@@ -14,6 +14,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Ask, Policy, RunContext, Source, Suite
+from trace_bench.core.roles import RoleSettings
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.suites import Suites, generated_key
@@ -22,7 +23,7 @@ from trace_bench.sandbox.choose import engine_of, generated_suite, suite_in
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name
 from trace_bench.settings.registry import Part
-from trace_bench.settings.schema import PolicySettings, RoleSettings, Settings, parse
+from trace_bench.settings.schema import PolicySettings, Settings, parse
 
 ASKED = {"ask": "user", "judge": "judge", "simulator": "simulator"}  # of RunContext, and the role
 Parts = Mapping[str, Part]

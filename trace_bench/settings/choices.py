@@ -12,10 +12,11 @@ from typing import Any, get_args, get_origin
 from trace_bench.core.checked import Parameter, choices, parameters
 from trace_bench.core.errors import UserError
 from trace_bench.core.factory import Factory, load
+from trace_bench.core.roles import LLMSettings
 from trace_bench.core.store import plain_file
 from trace_bench.core.types import to_json
 from trace_bench.settings.registry import CUSTOM, OWN, PRESETS, names
-from trace_bench.settings.schema import PARTS, LLMSettings, SandboxSettings, Settings
+from trace_bench.settings.schema import PARTS, SandboxSettings, Settings
 
 GROUPS: Mapping[str, type] = {**PARTS, "sandbox": SandboxSettings, "llm": LLMSettings}
 """The groups and the dataclasses of their settings; of a part, those that all parts have."""

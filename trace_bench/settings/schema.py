@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from trace_bench.core.checked import BY_MODEL, PLACE, build
+from trace_bench.core.checked import BY_MODEL, build
 from trace_bench.core.errors import UserError
+from trace_bench.core.roles import LLMSettings
 from trace_bench.core.types import Meta, Natural, NotNegative, Positive, Share
 
 
@@ -93,77 +94,6 @@ class PolicySettings(PartSettings):
     """Thoughts of earlier turns in what the model reads. own: as its template has them; where that
     drops them, each stretch of a conversation is a training sequence of its own. keep: all stay,
     and a conversation is one sequence."""
-
-
-@dataclass(frozen=True)
-class SharedSettings:
-    """Where models are. A role has what is shared, unless it says otherwise."""
-
-    base_url: tuple[str, ...] | None = field(default=None, metadata=PLACE)
-    """One address or a list of them; null in a role: llm.shared.base_url."""
-    model: str | None = None
-    """The model's name there; null in a role: llm.shared.model."""
-    key_env: str | None = field(default=None, metadata=PLACE)
-    """Name of the environment variable that holds the key; null in a role: llm.shared.key_env,
-    where null sends no key."""
-
-
-@dataclass(frozen=True)
-class RoleSettings(SharedSettings):
-    """How a role besides the agent is played. All settings but `by` are for the endpoint."""
-
-    by: Literal["program", "endpoint"] = "program"
-    """program: a program of this project, which needs no model; endpoint: a model on a server."""
-    temperature: Annotated[float, Meta(ge=0, le=2)] = 0.0
-    """0 is greedy."""
-    seed: Natural = 42
-    """Of the sampling, sent to the server."""
-    max_tokens: Positive = 2048
-    """Of one answer."""
-    context: Annotated[int, Meta(ge=512)] = 32000
-    """The model's context in tokens, answer included; what is sent is shortened."""
-    tries: Positive = 3
-    """How often to ask until an answer is usable; within episodes (user, simulator, judge) the
-    number is fixed."""
-    deadline: Annotated[float, Meta(ge=0.1)] = field(default=300.0, metadata=PLACE)
-    """Seconds for one request."""
-    retries: Natural = field(default=5, metadata=PLACE)
-    """Of a failed request."""
-    concurrency: Positive = field(default=32, metadata=PLACE)
-    """Requests at once."""
-    extra: Mapping[str, Any] | None = None
-    """More fields of a request, as the server knows them."""
-    schema: Literal["auto", "always", "never"] = "auto"
-    """Of answers in JSON, sent as response_format: always, never, or auto: until the server refuses
-    it (`llm.roles`)."""
-
-
-@dataclass(frozen=True)
-class LLMSettings:
-    """The roles besides the agent. One is given to a model with, for instance,
-    llm.analyst.by=endpoint llm.shared.base_url=http://127.0.0.1:8000/v1 llm.shared.model=NAME."""
-
-    user: RoleSettings = RoleSettings(max_tokens=512)
-    """The simulated user of tau2 and the official ToolSandbox."""
-    analyst: RoleSettings = RoleSettings(temperature=0.7, max_tokens=4096)
-    """Finds and labels the capabilities that are missing."""
-    generator: RoleSettings = RoleSettings(temperature=0.7, max_tokens=8192)
-    """Writes training environments."""
-    reflector: RoleSettings = RoleSettings(temperature=1.0, max_tokens=1024)
-    """Writes GEPA's prompts."""
-    judge: RoleSettings = RoleSettings(max_tokens=512)
-    """env=recorded: judges the items of checklists. program: the items' own conditions."""
-    annotator: RoleSettings = RoleSettings(max_tokens=8192)
-    """Writes checklists for recorded dialogues (examples/annotate.py)."""
-    simulator: RoleSettings = RoleSettings(max_tokens=1024, tries=2)
-    """env=recorded: answers calls that no recording answers; program: the real environment, or an
-    error."""
-    shared: SharedSettings = SharedSettings()
-    """What all roles have unless they say otherwise."""
-
-    @property
-    def roles(self) -> dict[str, RoleSettings]:
-        return {name: role for name, role in vars(self).items() if name != "shared"}
 
 
 @dataclass(frozen=True)
@@ -277,7 +207,7 @@ class Settings:
     rehearsal: bool = False
     """A run of python -m trace_bench.rehearse. Scores of the suite's own tasks are drawn by lot, so
     that groups differ whatever the model can, and no table takes the run."""
-    llm: LLMSettings = LLMSettings()
+    llm: LLMSettings = field(default_factory=LLMSettings)
     """Models or programs in the other roles (user, analyst, generator, reflector, judge, annotator,
     simulator)."""
 
@@ -297,7 +227,7 @@ def parse(data: Mapping[str, Any]) -> Settings:
     """Checked settings from plain data. Raises UserError with the key, value and allowed values."""
     groups = {name: _gathered(cls, name, data[name]) for name, cls in PARTS.items() if name in data}
     settings = build(Settings, {**data, **groups})
-    settings = replace(settings, llm=_with_shared(settings.llm))
+    settings = replace(settings, llm=settings.llm.with_shared())
     train, dev = settings.env.train_split, settings.env.dev_split
     held_out = settings.evaluation.split
     if settings.protocol == "held_out" and train in (dev, held_out):
@@ -307,15 +237,6 @@ def parse(data: Mapping[str, Any]) -> Settings:
             "`protocol=paper` to train and report on the same tasks (every table then says so)."
         )
     return settings
-
-
-def _with_shared(llm: LLMSettings) -> LLMSettings:
-    """With what is shared where a role has no address, model or key of its own."""
-    roles: dict[str, Any] = {
-        name: replace(role, **{k: v for k, v in vars(llm.shared).items() if vars(role)[k] is None})
-        for name, role in llm.roles.items()
-    }
-    return replace(llm, **roles)
 
 
 def _gathered(cls: type[PartSettings], group: str, data: Any) -> Any:
