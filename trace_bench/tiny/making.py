@@ -23,7 +23,6 @@ from trace_bench.core.types import AgentSpec, Task, Trajectory, to_json
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites, about_of, name_of, tasks_of
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.results.statistics import wilson_interval
 from trace_bench.tiny import Log, MadeSettings, World
 from trace_bench.tiny.train import Corpus, Talk, TinyRecipe, corpus_of, train
 
@@ -124,9 +123,11 @@ def on_development_tasks(folder: Path, world: World) -> dict[str, Any]:
 
 def rate(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Share of successes with its 95 % interval (Wilson)."""
+    from scipy.stats import binomtest  # a second to import
+
     wins = sum(t.score is not None and t.score.success for t in episodes)
-    interval = wilson_interval(wins, len(episodes))
-    ends = [round(interval.low, 4), round(interval.high, 4)]
+    interval = binomtest(wins, len(episodes)).proportion_ci(method="wilson")
+    ends = [round(float(end), 4) for end in interval]
     return {"success": round(wins / len(episodes), 4), "interval": ends, "n": len(episodes)}
 
 
