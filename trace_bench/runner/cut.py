@@ -25,8 +25,8 @@ from trace_bench.play.suites import tasks_of
 from trace_bench.runner.build import make_roles, make_suite, models_in_roles, run_context
 from trace_bench.runner.plan import plan_of, training_tasks
 from trace_bench.settings.identity import parts_of, plain, served_name
-from trace_bench.settings.schema import Settings, parse
-from trace_bench.tiny import MODEL_FOLDER
+from trace_bench.settings.registry import find
+from trace_bench.settings.schema import PartSettings, Settings, parse
 from trace_bench.trainers.algorithms import Recipe
 from trace_bench.trainers.memory import SHAPES, Sizes, shape_of
 
@@ -232,7 +232,7 @@ def make_miniature(model: str, folder: Path, context: int, seed: int = 0) -> Min
     at_hand = (source / CONFIG).is_file()
     facts = read_object(source / CONFIG) if at_hand else {"model_type": _kind(model, shape)}
     tokens = at_hand and any(source.glob("tokenizer*"))
-    source = source if tokens else MODEL_FOLDER
+    source = source if tokens else Path(find("model", PartSettings("tiny")).make(RunContext()))
     folder.mkdir(parents=True, exist_ok=True)
     for name in WITH_TOKENIZER:
         for file in source.glob(name):
