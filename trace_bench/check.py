@@ -22,10 +22,9 @@ from contextlib import closing
 from itertools import combinations
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING
 
 from trace_bench.core.beginning import WEIGHTS
-from trace_bench.core.command import command, told, whole_number
+from trace_bench.core.command import command, take, told, whole_number
 from trace_bench.core.errors import UserError, attempt, outlasting, unknown
 from trace_bench.core.factory import elsewhere
 from trace_bench.core.protocols import Suite
@@ -35,9 +34,6 @@ from trace_bench.methods.looking.evidence import read
 from trace_bench.methods.looking.rules import RULES, seen_in
 from trace_bench.methods.making import opening
 from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tags, tasks_of
-
-if TYPE_CHECKING:
-    from trace_bench.settings.schema import Settings
 
 LIMIT = 16
 OF_SERVERS = ("server", "adapters", "base", "model", "key_env")
@@ -54,24 +50,22 @@ def main(arguments: Sequence[str]) -> int:
     _check_name(arguments)
     # What these import may be what a file of the working folder hides.
     from trace_bench.envs.check import Checked, check
-    from trace_bench.runner.build import make_suite, run_context
-    from trace_bench.settings.compose import compose, take
-    from trace_bench.settings.identity import parts_of
+    from trace_bench.runner.build import suite_of
 
     words = list(arguments)
     if any(word.startswith("server=") for word in words):
         return _check_adapters({key: take(words, key) or "" for key in OF_SERVERS}, words)
     split = take(words, "split")
     limit = whole_number("limit", take(words, "limit") or LIMIT)
-    settings = compose(["method=base", *words])
-    parts = parts_of(settings)
-    with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:
-        chosen = chosen_of(suite, split or settings.env.train_split)
+    with suite_of(words) as (settings, suite):
+        env = settings.env
+        chosen = chosen_of(suite, split or env.train_split)
         tasks = tasks_of(suite, chosen)[:limit]
         report = check(suite, tasks)
         if settings.protocol == "held_out":
+            used = (env.train_split, env.dev_split, settings.evaluation.split, DEMO)
             report.lines.append(
-                Checked("the splits share no task (pairs of splits)", *_apart(suite, settings))
+                Checked("the splits share no task (pairs of splits)", *_apart(suite, used))
             )
         where = f"sandbox={settings.sandbox.name}"
         print(f"{suite.name}/{suite.variant} {chosen}, {where}: {len(tasks)} tasks")
@@ -124,11 +118,10 @@ def _check_name(words: Sequence[str]) -> None:
             )
 
 
-def _apart(suite: Suite, settings: Settings) -> tuple[int, list[str]]:
+def _apart(suite: Suite, used: Sequence[str]) -> tuple[int, list[str]]:
     """How many pairs of the run's splits there are, and those that share tasks."""
-    env, there = settings.env, splits_of(suite)
-    used = dict.fromkeys((env.train_split, env.dev_split, settings.evaluation.split, DEMO))
-    pairs = list(combinations([name for name in used if name in there], 2))
+    there = splits_of(suite)
+    pairs = list(combinations([name for name in dict.fromkeys(used) if name in there], 2))
     return len(pairs), [
         f"{len(shared)} tasks of {second} are in {first} too, such as {shared[0]}"
         for first, second in pairs

@@ -13,20 +13,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.command import command, told, whole_number
+from trace_bench.core.command import command, take, told, whole_number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite
 from trace_bench.core.store import Lines, canonical, read_object, whole
 from trace_bench.envs.recorded.data import META, SHARES, record
 from trace_bench.play.suites import chosen_of, splits_of, tasks_of
-from trace_bench.runner.build import make_suite, run_context
-from trace_bench.settings.compose import compose, take
-from trace_bench.settings.identity import parts_of
-from trace_bench.settings.schema import Settings
+from trace_bench.runner.build import suite_of
 
 
 @command()
@@ -40,15 +36,14 @@ def main(arguments: Sequence[str]) -> int:
     if not (place := take(words, "out")):
         raise UserError("`out` is missing: the folder of the recordings, such as out=recordings/a.")
     split, least = take(words, "split"), whole_number("turns", take(words, "turns") or 2)
-    counted = of_suite(compose(["method=base", *words]), Path(place), split, least)
+    counted = of_suite(words, Path(place), split, least)
     print(json.dumps(counted, indent=2, ensure_ascii=False))
     return 0
 
 
-def of_suite(settings: Settings, out: Path, split: str | None, least: int) -> dict[str, Any]:
+def of_suite(words: Sequence[str], out: Path, split: str | None, least: int) -> dict[str, Any]:
     """The counts of the folder, which is made unless these settings have made it. UserError."""
-    parts = parts_of(settings)
-    with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:
+    with suite_of(words) as (settings, suite):
         # The splits that no recording may share a scenario with.
         named = dict.fromkeys((settings.env.dev_split, settings.evaluation.split))
         against = [split for split in named if split in splits_of(suite)]

@@ -140,6 +140,17 @@ def told(arguments: Sequence[str], about: str | None) -> bool:
     return True
 
 
+def take(arguments: list[str], key: str) -> str | None:
+    """Removes `key=value` (or of a flag, `--key value`) from the arguments; its value."""
+    for place, text in enumerate(arguments):
+        if text.startswith(f"{key}="):
+            return arguments.pop(place).partition("=")[2]
+        if text == key and key.startswith("-") and place + 1 < len(arguments):
+            arguments.pop(place)
+            return arguments.pop(place)
+    return None
+
+
 def whole_number(name: str, value: str | int, low: int = 1, high: int = 10**9) -> int:
     """The whole number that was given for an option. Raises UserError for any other text."""
     text = str(value)

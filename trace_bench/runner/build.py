@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from trace_bench.play.suites import Suites, generated_key
 from trace_bench.runner.lab import MakeSuite
 from trace_bench.sandbox.choose import engine_of, generated_suite, suite_in
 from trace_bench.sandbox.engine import Sandbox
+from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import PolicySettings, Settings, parse
@@ -61,6 +62,16 @@ def run_context(
 def make_suite(settings: Settings, parts: Parts, run: RunContext, log: Log = log_line) -> Suite:
     """The run's suite, with its episodes in the chosen sandbox. Raises UserError."""
     return suite_in(parts["env"], run, make_sandbox(settings, run), settings.env, log)
+
+
+@contextmanager
+def suite_of(words: Sequence[str]) -> Iterator[tuple[Settings, Suite]]:
+    """For a command that trains nothing: the settings in its words, and the suite that they choose,
+    which is closed with the block. Raises UserError."""
+    settings = compose(["method=base", *words])
+    parts = parts_of(settings)
+    with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:
+        yield settings, suite
 
 
 def make_sandbox(settings: Settings, run: RunContext) -> Sandbox:

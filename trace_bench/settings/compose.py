@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.command import complain
+from trace_bench.core.command import complain, take
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.settings import choices
 from trace_bench.settings.choices import GROUPS, conf_dir, fill, nested, open_ended
@@ -147,17 +147,6 @@ def _sorted_out(
     keys = {o: o.partition("=")[0].lstrip("+~") for o in overrides}
     files = [o for o, key in keys.items() if key in groups or "/" in key or "@" in key]
     return tuple(files), [o for o in overrides if o not in files]
-
-
-def take(arguments: list[str], key: str) -> str | None:
-    """Removes `key=value` (or of a flag, `--key value`) from the arguments; its value."""
-    for place, text in enumerate(arguments):
-        if text.startswith(f"{key}="):
-            return arguments.pop(place).partition("=")[2]
-        if text == key and key.startswith("-") and place + 1 < len(arguments):
-            arguments.pop(place)
-            return arguments.pop(place)
-    return None
 
 
 def config_dir_of(words: list[str]) -> Path | None:

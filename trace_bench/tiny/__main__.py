@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 import yaml
 
 from trace_bench.core.checked import build as build_settings
-from trace_bench.core.command import command, told, whole_number
+from trace_bench.core.command import command, take, told, whole_number
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
-from trace_bench.settings.compose import compose, take, word
+from trace_bench.settings.compose import compose, word
 from trace_bench.settings.identity import parts_of
 from trace_bench.tiny import MadeSettings
 
