@@ -18,7 +18,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from itertools import combinations
 from pathlib import Path
 from textwrap import shorten
@@ -37,8 +36,6 @@ from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tags, t
 
 LIMIT = 16
 OF_SERVERS = ("server", "adapters", "base", "model", "key_env")
-NAMES_IN_RUNS = {"model": "base", "model.path": "base", "model.name": "model"}
-NAMES_IN_RUNS |= {"policy.base_url": "server", "policy.key_env": "key_env"}
 MARKS = {True: "OK", False: "WRONG", None: "not checked"}
 
 
@@ -79,8 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check_adapters(given: Mapping[str, str], others: Sequence[str]) -> int:
-    from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
-    from trace_bench.policies.acting import Acting
+    from trace_bench.policies.acting import asked_at
 
     if others:
         name = others[0].partition("=")[0]
@@ -89,21 +85,13 @@ def _check_adapters(given: Mapping[str, str], others: Sequence[str]) -> int:
     for file in (folder / name for folder in folders for name in WEIGHTS):
         if not file.is_file():
             raise UserError(f"{file} does not exist; `adapters` are folders in PEFT's format.")
-    urls, wrong = check_urls((given["server"],), "server"), False
-    key = read_key(given["key_env"] or None, "key_env")
-    with closing(Client(Endpoint(urls, key, retries=1))) as client:
-        try:
-            acting = Acting(client, given["model"], given["base"])
-            for folder in folders:
-                print(f"{folder} at {given['server']}, model {acting.name}:")
-                for what, (holds, why) in acting.verdicts(AdapterRef(folder.name, str(folder))):
-                    print(visible(f"  {MARKS[holds]:<13}{what}: {why}"), flush=True)
-                    wrong |= holds is False
-        except (LLMError, UserError) as error:
-            text = str(error)
-            for there, here in NAMES_IN_RUNS.items():
-                text = text.replace(f"`{there}`", f"`{here}`")
-            raise UserError(text) from error
+    server, wrong = given["server"], False
+    with asked_at(server, given["key_env"] or None, given["model"], given["base"]) as acting:
+        for folder in folders:
+            print(f"{folder} at {server}, model {acting.name}:")
+            for what, (holds, why) in acting.verdicts(AdapterRef(folder.name, str(folder))):
+                print(visible(f"  {MARKS[holds]:<13}{what}: {why}"), flush=True)
+                wrong |= holds is False
     return int(wrong)
 
 

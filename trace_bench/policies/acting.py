@@ -4,13 +4,14 @@ asks only whether an adapter is listed and answers unlike the base model (`serve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError, attempt
 from trace_bench.core.text import described
 from trace_bench.core.types import JSON, AdapterRef
-from trace_bench.llm.client import Client, LLMError
+from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.policies import served
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.policies.served import Probe, Servers, apart, served_name
@@ -21,6 +22,8 @@ PROMPTS = (served.PROMPT, "When does a train of 9:40 arrive after 95 minutes?", 
 MARGIN = 3  # answers that should be equal may differ by so many times what the base model's do,
 SHARE = 0.02  # or by this share of what the adapter changes, if that is more
 LEAST = 1e-3  # the least tolerance to PEFT, which adds the products in another order
+NAMES_IN_RUNS = {"model": "base", "model.path": "base", "model.name": "model"}
+NAMES_IN_RUNS |= {"policy.base_url": "server", "policy.key_env": "key_env"}
 Verdict = tuple[bool | None, str]
 """Whether something holds (None: it could not be checked), and why."""
 
@@ -102,6 +105,21 @@ class Acting:
         gap, allowed = _gap(model, answers) or 0.0, max(LEAST, MARGIN * known)
         why = f"up to {gap:.2g} apart, allowed {allowed:.2g}; without the adapter {plain:.2g}"
         return (gap <= allowed if max(gap, plain) > allowed else None), why
+
+
+@contextmanager
+def asked_at(server: str, key_env: str | None, name: str, base: str) -> Iterator[Acting]:
+    """`Acting` at the server with this address. Raises UserError by the names of the command's
+    settings, also for what is raised in the block."""
+    urls, key = check_urls((server,), "server"), read_key(key_env, "key_env")
+    with closing(Client(Endpoint(urls, key, retries=1))) as client:
+        try:
+            yield Acting(client, name, base)
+        except (LLMError, UserError) as error:
+            text = str(error)
+            for there, here in NAMES_IN_RUNS.items():
+                text = text.replace(f"`{there}`", f"`{here}`")
+            raise UserError(text) from error
 
 
 def _gap(model: Any, answers: list[JSON]) -> float | None:
