@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     _check_name(arguments)
     # What these import may be what a file of the working folder hides.
-    from trace_bench.envs.check import Checked, check
+    from trace_bench.play.contract import Checked, check
     from trace_bench.runner.build import suite_of
 
     words = list(arguments)

@@ -23,7 +23,7 @@ from trace_bench.core.protocols import (
     overrides,
 )
 from trace_bench.core.types import Task
-from trace_bench.envs.check import check
+from trace_bench.play.contract import check
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy
 from trace_bench.trainers.local import LocalTrainer
 

@@ -26,7 +26,7 @@ from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
 from trace_bench.envs.bfcl import world as bfcl_data
 from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite
 from trace_bench.envs.bfcl.world import CATEGORIES, BfclCall, BfclWorld, known_bad, load
-from trace_bench.envs.check import check
+from trace_bench.play.contract import check
 from trace_bench.policies.scripted import (
     IdlePolicy,
     RandomPolicy,

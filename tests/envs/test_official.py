@@ -18,7 +18,7 @@ from sandboxes import chosen, in_sandbox
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec, Message, to_json
-from trace_bench.envs.check import check
+from trace_bench.play.contract import check
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite

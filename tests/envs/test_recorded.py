@@ -17,11 +17,11 @@ from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.roles import RoleSettings
 from trace_bench.core.types import Message
-from trace_bench.envs.check import check
 from trace_bench.envs.recorded.data import read_record
 from trace_bench.envs.recorded.tools import Behind, Rates, altered, fault_of
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
+from trace_bench.play.contract import check
 from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 from trace_bench.sandbox.choose import Processes
 from trace_bench.sandbox.engine import Sandbox

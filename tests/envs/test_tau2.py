@@ -18,9 +18,9 @@ from shared import needs
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.types import AgentSpec, to_json
-from trace_bench.envs.check import check
 from trace_bench.envs.tau2 import world
 from trace_bench.envs.tau2.suite import Tau2Suite
+from trace_bench.play.contract import check
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.settings.compose import compose
 

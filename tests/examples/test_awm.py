@@ -14,7 +14,7 @@ from shared import needs
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
-from trace_bench.envs.check import check
+from trace_bench.play.contract import check
 
 pytestmark = needs("fastapi", "the format's programs need fastapi and sqlalchemy")
 

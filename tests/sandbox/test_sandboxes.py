@@ -25,7 +25,7 @@ from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Source, Suite, members
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
-from trace_bench.envs.check import check
+from trace_bench.play.contract import check
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import generated_suite

@@ -13,7 +13,7 @@ from trace_bench.core.chat import make_call, text_message
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import perform, performed
 from trace_bench.core.types import StopReason
-from trace_bench.envs.check import check
+from trace_bench.play.contract import check
 
 Make = Callable[..., Any]
 pytestmark = pytest.mark.standards

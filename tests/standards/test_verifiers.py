@@ -16,7 +16,7 @@ from trace_bench.core.chat import make_call, text_message
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import performed
 from trace_bench.core.types import StopReason
-from trace_bench.envs.check import check
+from trace_bench.play.contract import check
 from trace_bench.play.suites import in_both
 
 pytestmark = pytest.mark.standards

@@ -25,8 +25,8 @@ from trace_bench.core.errors import EngineError, EpisodeError, UserError
 from trace_bench.core.protocols import Suite, make_env, perform, performed
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Task, Tool, to_json
-from trace_bench.envs.check import first_fault
 from trace_bench.methods.making import IDLE, opening, script, seeded
+from trace_bench.play.contract import first_fault
 from trace_bench.policies.scripted import plausible
 
 MODULES = frozenset((
@@ -84,7 +84,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 # -- by running it ----------------------------------------------------------------------------
 
-CONFORMING = 6  # of the tasks, those that go through all of envs/check.py
+CONFORMING = 6  # of the tasks, those that go through all of play/contract.py
 # It must not say which words: the author would learn what is held out.
 TOO_CLOSE = (
     "a wording, name or number is too close to tasks that you must not know. Make up your own."

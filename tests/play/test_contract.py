@@ -16,8 +16,8 @@ from phone_world import wifi_task
 from trace_bench.core.chat import tool
 from trace_bench.core.protocols import Env, Suite
 from trace_bench.core.types import Message, Score, Step, Task
-from trace_bench.envs.check import Report, check
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.play.contract import Report, check
 
 REFERENCE: list[Message] = [
     {
