@@ -1,6 +1,7 @@
 """containers/slurm.sbatch with stand-ins for Slurm's programs and for the interpreter, which write
 down how they are called; bash runs the script itself. As Slurm does, the one for srun shows every
-step all GPUs of the job, whatever --export says."""
+step all GPUs of the job, whatever --export says, and takes the job's number of tasks for a step
+that names none. test_slurmd.py has Slurm's own daemons."""
 
 from __future__ import annotations
 
@@ -27,13 +28,17 @@ command = sys.argv[1 + next(n for n, w in enumerate(sys.argv[1:]) if not w.start
 exported = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--export=")][0]
 name, _, value = exported.partition(",")[2].partition("=")
 nodes = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--nodelist=")][0]
-slurms = {{"NODES": nodes, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}}
+tasks = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--ntasks=")]
+tasks += [os.environ["SLURM_NTASKS"]]
+assert int(tasks[0]) == len(nodes.split(",")), "one task a machine"
+slurms = {{"SLURMD_NODENAME": nodes, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}}
 os.execvpe(command[0], command, {{**os.environ, name: value, **slurms}})
 """
 PYTHON = f"""#!{sys.executable}
 import json, os, socket, sys, time
 words = sys.argv[1:]
-seen = {{"words": words, "nodes": os.environ["NODES"], "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}}
+seen = {{"words": words, "nodes": os.environ["SLURMD_NODENAME"]}}
+seen["gpus"] = os.environ["CUDA_VISIBLE_DEVICES"]
 seen["sampler"] = os.environ.get("VLLM_USE_FLASHINFER_SAMPLER")
 with open(os.environ["SEEN"], "a") as file:
     file.write(json.dumps(seen) + "\\n")
@@ -42,13 +47,15 @@ if words[1] == "trace_bench":
     while several and "--address=" not in open(os.environ["SEEN"]).read():
         assert time.monotonic() < end, "the second machine does not join"
         time.sleep(0.05)
+    time.sleep(int(os.environ.get("LASTS", "0")))
     sys.exit(int(os.environ.get("CODE", "0")))
 if os.environ.get("BROKEN"):
     sys.exit(1)
+held = []
 port = [w.partition("=")[2] for w in words if w.startswith("--port=")]
 port += [words[n + 1] for n, w in enumerate(words) if w == "--port"]
-if port:
-    held = socket.create_server(("127.0.0.1", int(port[0])))
+for node in seen["nodes"].split(",") if port else []:  # which may be one address
+    held.append(socket.create_server((node, int(port[0])), reuse_port=True))
 time.sleep(60)
 """
 
@@ -65,7 +72,7 @@ def submit(
     around = {
         "PATH": f"{folder}:{os.environ['PATH']}", "HOSTS": hosts, "SEEN": str(seen),
         "SLURM_JOB_NODELIST": "any", "SLURM_JOB_ID": str(os.getpid()), "PYTHON": "python",
-        "PATIENCE": "20",
+        "SLURM_NTASKS": str(len(hosts.split())), "PATIENCE": "20",
     }  # fmt: skip
     done = subprocess.run(
         ["bash", str(SCRIPT), *settings], env={**around, **env}, cwd=folder, capture_output=True,
