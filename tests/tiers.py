@@ -33,6 +33,7 @@ LANES = (
     "docker",
     "podman",
     "rootless",
+    "slurm",
     "vllm",
     "gpu",
     "verl",
