@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import trace_bench.check
+import trace_bench.report.__main__
 import trace_bench.results.__main__
 import trace_bench.show
 import trace_bench.sweep
+import trace_bench.tiny.__main__
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.settings.compose import compose
@@ -19,6 +21,7 @@ from trace_bench.settings.compose import compose
 Said = pytest.CaptureFixture[str]
 QUICK = ("method=base", "policy=idle", "evaluation.limit=1", "evaluation.split=dev")
 LONG = "x" * 300
+NOWHERE = ("llm.shared.base_url=http://127.0.0.1:9", "llm.shared.model=m")
 
 FILES: dict[str, str | bytes] = {
     "plain.txt": "hello",
@@ -132,6 +135,27 @@ WORDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 }  # fmt: skip
 """What the settings refuse, by what is in the error."""
 RUNS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    "a suite's unknown setting": (["method=grpo", "env.suite=official"], ["env."]),
+    "a server without an address": (
+        ["method=grpo", "policy.key_env=NONE", "policy=openai"],
+        ["`policy.base_url` must be given"],
+    ),
+    "a point beyond the budget": (
+        ["method=grpo", "checkpoints=[64,1280]"], ["checkpoints=[1280] lie beyond budget=640"],
+    ),
+    "a small budget": (["method=grpo", "budget=10"], ["has 10 rollouts and needs at least 16"]),
+    "a small budget of trace": (
+        ["method=trace", "budget=100"], ["analysis 32 (method.analysis_minimum), calibration 32"],
+    ),
+    "an analyst alone": (
+        ["llm.analyst.by=endpoint", *NOWHERE], ["Set llm.generator.by=endpoint too"],
+    ),
+    "a generator without a sandbox": (
+        ["llm.generator.by=endpoint", *NOWHERE], ["Set `sandbox` to docker"],
+    ),
+    "a generator of another kind": (
+        ["llm.generator.by=model", *NOWHERE], ["unknown value 'model'; allowed: program, endpoint"],
+    ),
     "a setting with dashes": (["--budget", "64"], ["--budget is no option", "budget=VALUE"]),
     "a flag without use": (["--resolve"], ["--resolve", "--cfg"]),
     "flags that exclude each other": (["--run", "--multirun", *QUICK], ["--multirun"]),
@@ -177,6 +201,8 @@ Main = Callable[[Sequence[str]], int]
 COMMANDS: dict[str, Main] = {
     "show": trace_bench.show.main,
     "results": trace_bench.results.__main__.main,
+    "report": trace_bench.report.__main__.main,
+    "tiny": trace_bench.tiny.__main__.main,
     "sweep": trace_bench.sweep.main,
     "check": trace_bench.check.main,
 }
@@ -192,7 +218,23 @@ OTHERS: dict[str, tuple[str, Sequence[str]]] = {
     "a sweep with a wrong value": ("sweep wrong_value.yaml", ["budget='x'", "`budget`"]),
     "a sweep's jobs as a setting": ("sweep fine.yaml jobs=2", ["jobs=2", "write --jobs 2"]),
     "no such option of show": ("show run --fialed", ["--fialed", "mean --failed?", "--agent"]),
-    "no such command of results": ("results table runs", ["'table'", "'tables'"]),
+    "no command of results": ("results", ["required: command"]),
+    "no such command of results": ("results table runs", ["invalid choice: 'table'", "'tables'"]),
+    "no such option of results": ("results tables x --out t --acrros s", ["arguments: --acrros"]),
+    "a filter of an export": ("results export x --out t method=trace", ["arguments: method=trace"]),
+    "a report of nowhere": ("report nowhere --out r.html", ["nowhere"]),
+    "a report of no run": ("report . --out r.html", ["no finished run in ."]),
+    "a report's second place": ("report . --limit-mb 1 elsewhere --out r.html", ["elsewhere"]),
+    "a report without a size": ("report . --limit-mb nan", ["--limit-mb nan is not allowed"]),
+    "nothing to follow": ("report none --follow", ["none is not a folder"]),
+    "following too fast": ("report . --every 0 --follow", ["--every 0 is not allowed", "from 0.1"]),
+    "nothing that was followed": ("report empty --follow --out r.html", ["no finished run in"]),
+    "no such command of tiny": ("tiny bild", ["allowed: make, demonstrate, build"]),
+    "no command of tiny": ("tiny", ["unknown command ''"]),
+    "an agent of no size": ("tiny build out=other size=2", ["allowed: 0.3, 1, 4.3"]),
+    "an agent without a place": ("tiny build", ["`out` is missing"]),
+    "an agent shown nothing": ("tiny build out=o split=train", ["demonstrations of no task"]),
+    "another world's agent": ("tiny build out=o env=babyai", ["makes the phone world's agent"]),
     "a sweep without jobs": ("sweep fine.yaml --jobs 0", ["--jobs 0", "from 1 to"]),
     "a check of no environment": ("check env=nope", ["'nope'", "babyai, bfcl, custom", "`env`"]),
     "a check of no suite": ("check env.suite=x", ["suite of toolsandbox 'x'", "embedded"]),

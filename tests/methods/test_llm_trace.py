@@ -4,7 +4,6 @@ agent: discover, label, generate, reject, repair, accept, calibrate, train, rout
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,8 @@ SMALL = [
     *("checkpoints=[]", "evaluation.limit=8", "evaluation.split=dev"),
     "evaluation.yardsticks=false",
     *("policy.max_turns=8", "policy.max_tokens=48"),
-    *(
-        "sandbox=process",
-        "sandbox.allow_untrusted=true",
-        "sandbox.deadline=10",
-        "sandbox.retries=0",
-    ),
+    *("sandbox=process", "sandbox.allow_untrusted=true"),
+    *("sandbox.deadline=10", "sandbox.retries=0"),
 ]
 
 
@@ -147,17 +142,15 @@ def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(tmp_path: Path) -> 
     assert one == [text.replace(f"{tmp_path / 'r'}", f"{whole}") for text in two]
 
 
+USELESS = [
+    (False, "I cannot.", "proposed no capabilities .*no JSON object"),
+    (True, "{}", "only 0 of 10 labelling runs can be used, and 5 are needed"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("labels", "text", "words"),
-    [
-        (False, "I cannot.", "proposed no capabilities .*no JSON object"),
-        (True, "{}", "only 0 of 10 labelling runs can be used, and 5 are needed"),
-    ],
-)
-def test_an_analyst_without_an_answer_ends_the_run_in_words(
-    tmp_path: Path, labels: bool, text: str, words: str
-) -> None:
+@pytest.mark.parametrize(("labels", "text", "words"), USELESS)
+def test_a_useless_analyst_ends_a_run(tmp_path: Path, labels: bool, text: str, words: str) -> None:
     def fault(role: str, body: dict[str, Any]) -> Answer | None:
         return chat(text) if ("You label" in body["messages"][0]["content"]) is labels else None
 
@@ -166,9 +159,7 @@ def test_an_analyst_without_an_answer_ends_the_run_in_words(
 
 
 @pytest.mark.slow
-def test_a_calibration_outside_the_bands_goes_back_and_without_environments_the_base_stays(
-    tmp_path: Path,
-) -> None:
+def test_calibration_outside_the_bands_goes_back_and_the_base_stays(tmp_path: Path) -> None:
     modules = {name: [block(GOOD)] for name in FOUND}
     with serve(Writer(modules)) as server:
         assert run(settings(server, tmp_path / "r", "method.bands=true")) == 0
@@ -181,32 +172,11 @@ def test_a_calibration_outside_the_bands_goes_back_and_without_environments_the_
     assert outcome["trained"] == [] and "no environment" in outcome["reason"]
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (["llm.analyst.by=endpoint"], "Set llm.generator.by=endpoint too"),
-        (["llm.generator.by=endpoint"], "Set `sandbox` to docker"),
-        (["llm.generator.by=model"], "unknown value 'model'; allowed: program, endpoint"),
-    ],
-)
-def test_roles_that_do_not_fit_are_refused_before_anything_is_played(
-    tmp_path: Path, given: Sequence[str], words: str
-) -> None:
-    server = ["llm.shared.base_url=http://127.0.0.1:9", "llm.shared.model=m"]
-    with pytest.raises(UserError, match=words):
-        run(compose([*given, *server, f"run_dir={tmp_path / 'r'}"]))
-    assert not (tmp_path / "r" / "ledger.jsonl").exists()
-
-
 def gepa(server: Server, folder: Path, *more: str) -> Any:
     small = ["method=gepa", "budget=72", "method.minibatch=4", "method.validation=8"]
-    role = ["llm.reflector.by=endpoint", f"llm.shared.base_url={server.url}"]
-    role += [
-        "llm.shared.model=reflector",
-        "evaluation.limit=2",
-        "evaluation.split=dev",
-        "checkpoints=[]",
-    ]
+    small += ["evaluation.limit=2", "evaluation.split=dev", "checkpoints=[]"]
+    role = ["llm.reflector.by=endpoint", "llm.shared.model=reflector"]
+    role += [f"llm.shared.base_url={server.url}"]
     return compose([*small, *role, f"run_dir={folder}", *more])
 
 

@@ -18,7 +18,6 @@ from reading import HOSTILE, poisoned, unpacked
 
 from trace_bench.core.store import Lines
 from trace_bench.core.types import Entry, Figures, Outcome, Purpose, StopReason
-from trace_bench.report.__main__ import main
 from trace_bench.report.live import page, unfinished
 
 
@@ -88,9 +87,7 @@ def test_ctrl_c_ends_the_page_and_not_the_run(tmp_path: Path, started) -> None:
     assert "<td>32</td><td>0</td>" in text and 'http-equiv="refresh"' not in text
 
 
-def test_torn_damaged_and_hostile_lines_are_shown_as_far_as_they_go(
-    base_run: Path, tmp_path: Path
-) -> None:
+def test_torn_or_hostile_lines_are_shown_as_far_as_they_go(base_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(base_run, run)
     poisoned(run)
@@ -137,14 +134,3 @@ def test_each_unfinished_run_is_there_with_its_costs(tmp_path: Path) -> None:
     for name, costs in (("a", (2, 1, 27, 42)), ("b", (3, 0, 27, 0)), ("c", (3, 0, 27, 0))):
         cells = "".join(f"<td>{cost}</td>" for cost in (32, *costs, 0))
         assert f"<td>run, seed 7: {tmp_path / 'runs' / name}</td>{cells}" in said
-
-
-def test_what_cannot_be_followed_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(tmp_path / "none"), "--follow"]) == 2
-    assert "none is not a folder" in capsys.readouterr().err
-    assert main([str(tmp_path), "--every", "0", "--follow"]) == 2
-    assert "--every 0 is not allowed; allowed: a number from 0.1" in capsys.readouterr().err
-    assert main([str(tmp_path), "--follow", "--out", str(tmp_path / "r.html")]) == 2
-    assert "no finished run in" in capsys.readouterr().err

@@ -73,9 +73,7 @@ def test_every_stored_conversation_is_in_the_report(report_file: Path, grpo_run:
         assert shown == [t["function"]["name"] for t in stored["tools"]]
 
 
-def test_two_runs_are_compared_task_by_task(
-    report_file: Path, grpo_run: Path, trace_run: Path
-) -> None:
+def test_two_runs_are_compared_by_task(report_file: Path, grpo_run: Path, trace_run: Path) -> None:
     [pair] = unpacked(report_file.read_text(), "index")["pairs"]
     left, right = (outcomes(run, "final") for run in (grpo_run, trace_run))
     gap = sum(left[t] - right[t] for t in left) / len(left)
@@ -168,19 +166,17 @@ def test_what_does_not_fit_or_cannot_be_read_is_reported(copies: Path, capsys: S
     assert len(index["runs"]) == 2 and "not finished" in index["skipped"][0]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('"turns":', '"torns":'),
-        ('"role":"assistant"', '"rule":"assistant"'),
-        ('"role":"user"', '"rule":"user"'),
-        ('"function":', '"fun":'),
-    ],
-)
-def test_damaged_conversations_are_named_and_the_rest_is_shown(
-    before: str, after: str, copies: Path, capsys: Said
-) -> None:
-    path = copies / "base" / TALKS
+DAMAGES = [
+    ('"turns":', '"torns":'),
+    ('"role":"assistant"', '"rule":"assistant"'),
+    ('"role":"user"', '"rule":"user"'),
+    ('"function":', '"fun":'),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), DAMAGES)
+def test_damaged_talks_are_named(before: str, after: str, copies: Path, capsys: Said) -> None:
+    path = copies / "base" / TALKS  # what is whole is shown
     first, rest = path.read_text().split("\n", 1)
     assert before in rest
     path.write_text(f"{first}\n{rest.replace(before, after)}")
@@ -201,22 +197,3 @@ def test_capabilities_of_another_form_leave_out_no_other_run(copies: Path) -> No
     (copies / "base" / "summary.json").write_text(json.dumps(summary))
     index = unpacked(report(copies), "index")
     assert len(index["runs"]) == 2 and "capabilities: KeyError" in index["remarks"][0]
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["nowhere"], "nowhere"),
-        (["."], "no finished run in ."),
-        ([".", "--limit-mb", "1", "elsewhere"], "elsewhere"),
-        ([".", "--limit-mb", "nan"], "--limit-mb nan is not allowed"),
-    ],
-)
-def test_words_without_sense_are_one_line(
-    words: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([*words, "--out", "r.html"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and why in said and said.count("\n") == 1
-    assert not (tmp_path / "r.html").exists()

@@ -43,9 +43,7 @@ def chosen(records: Sequence[Run], *filters: str) -> tuple[Run, ...]:
     return choose(records, split(filters)[1])
 
 
-def test_filters_choose_by_method_number_and_any_setting(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_filters_choose_by_method_and_any_setting(capsys: pytest.CaptureFixture[str]) -> None:
     dev = other(record("grpo", [1, 0, 0], seed=1, budget=320), evaluation__split="dev")
     paper = replace(TRACE, marks=("paper's count",), fingerprint="p")
     runs = (BASE, GRPO, TRACE, dev, paper)
@@ -73,24 +71,22 @@ def test_settings_are_named_as_they_are_typed_for_a_run() -> None:
         chosen(runs, "env.options.levels=[Go]")
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (["method=tarce"], "no run has method=tarce; there are: base, grpo, trace"),
-        (["budget=64"], "no run has budget=64; there are: 640"),
-        (["metod=grpo"], "no run has 'metod' to filter by; allowed: method, budget, seed, .*env"),
-        (["method="], "names no value; write method=VALUE"),
-        (["method=base", "method.max_capabilities=4"], "none of the 3 runs has method=base and"),
-    ],
-)
+NOTHING_FOUND = [
+    (["method=tarce"], "no run has method=tarce; there are: base, grpo, trace"),
+    (["budget=64"], "no run has budget=64; there are: 640"),
+    (["metod=grpo"], "no run has 'metod' to filter by; allowed: method, budget, seed, .*env"),
+    (["method="], "names no value; write method=VALUE"),
+    (["method=base", "method.max_capabilities=4"], "none of the 3 runs has method=base and"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), NOTHING_FOUND)
 def test_a_filter_that_finds_nothing_says_what_there_is(given: list[str], why: str) -> None:
     with pytest.raises(UserError, match=why):
         chosen((BASE, GRPO, TRACE), *given)
 
 
-def test_a_place_with_an_equals_sign_is_a_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_may_have_an_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rate=1").mkdir()
     places, filters = split(["rate=1", "runs/a=b", "seed=1"])
@@ -133,10 +129,8 @@ def test_groups_hold_what_can_stand_in_one_table() -> None:
     assert rows[groups[0].name][4] == ""
     assert rows[groups[1].name][4] == "evaluation.split: dev instead of test"
     differs = {row[4] for row in rows.values()}
-    assert (
-        "held-out tasks: u instead of t" in differs
-        and "the suite's data: v2 instead of not recorded" in differs
-    )
+    assert "held-out tasks: u instead of t" in differs
+    assert "the suite's data: v2 instead of not recorded" in differs
 
 
 def test_runs_of_one_method_with_other_settings_are_rows_of_their_own() -> None:
@@ -147,9 +141,8 @@ def test_runs_of_one_method_with_other_settings_are_rows_of_their_own() -> None:
     names = [r.label for r in group.runs]
     assert names[:5] == ["trace, hints not set, max_capabilities 2", *["trace"] * 3, "grpo"]
     assert names[5].startswith("trace, settings ")
-    assert "trace without further words is that with hints not set, max_capabilities 4." in (
-        group.remarks
-    )
+    usual = "trace without further words is that with hints not set, max_capabilities 4."
+    assert usual in group.remarks
     assert any(text.startswith(f"{names[5]}: hints www") for text in group.remarks)
 
 
@@ -185,9 +178,8 @@ def test_settings_across_which_runs_stand_together_are_named() -> None:
     (group,) = groups_of(across([*two], ["env.levels"]))
     names = [r.label for r in group.runs]
     assert names == ["grpo, env.levels [GoTo]", "grpo, env.levels [GoTo,OpenDoor]"], "as typed"
-    with pytest.raises(
-        UserError, match=r"unknown setting 'augmentation'.*env.augmentation.*--across"
-    ):
+    why = r"unknown setting 'augmentation'.*env.augmentation.*--across"
+    with pytest.raises(UserError, match=why):
         across([base, plain], ["augmentation"])
 
 
@@ -202,9 +194,7 @@ def test_what_goes_with_the_values_stands_in_the_same_table() -> None:
     without = {k: v for k, v in GRPO.settings.items() if not k.startswith("trainer.")}
     es = replace(GRPO, settings={**without, "trainer.name": "es", "trainer.sigma": 0.1})
     (group,) = groups_of(across([local, dapo, es], keys))
-    assert [r.label for r in group.runs] == [
-        "grpo, grpo", "grpo, dapo", "grpo, es",
-    ]  # fmt: skip
+    assert [r.label for r in group.runs] == ["grpo, grpo", "grpo, dapo", "grpo, es"]
     assert any("trainer.groups 8" in remark for remark in group.remarks)
     assert len(groups_of([local, dapo])) == 2
     with pytest.raises(UserError, match=r"trainer.algorithm.name is dapo .* or grpo"):
@@ -220,9 +210,8 @@ def test_tasks_stand_apart_by_how_many_capabilities_they_need() -> None:
     table = by_needs(cells(runs), "")
     assert table is not None
     assert table.header[2:] == ("none (1 tasks)", "several (2 tasks)")
-    assert [(row[0], row[2][:5], row[3][:5]) for row in table.rows] == [
-        ("base", "1.000", "0.000"), ("grpo", "1.000", "0.500"),
-    ]  # fmt: skip
+    success = [(row[0], row[2][:5], row[3][:5]) for row in table.rows]
+    assert success == [("base", "1.000", "0.000"), ("grpo", "1.000", "0.500")]
     assert not by_needs(cells([GRPO, BASE]), "").rows
     lost = replace(GRPO, success=(None, 1.0, 1.0), needs=(0, 2, 3))
     (row,) = by_needs(cells([lost]), "").rows
@@ -304,9 +293,7 @@ def test_tables_of_one_source_refuse_another() -> None:
     check_same_settings([GRPO, fewer], free=("env.train_tasks",))
 
 
-def test_runs_of_two_suites_share_a_table_if_their_held_out_tasks_are_the_same(
-    tmp_path: Path,
-) -> None:
+def test_runs_of_two_suites_share_a_table_if_their_held_out_tasks_are_equal(tmp_path: Path) -> None:
     """Evaluated on the real tasks behind recordings, and on the same tasks of the real suite."""
     meta = {"made_by": {"suite": "toolsandbox/embedded"}}
     phone = write(tmp_path / "phone", dialogues(3))
@@ -317,9 +304,8 @@ def test_runs_of_two_suites_share_a_table_if_their_held_out_tasks_are_the_same(
     for name, more in splits.items():
         assert run([*given, *more, f"run_dir={tmp_path / 'runs' / name}"]) == 0
     borrowed, real = find([tmp_path / "runs"]).runs
-    assert (borrowed.suite_name, borrowed.settings["evaluation.split"]) == (
-        "toolsandbox/embedded", "test",
-    )  # fmt: skip
+    assert borrowed.suite_name == "toolsandbox/embedded"
+    assert borrowed.settings["evaluation.split"] == "test"
     assert borrowed.source["training.suite"] == "recorded/phone" and not real.source
     assert borrowed.source["training.env.folder"] == str(phone)
     (group,) = groups_of([real, replace(borrowed, seed=1)])
@@ -336,9 +322,7 @@ def test_runs_of_two_suites_share_a_table_if_their_held_out_tasks_are_the_same(
     assert read_records(file) == [borrowed] and '"source"' not in as_line(real)
 
 
-def test_tables_of_a_folder_of_all_sorts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_of_runs_of_all_sorts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A set of tables a group, and what was left out with the reason."""
     pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
     lossy = replace(record("sft", [1.0, None, None]), drops=Drops(episodes=3, excluded=2))
@@ -368,21 +352,3 @@ def test_tables_of_a_folder_of_all_sorts(
         assert "left out: 4 of 5 runs, by the filters" in capsys.readouterr().err
         assert [r.settings["evaluation.limit"] for r in read_records(one)] == [4]
         one.unlink()
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        ([], "required: command"),
-        (["tabels"], "invalid choice: 'tabels'"),
-        (["tables", "--out", "t"], "required: PLACE|FILTER"),
-        (["tables", "x", "--out", "t", "--acrros", "seed"], "arguments: --acrros"),
-        (["export", "x", "--out", "t", "method=trace"], "arguments: method=trace"),
-    ],
-)
-def test_words_of_no_command_are_one_line(
-    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and why in said and said.count("\n") == 1
