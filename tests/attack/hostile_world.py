@@ -19,6 +19,8 @@ from trace_bench.core import protocols
 from trace_bench.core.types import Message, Score, Step, Task
 
 GOOD = 6  # tasks without harm
+ERRORS = "Traceback (most recent call last)\n" * 999
+QUESTION = {"ask": 1, "episode": 1, "role": "oracle"}
 HELLO = Step(({"role": "user", "content": "hello"},))
 
 
@@ -148,9 +150,7 @@ IN_A_WORKER: dict[str, Callable[[], Any]] = {
     "a line without end": after(lambda: channel().write(b'"' + b"x" * (17 * 2**20))),
     "closing the channel": after(lambda: os.close(channel()._out.fileno())),
     "closing all files": after(lambda: os.closerange(0, 256)),
-    "a question without an asker": lambda: waits_after(
-        lambda: channel().send({"ask": 1, "episode": 1, "role": "oracle"})
-    ),
+    "a question without an asker": lambda: waits_after(lambda: channel().send(QUESTION)),
     "other words for JSON": after(lambda: setattr(sys.modules["json"], "dumps", fails)),
 }
 
@@ -158,9 +158,7 @@ IN_A_WORKER: dict[str, Callable[[], Any]] = {
 UNNOTICED: dict[str, Callable[[], Any]] = {
     "much output": after(lambda: print("x" * 2**20)),
     "output on the real stdout": after(lambda: os.write(1, b"{}\n" * 100)),
-    "errors without end": after(
-        lambda: sys.stderr.write("Traceback (most recent call last)\n" * 999)
-    ),
+    "errors without end": after(lambda: sys.stderr.write(ERRORS)),
     "stopping its parent": after(lambda: os.kill(os.getppid(), signal.SIGSTOP)),
     "a thread that stays": after(lambda: threading.Thread(target=time.sleep, args=(99,)).start()),
     "a child that stays": after(lambda: spawn("sleep", "60")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from models import save_model
+from raw import answering
 from servers.agent import Served, local, serving
 
 from trace_bench.core.types import AgentSpec
@@ -73,17 +73,15 @@ def test_a_client_that_does_not_read_frees_its_places(served: Served) -> None:
             time.sleep(0.2)
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Host": "attacker.example:8800"}, 403),
-        ({"Content-Type": "text/plain"}, 415),
-        ({"Content-Type": "application/json; charset=utf-8"}, 200),
-    ],
-)
-def test_a_page_in_a_browser_does_not_reach_the_agent(
-    headers: dict[str, str], status: int, served: Served
-) -> None:
+HEADERS = [
+    ({"Host": "attacker.example:8800"}, 403),
+    ({"Content-Type": "text/plain"}, 415),
+    ({"Content-Type": "application/json; charset=utf-8"}, 200),
+]
+
+
+@pytest.mark.parametrize(("headers", "status"), HEADERS)
+def test_a_browsers_page_is_kept_away(headers: dict[str, str], status: int, served: Served) -> None:
     body = json.dumps({"model": "agent", "messages": HELLO, "max_tokens": 2}).encode()
     sent = {"Content-Type": "application/json"} | headers
     url = f"{served.url}/v1/chat/completions"
@@ -96,38 +94,14 @@ def test_a_page_in_a_browser_does_not_reach_the_agent(
 @contextmanager
 def in_front_of(*sent: bytes, pause: float = 0.0, deadline: float = 3.0) -> Iterator[Served]:
     """Our server before one that answers a conversation with these bytes, one after the other."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def answer(connection: socket.socket) -> None:
-            with connection:
-                asked = b""
-                while not asked.endswith(b"}"):
-                    asked += connection.recv(2**16)
-                try:
-                    for data in sent:
-                        connection.sendall(data)
-                        time.sleep(pause)
-                except OSError:
-                    return
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                threading.Thread(target=answer, args=[connection], daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
+    with answering(*sent, pause=pause) as address:
         with serve(lambda path, body: models("m")) as ready:
             endpoint = Endpoint((ready.url,), KEY, retries=0, deadline=deadline)
             forward = Forward(endpoint, "m", AgentSpec("m"), 16, Path())
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         forward._client.close()
-        forward._client = Client(replace(endpoint, urls=(url,)))
+        forward._client = Client(replace(endpoint, urls=(f"{address}/v1",)))
         with serving(forward, ServeSettings(requests=1)) as served:
             yield served
-        listening.shutdown(socket.SHUT_RDWR)
 
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"

@@ -17,9 +17,8 @@ from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.runner.api import load
 
 HERE = __name__
-QUICK = [
-    "method=base", "policy=idle", "evaluation.limit=3", "evaluation.split=dev", "run_dir=run",
-]  # fmt: skip
+Said = pytest.CaptureFixture[str]
+QUICK = ["method=base", "policy=idle", "evaluation.limit=3", "evaluation.split=dev", "run_dir=run"]
 
 
 class Leaves(Method):
@@ -72,7 +71,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def refused(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refused(capfd: Said, *arguments: str) -> str:
     """The one line that ends a run of these settings with exit code 2."""
     chosen = {a.partition("=")[0].removesuffix(".factory") for a in arguments}
     others = [word for word in QUICK if word.partition("=")[0] not in chosen]
@@ -83,19 +82,17 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return said[-1]
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        (f"method.factory={HERE}:Leaves", ["test_exits.py, line", "ended the run", "SystemExit"]),
-        (f"policy.factory={HERE}:Stops", ["test_exits.py, line", "SystemExit: 0"]),
-        (f"env.factory={HERE}:made", ["env.factory", "raised SystemExit: 0", "`env.factory`"]),
-        (f"tracker.factory={HERE}:Lost", ["tracker.factory", "SystemExit"]),
-        (f"env.factory={HERE}:Silent", ["env.factory", "raised RuntimeError: ask for"]),
-    ],
-)
-def test_a_part_that_ends_the_program_is_named(
-    setting: str, words: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
+ENDINGS = [
+    (f"method.factory={HERE}:Leaves", ["test_exits.py, line", "ended the run", "SystemExit"]),
+    (f"policy.factory={HERE}:Stops", ["test_exits.py, line", "SystemExit: 0"]),
+    (f"env.factory={HERE}:made", ["env.factory", "raised SystemExit: 0", "`env.factory`"]),
+    (f"tracker.factory={HERE}:Lost", ["tracker.factory", "SystemExit"]),
+    (f"env.factory={HERE}:Silent", ["env.factory", "raised RuntimeError: ask for"]),
+]
+
+
+@pytest.mark.parametrize(("setting", "words"), ENDINGS)
+def test_a_part_that_ends_the_program_is_named(setting: str, words: list[str], capfd: Said) -> None:
     line = refused(capfd, setting)
     assert all(word in line for word in words), line
 
@@ -115,9 +112,7 @@ def test_a_run_whose_output_nobody_reads_finishes_or_does_not_end_with_0(gone: s
     assert (done.stdout.splitlines()[-1] == "0") == finished, done.stdout + done.stderr
 
 
-def test_an_environment_that_ends_the_program_loses_its_episode(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_an_environment_that_ends_the_program_loses_its_episode(capfd: Said) -> None:
     assert "SystemExit: 3" in refused(
         capfd, f"env.factory={HERE}:Exiting", "evaluation.split=train", "protocol=paper"
     )
@@ -144,6 +139,6 @@ def test_a_tracker_that_ends_the_program_ends_only_itself() -> None:
     assert "SystemExit" in str(load("run").summary.health)
 
 
-def test_a_dry_run_builds_what_a_run_builds(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_builds_what_a_run_builds(capfd: Said) -> None:
     assert main(["method=base", f"tracker.factory={HERE}:Lost", "dry_run=true"]) == 1
     assert "raised SystemExit: 0" in capfd.readouterr().out.partition("what keeps it")[2]

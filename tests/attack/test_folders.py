@@ -25,10 +25,11 @@ TRAINED = (
 COMMANDS = {"scripted": SCRIPTED, "trained": TRAINED}
 Said = pytest.CaptureFixture[str]
 Damage = Callable[[Path], object]
+Runs = dict[str, Path]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """A scripted run and a training, each played once for all tests of this file."""
     root = tmp_path_factory.mktemp("runs")
     for name, command in COMMANDS.items():
@@ -51,18 +52,12 @@ def lines(name: str, change: Callable[[list[str]], list[str]]) -> Damage:
     return damage
 
 
-def content(name: str, data: bytes | str) -> Damage:
-    return lambda folder: (folder / name).write_bytes(
-        data.encode() if isinstance(data, str) else data
-    )
+def content(name: str, text: str) -> Damage:
+    return lambda folder: (folder / name).write_text(text)
 
 
-def cut(name: str, share: float = 0.5) -> Damage:
-    def damage(folder: Path) -> None:
-        path = folder / name
-        os.truncate(path, int(path.stat().st_size * share))
-
-    return damage
+def cut(name: str) -> Damage:
+    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
 
 
 def without(name: str, number: int) -> Damage:
@@ -85,20 +80,20 @@ def field(name: str, number: int, key: str, value: Any) -> Damage:
     return lines(name, change)
 
 
-def pipe(name: str) -> Damage:
+def replaced(name: str, by: Damage) -> Damage:
     def damage(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
+        by(folder / name)
 
     return damage
+
+
+def pipe(name: str) -> Damage:
+    return replaced(name, os.mkfifo)
 
 
 def endless(name: str) -> Damage:
-    def damage(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to("/dev/zero")
-
-    return damage
+    return replaced(name, lambda path: path.symlink_to("/dev/zero"))
 
 
 WEIGHTS = "adapters/grpo/0002/adapter_model.safetensors"
@@ -135,9 +130,7 @@ REFUSED: dict[str, tuple[str, Damage, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_damaged_is_named(
-    name: str, finished: dict[str, Path], tmp_path: Path, capsys: Said
-) -> None:
+def test_what_is_damaged_is_named(name: str, finished: Runs, tmp_path: Path, capsys: Said) -> None:
     run, damage, named = REFUSED[name]
     folder = copied(finished[run], tmp_path / "run")
     damage(folder)
@@ -175,9 +168,7 @@ MADE_AGAIN: dict[str, tuple[str, Damage]] = {
 
 
 @pytest.mark.parametrize("name", MADE_AGAIN)
-def test_what_can_be_made_again_is(
-    name: str, finished: dict[str, Path], tmp_path: Path, capsys: Said
-) -> None:
+def test_what_can_be_remade_is(name: str, finished: Runs, tmp_path: Path, capsys: Said) -> None:
     run, damage = MADE_AGAIN[name]
     folder = copied(finished[run], tmp_path / "run")
     damage(folder)
@@ -201,7 +192,7 @@ def results(folder: Path) -> dict[str, Any]:
     return computed
 
 
-def test_a_copied_run_uses_its_own_adapters(finished: dict[str, Path], tmp_path: Path) -> None:
+def test_a_copied_run_uses_its_own_adapters(finished: Runs, tmp_path: Path) -> None:
     folder = copied(finished["trained"], tmp_path / "run", open_again=False)
     (adapter,) = read_agent(folder / "agent.json").adapters
     assert Path(adapter.path) == folder / "adapters" / "grpo" / "0002"

@@ -26,6 +26,11 @@ from trace_bench.settings.compose import compose
 SECRET = "hunter2"
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -47,17 +52,14 @@ def test_a_password_in_an_address_is_not_shown(url: str) -> None:
         ["llm.user.by=endpoint", "llm.user.model=m", "llm.user.base_url='URL'"],
     ],
 )  # fmt: skip
-def test_a_password_in_a_setting_reaches_no_message_and_no_file(
-    settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_password_in_a_setting_reaches_no_message_and_no_file(settings: list[str]) -> None:
     address = f"http://user:{SECRET}@127.0.0.1:9/v1"
     given = [s.replace("URL", address).replace("FOUND", f"{__name__}:refused") for s in settings]
     _, said = forked("trace_bench", "method=base", "policy=idle", "evaluation.limit=1",
                      "evaluation.split=dev", "run_dir=run", *given)  # fmt: skip
     assert "error: " in said or "run: run" in said, said
     assert SECRET not in said and "user:" not in said, said
-    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    files = [p for p in Path().rglob("*") if p.is_file()]
     assert not any(SECRET.encode() in p.read_bytes() for p in files)
 
 
@@ -71,10 +73,7 @@ class Unreached(ToySuite):
         return refused()
 
 
-def test_a_password_in_an_environments_error_reaches_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_password_in_an_environments_error_reaches_no_file() -> None:
     code, said = forked("trace_bench", "method=base", f"env.factory={__name__}:Unreached",
                         "policy=idle", "run_dir=run", "max_lost=1",
                         "evaluation.split=train", "protocol=paper")  # fmt: skip
@@ -90,9 +89,7 @@ def test_a_password_in_an_environments_error_reaches_no_file(
         "http://user:hunt@hunter2@gpu4/v1", "user:a@hunter2@localhost",
     ],
 )  # fmt: skip
-def test_a_password_before_any_host_is_masked_in_a_servers_refusal_and_a_trackers_error(
-    address: str, tmp_path: Path
-) -> None:
+def test_a_password_before_any_host_is_masked_in_every_error(address: str, tmp_path: Path) -> None:
     with serve(lambda path, request: Answer({"error": f"not from {address}"}, 403)) as server:
         asking = Client(Endpoint((server.url,), retries=0))
         with pytest.raises(LLMError, match=r"\*\*\*@") as caught:

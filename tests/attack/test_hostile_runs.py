@@ -141,6 +141,5 @@ def ours(process: Path) -> bool:
         state = (process / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return (
-        b"hostile_world:Suite" in words and b"trace_bench.sandbox.worker" in words and state != "Z"
-    )
+    named = b"hostile_world:Suite" in words and b"trace_bench.sandbox.worker" in words
+    return named and state != "Z"

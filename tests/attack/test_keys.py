@@ -5,14 +5,11 @@ from __future__ import annotations
 import base64
 import html
 import json
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from raw import answering
 
 from trace_bench.core.errors import UserError
 from trace_bench.llm.client import Client, Endpoint, LLMError, Secret, read_key
@@ -85,26 +82,6 @@ def test_no_encoding_of_the_key_comes_back() -> None:
         asking.close()
 
 
-@contextmanager
-def raw_server(reply: bytes) -> Iterator[str]:
-    """A server that answers every connection with these bytes, which are no HTTP."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(65536)
-                    connection.sendall(reply)
-
-        threading.Thread(target=answer, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        listening.shutdown(socket.SHUT_RDWR)
-
-
 def test_no_exception_shows_the_key() -> None:
     for reply in (
         f"HTTP/1.1 200 OK\r\n{KEY}\r\n\r\n",
@@ -113,8 +90,8 @@ def test_no_exception_shows_the_key() -> None:
         f"HTTP/1.1 200 OK\r\nContent-Length: {KEY}\r\n\r\n",
         f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{KEY}\r\n",
     ):
-        with raw_server(reply.encode()) as url:
-            asking = Client(Endpoint((url,), key=KEY, pause=0.01, retries=0))
+        with answering(reply.encode()) as url:
+            asking = Client(Endpoint((f"{url}/v1",), key=KEY, pause=0.01, retries=0))
             with pytest.raises(LLMError) as caught:
                 asking.ask("/chat/completions", BODY)
             asking.close()
@@ -132,9 +109,7 @@ def test_other_texts_stay_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["sk-one\nsk-two", "sk-one sk-two", "sk-ключ", "k\x7f"])
-def test_a_key_that_no_header_can_carry_is_refused_unseen(
-    value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_for_no_header_is_refused_unseen(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", value)
     with pytest.raises(UserError, match="SOME_KEY holds something else") as caught:
         read_key("SOME_KEY", "policy.key_env")

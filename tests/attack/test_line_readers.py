@@ -147,16 +147,9 @@ def test_lines_are_values_or_a_typed_error(read: Callable[[Path], Any], name: st
     check()
 
 
-PLAYED = Trajectory(
-    task="train/0",
-    seed=7,
-    agent="base",
-    tools=({"type": "function", "function": {"name": "f"}},),
-    turns=(Turn(({"role": "user", "content": "hi"},), {"role": "assistant"}, (1,), (2,), (-0.5,)),),
-    closing=(),
-    stop=StopReason.DONE,
-    score=Score(1.0, True),
-)
+TOOL = {"type": "function", "function": {"name": "f"}}
+TURN = Turn(({"role": "user", "content": "hi"},), {"role": "assistant"}, (1,), (2,), (-0.5,))
+PLAYED = Trajectory("train/0", 7, "base", (TOOL,), (TURN,), (), StopReason.DONE, Score(1.0, True))
 LINE = {
     "trajectories.jsonl": Stored("train/0", 0, PLAYED),
     "ledger.jsonl": entry("train/0", 0, Purpose.TRAINING, PLAYED),
@@ -168,7 +161,7 @@ BAD: dict[str, tuple[Any, str, str, str]] = {
     "a success that is a text": (LAB, '"success":true', '"success":"no"', "score.success` is 'no'"),
     "a similarity of 1.5": (LAB, ":1.0", ":1.5", "is 1.5; allowed: a number from 0 to 1"),
     "a similarity that is none": (LAB, ":1.0", ":NaN", "NaN is not JSON"),
-    "an index below zero": (
+    "an index of -1": (
         LAB,
         '"index":0',
         '"index":-1',
@@ -207,31 +200,31 @@ def test_a_line_has_a_longest_length(tmp_path: Path) -> None:
         decode(b'{"text": "' + b"x" * 100 + b'"}', dict, Limits(100))
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"model": 5}, "`model` is 5; allowed: a text"),
-        ({"model": "m", "adapter": []}, "`adapter` is no key here; allowed: model, version"),
-        ({"model": "m", "adapters": [{"name": "a"}]}, "`adapters[0].path` is missing"),
-    ],
-)
+BAD_AGENTS = [
+    ({"model": 5}, "`model` is 5; allowed: a text"),
+    ({"model": "m", "adapter": []}, "`adapter` is no key here; allowed: model, version"),
+    ({"model": "m", "adapters": [{"name": "a"}]}, "`adapters[0].path` is missing"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), BAD_AGENTS)
 def test_a_bad_agent_is_named(given: dict[str, Any], why: str, tmp_path: Path) -> None:
     write_json(tmp_path / "agent.json", given)
     with pytest.raises(UserError, match=re.escape(why)):
         read_agent(tmp_path / "agent.json")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "why"),
-    [
-        ("budget", -1, "`budget` is -1; allowed: a whole number from 0"),
-        ("similarity", "1", "`similarity` is '1'; allowed: a number"),
-        ("success", [1.5], "`success[0]` is 1.5; allowed: a number from 0 to 1"),
-        ("votes", {"a": [3, 2]}, "`passes or votes` does not agree"),
-        ("method", "a\x1b[2J", "is no short printable text"),
-        ("colour", "red", "`colour` is no key here"),
-    ],
-)
+BAD_RECORDS = [
+    ("budget", -1, "`budget` is -1; allowed: a whole number from 0"),
+    ("similarity", "1", "`similarity` is '1'; allowed: a number"),
+    ("success", [1.5], "`success[0]` is 1.5; allowed: a number from 0 to 1"),
+    ("votes", {"a": [3, 2]}, "`passes or votes` does not agree"),
+    ("method", "a\x1b[2J", "is no short printable text"),
+    ("colour", "red", "`colour` is no key here"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "why"), BAD_RECORDS)
 def test_a_bad_record_is_named(key: str, value: Any, why: str, tmp_path: Path) -> None:
     line = (ROOT / "results/fine/records.jsonl").read_text().splitlines()[0]
     (tmp_path / "records.jsonl").write_text(json.dumps({**json.loads(line), key: value}) + "\n")

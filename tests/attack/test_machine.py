@@ -41,9 +41,7 @@ def without(package: str, module: str, arguments: Sequence[str], place: Path) ->
     return started([sys.executable, "-c", code, *arguments], place)
 
 
-def test_tables_without_matplotlib_say_that_figures_are_missing(
-    base_run: Path, tmp_path: Path
-) -> None:
+def test_tables_without_matplotlib_say_what_is_missing(base_run: Path, tmp_path: Path) -> None:
     module, run = "trace_bench.results.__main__", str(base_run)
     done = without("matplotlib", module, ["tables", run, "--out", "out"], tmp_path)
     assert done.returncode == 0 and "pip install '.[plots]'" in done.stderr
@@ -98,9 +96,7 @@ def test_nothing_is_written_to_a_read_only_place(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("look", ["run", "show", "collect", "export"])
-def test_a_finished_run_can_be_looked_at_where_nothing_can_be_written(
-    look: str, base_run: Path, tmp_path: Path
-) -> None:
+def test_a_finished_run_is_shown_where_read_only(look: str, base_run: Path, tmp_path: Path) -> None:
     looks = {
         "run": module("trace_bench", "method=base", *RUN.split(), f"run_dir={base_run}"),
         "show": module("trace_bench.show", str(base_run)),

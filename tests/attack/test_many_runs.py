@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from forks import forked
+from reading import unpacked
 
 from trace_bench.core.store import fingerprint
 from trace_bench.core.summary import read_settings
@@ -58,9 +55,8 @@ def narrow() -> None:
 
 
 @pytest.mark.slow
-def test_many_runs_in_one_report_are_bounded_in_time_size_and_memory(
-    many: Path, tmp_path: Path
-) -> None:
+def test_many_runs_in_one_report_have_their_bounds(many: Path, tmp_path: Path) -> None:
+    """Of time, size and memory."""
     out, started = tmp_path / "report.html", time.monotonic()
     code, said = forked(
         "trace_bench.report", str(many), "--out", str(out), "--limit-mb", "5", prepare=narrow
@@ -69,15 +65,9 @@ def test_many_runs_in_one_report_are_bounded_in_time_size_and_memory(
     assert time.monotonic() - started < 60, "some seconds, of which a slow machine makes more"
     page = out.read_text()
     assert len(page) < 12e6, "the library, some kilobytes a run, and 5 MB of conversations"
-    assert (
-        said.count("left out:") == 1 and " more: some held-out conversations, for the size" in said
-    )
+    assert said.count("left out:") == 1
+    assert " more: some held-out conversations, for the size" in said
     index = unpacked(page, "index")
     assert len(index["runs"]) == sum(len(row["runs"]) for row in index["rows"]) == RUNS
     assert len(index["remarks"]) == 1 and not index["skipped"]
     assert unpacked(page, f"run-{RUNS - 1}")["tasks"]["ids"]
-
-
-def unpacked(page: str, name: str) -> Any:
-    (data,) = re.findall(rf'id="data-{name}">([^<]*)<', page)
-    return json.loads(gzip.decompress(base64.b64decode(data)))

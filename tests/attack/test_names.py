@@ -45,9 +45,7 @@ def test_no_name_in_a_file_leads_out_of_the_export(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("version", [None, "../../outside"])
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_no_adapter_is_copied_out_of_the_run(
-    name: str, version: str | None, tmp_path: Path
-) -> None:
+def test_no_adapter_is_copied_out_of_a_run(name: str, version: str | None, tmp_path: Path) -> None:
     name = name.format(place=tmp_path) + (f"@{version}" if version else "")
     given, run = tmp_path / "given", tmp_path / "deep" / "er" / "run"
     for file in WEIGHTS:

@@ -35,9 +35,8 @@ def test_logits_that_are_not_finite_lose_the_episode_at_the_policy(
     place = save_adapter(model, tmp_path / "wild", 1)
     damage(place)
     tame = save_adapter(model, tmp_path / "tame", 2)
-    agent = AgentSpec(
-        str(model), adapters=(AdapterRef("wild", str(place)), AdapterRef("tame", str(tame)))
-    )
+    adapters = (AdapterRef("wild", str(place)), AdapterRef("tame", str(tame)))
+    agent = AgentSpec(str(model), adapters=adapters)
     world = ToySuite()
     tasks = world.tasks("train")[:3]
     policy = LocalPolicy(model, batch=4, threads=1)

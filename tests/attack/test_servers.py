@@ -4,15 +4,12 @@ stays bounded, and nothing is scored as the agent's."""
 from __future__ import annotations
 
 import gzip
-import socketserver
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playing import play
+from raw import answering
 from toy import ToySuite
 
 from trace_bench.core.errors import EpisodeError
@@ -25,28 +22,6 @@ from trace_bench.rehearse.scripted import Answer, chat, models, serve
 
 BODY = {"model": "m", "messages": []}
 HUGE = 10**400
-
-
-@contextmanager
-def raw(headers: str, content: bytes) -> Iterator[str]:
-    """A server that answers every request with these bytes, the longest of which never end."""
-    length = len(content) + (len(content) > 2**24)
-    head = f"HTTP/1.1 200 OK\r\n{headers}Content-Length: {length}\r\n\r\n".encode()
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            while self.request.recv(2**16):
-                self.request.sendall(head + content)
-
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
 
 
 def asked(url: str) -> Any:
@@ -72,7 +47,10 @@ BODIES = {
 
 @pytest.mark.parametrize(("headers", "content", "why"), BODIES.values(), ids=BODIES)
 def test_an_answer_is_a_value_or_a_typed_error(headers: str, content: bytes, why: str) -> None:
-    with raw(headers, content) as url, pytest.raises(LLMError) as caught:
+    length = len(content) + (len(content) > 2**24)  # the longest never ends
+    head = f"HTTP/1.1 200 OK\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n"
+    pause = 30.0 if length > len(content) else 0.0
+    with answering(head.encode() + content, pause=pause) as url, pytest.raises(LLMError) as caught:
         asked(url)
     assert why in str(caught.value) and len(str(caught.value)) < 1000
 
@@ -141,9 +119,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("answer", FAULTS.values(), ids=FAULTS)
-def test_a_failing_server_is_a_failure_of_the_policy_or_the_user(
-    answer: Answer, tmp_path: Path
-) -> None:
+def test_a_failing_server_fails_the_policy_or_the_user(answer: Answer, tmp_path: Path) -> None:
     def script(path: str, body: dict[str, Any]) -> Answer:
         return models("m") if path == "/v1/models" else answer
 

@@ -88,32 +88,30 @@ def test_annotations_and_the_docstring_are_the_schema() -> None:
     assert told("count", "{}") == '{"coins": 3}'
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "named"),
-    [
-        ("play", "{}", ["'play'", "allowed: pay, open, count"]),
-        (7, "{}", ["names no function"]),
-        ("pay", "[1]", ["not a JSON object"]),
-        ("pay", "{", ["not valid JSON"]),
-        ("pay", "[" * 200_000, ["not valid JSON"]),
-        ("pay", {"to": "Ann"}, ["argument amount is missing", "allowed: to, amount, times"]),
-        ("pay", {"to": "Ann", "amount": 1, "self": 1}, ["unknown argument 'self'"]),
-        ("count", {"x" * 90_000: 1}, ["unknown argument 'xxx", "allowed: none"]),
-        ("pay", {"to": 5, "amount": 1}, ["to=5", '{"type": "string"}']),
-        ("pay", {"to": "Ann", "amount": "1"}, ["amount='1'", '{"type": "number"}']),
-        ("pay", {"to": "Ann", "amount": True}, ["amount=True"]),
-        ("pay", '{"to": "Ann", "amount": 1e999}', ["amount=inf"]),
-        ("pay", '{"to": "Ann", "amount": ' + "9" * 5000 + "}", ["not valid JSON"]),
-        ("pay", {"to": "Ann", "amount": 1, "times": 1.0}, ["times=1.0", '{"type": "integer"}']),
-        ("pay", {"to": "Ann", "amount": 1, "how": "gold"}, ["how='gold'", '"cash", "card"']),
-        ("pay", {"to": "Ann", "amount": 1, "tags": ["a", 1]}, ["tags=['a', 1]"]),
-        ("pay", {"to": "Ann", "amount": 1, "now": 1}, ["now=1", '{"type": "boolean"}']),
-        ("pay", {"to": "Ann", "amount": [[[["x" * 9_000]]]] * 900}, ["amount=[[[["]),
-    ],
-)
-def test_a_bad_call_is_told_what_was_given_and_what_is_allowed(
-    name: Any, arguments: Any, named: list[str]
-) -> None:
+BAD_CALLS = [
+    ("play", "{}", ["'play'", "allowed: pay, open, count"]),
+    (7, "{}", ["names no function"]),
+    ("pay", "[1]", ["not a JSON object"]),
+    ("pay", "{", ["not valid JSON"]),
+    ("pay", "[" * 200_000, ["not valid JSON"]),
+    ("pay", {"to": "Ann"}, ["argument amount is missing", "allowed: to, amount, times"]),
+    ("pay", {"to": "Ann", "amount": 1, "self": 1}, ["unknown argument 'self'"]),
+    ("count", {"x" * 90_000: 1}, ["unknown argument 'xxx", "allowed: none"]),
+    ("pay", {"to": 5, "amount": 1}, ["to=5", '{"type": "string"}']),
+    ("pay", {"to": "Ann", "amount": "1"}, ["amount='1'", '{"type": "number"}']),
+    ("pay", {"to": "Ann", "amount": True}, ["amount=True"]),
+    ("pay", '{"to": "Ann", "amount": 1e999}', ["amount=inf"]),
+    ("pay", '{"to": "Ann", "amount": ' + "9" * 5000 + "}", ["not valid JSON"]),
+    ("pay", {"to": "Ann", "amount": 1, "times": 1.0}, ["times=1.0", '{"type": "integer"}']),
+    ("pay", {"to": "Ann", "amount": 1, "how": "gold"}, ["how='gold'", '"cash", "card"']),
+    ("pay", {"to": "Ann", "amount": 1, "tags": ["a", 1]}, ["tags=['a', 1]"]),
+    ("pay", {"to": "Ann", "amount": 1, "now": 1}, ["now=1", '{"type": "boolean"}']),
+    ("pay", {"to": "Ann", "amount": [[[["x" * 9_000]]]] * 900}, ["amount=[[[["]),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "named"), BAD_CALLS)
+def test_a_bad_call_is_told_what_is_allowed(name: Any, arguments: Any, named: list[str]) -> None:
     before = len(SEEN)
     answer = told(name, arguments if isinstance(arguments, str) else json.dumps(arguments))
     assert answer.startswith("ValueError: ") and len(answer) < 300

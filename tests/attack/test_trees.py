@@ -89,9 +89,7 @@ def rehash(data: Json, folder: Path) -> None:
 
 
 POISONED: dict[str, Damage] = {
-    "the summary is empty but for being complete": lambda folder: (
-        folder / "summary.json"
-    ).write_text('{"complete": true}'),
+    "the summary is only complete": lambda f: (f / "summary.json").write_text('{"complete": true}'),
     "a budget in words": summary(budget="x"),
     "a budget without end": summary(budget=10**400),
     "rollouts in words": summary(rollouts={"training": "x"}),
