@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ SETTINGS = TrainerSettings(
 
 
 def task(index: int) -> Task:
-    return Task(
-        f"letters/tests/train/{index}", "letters", "train", index, {"word": "abcdefgh"[index]}
-    )
+    data = {"word": "abcdefgh"[index]}
+    return Task(f"letters/tests/train/{index}", "letters", "train", index, data)
 
 
 class LettersEnv(Env):
@@ -35,12 +35,8 @@ class LettersEnv(Env):
     def reset(self, task: Task) -> Step:
         if task.id in self.broken:
             raise RuntimeError("broken")
-        return Step(
-            (
-                {"role": "system", "content": "Write letters."},
-                {"role": "user", "content": task.data["word"]},
-            )
-        )
+        system = {"role": "system", "content": "Write letters."}
+        return Step((system, {"role": "user", "content": task.data["word"]}))
 
     def step(self, action: Message) -> Step:
         text = action["content"]
@@ -86,19 +82,14 @@ def make_lab(
 ) -> RunLab:
     """The real lab over a real policy and trainer."""
     folder.mkdir(parents=True, exist_ok=True)
-    tracker = Metrics(folder / "metrics.jsonl", Silent(), print)
+    acting = policy or LocalPolicy(model, batch=16, threads=1)
     return RunLab(
         folder,
         seed=3,
         ledger=Ledger(folder / "ledger.jsonl", budget),
-        player=Player(
-            policy or LocalPolicy(model, batch=16, threads=1),
-            Suites(suite or LettersSuite()),
-            max_turns=max_turns,
-            max_tokens=max_tokens,
-        ),
+        player=Player(acting, Suites(suite or LettersSuite()), max_turns, max_tokens),
         trainer=LocalTrainer(settings, RunContext(threads=1)),
-        tracker=tracker,
+        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
         progress=Progress(budget),
         on_checkpoint=on_checkpoint,
         max_lost=1.0,
@@ -106,13 +97,6 @@ def make_lab(
 
 
 def job(model: Path, rollouts: int, **changes: Any) -> TrainingJob:
-    return TrainingJob(
-        **{
-            "name": "letters",
-            "agent": AgentSpec(str(model)),
-            "tasks": LettersSuite().tasks("train"),
-            "rollouts": rollouts,
-            "seed": 5,
-            **changes,
-        }
-    )
+    tasks = LettersSuite().tasks("train")
+    plain = TrainingJob("letters", AgentSpec(str(model)), tasks, rollouts, 5)
+    return replace(plain, **changes)

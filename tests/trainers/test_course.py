@@ -83,9 +83,7 @@ def test_constant_groups_are_replaced_as_far_as_is_paid_for() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_sampled_again_is_charged_and_taken_again_after_a_stop(
-    small_model: Path, tmp_path: Path
-) -> None:
+def test_what_is_sampled_again_is_charged_after_a_stop(small_model: Path, tmp_path: Path) -> None:
     """One of four tasks is always lost, so its groups have no signal."""
     whole = trained(tmp_path / "whole", small_model)
     with pytest.raises(KeyboardInterrupt):

@@ -11,20 +11,11 @@ import pytest
 import torch
 from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab
 
+import trace_bench as tb
 from trace_bench.checklists.rewards import Assignment, advantages, rollout_of
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import (
-    Boundary,
-    Check,
-    Failure,
-    Message,
-    Score,
-    Step,
-    StopReason,
-    Trajectory,
-    Turn,
-)
+from trace_bench.core.types import Boundary, Check, Failure
 from trace_bench.trainers.job import credit, earned
 
 STEP = {"level": "step", "holders": 2}
@@ -39,18 +30,18 @@ class Talk(LettersEnv):
         self.void = void
         self.said: list[str] = []
 
-    def step(self, action: Message) -> Step:
+    def step(self, action: tb.Message) -> tb.Step:
         self.said.append(action["content"])
         if len(self.said) == 1:
-            return Step(({"role": "user", "content": "more"},))
+            return tb.Step(({"role": "user", "content": "more"},))
         if self.void and len(self.said[0]) % 2:
             raise EpisodeError("judge", "the judge gave no usable answer")
-        return Step(done=True, score=self.score(), stop=StopReason.DONE)
+        return tb.Step(done=True, score=self.score(), stop=tb.StopReason.DONE)
 
-    def score(self) -> Score:
+    def score(self) -> tb.Score:
         met = [*(_small(text) > 0 for text in self.said), False, False][:2]
         checks = tuple(Check(n, "C0", 1.0, (), n if yes else None) for n, yes in enumerate(met))
-        return Score(sum(met) / 2, all(met), checks=checks)
+        return tb.Score(sum(met) / 2, all(met), checks=checks)
 
 
 def _small(text: str) -> float:
@@ -89,17 +80,17 @@ def test_a_score_without_a_checklist_is_refused(small_model: Path, tmp_path: Pat
 # -- the arithmetic --------------------------------------------------------------------------------
 
 
-def episode(lengths: Sequence[int], *met: int | None, lost: bool = False) -> Trajectory:
+def episode(lengths: Sequence[int], *met: int | None, lost: bool = False) -> tb.Trajectory:
     """One turn of the agent for each turn of the user, with so many tokens."""
     user = {"role": "user", "content": "x"}
     turns = tuple(
-        Turn((user,), {"role": "assistant", "content": "y"}, (1,), (2,) * n, (-1.0,) * n)
+        tb.Turn((user,), {"role": "assistant", "content": "y"}, (1,), (2,) * n, (-1.0,) * n)
         for n in lengths
     )
     checks = tuple(Check(n, "C0", 1.0, (), step) for n, step in enumerate(met))
-    score = None if lost else Score(0.5, False, checks=checks)
+    score = None if lost else tb.Score(0.5, False, checks=checks)
     failure = Failure(Boundary.JUDGE, "no verdict") if lost else None
-    return Trajectory("t", 0, "base", (), turns, (), StopReason.DONE, score, failure)
+    return tb.Trajectory("t", 0, "base", (), turns, (), tb.StopReason.DONE, score, failure)
 
 
 PLAYED = [

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from gpu import first
 
+Said = pytest.CaptureFixture[str]
 
-def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+
+def lines(capsys: Said) -> dict[str, str]:
     return {line.split()[1]: line for line in capsys.readouterr().out.splitlines()[1:]}
 
 
 @pytest.mark.slow
-def test_a_cpu_shows_what_it_can(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cpu_shows_what_it_can(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     monkeypatch.delenv(first.VARIABLE, raising=False)
     monkeypatch.setattr(first, "find_spec", lambda name: None)
     monkeypatch.setattr(first, "GPU", False)
@@ -32,7 +32,7 @@ def test_a_cpu_shows_what_it_can(
 
 @pytest.mark.slow
 def test_what_is_not_so_fails_and_the_rest_goes_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     def broken(model: str, folder: Path) -> str:
         raise RuntimeError("no such kernel")

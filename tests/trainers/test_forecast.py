@@ -66,16 +66,9 @@ def test_a_name_or_a_layer_is_not_taken_for_another() -> None:
 
 
 @pytest.mark.parametrize("targets", [LINEAR, LINEAR[:4]])
-def test_what_a_miniature_allocates_is_within_15_percent(
-    tmp_path: Path, targets: tuple[str, ...]
-) -> None:
-    sizes: dict[str, Any] = {
-        "hidden_size": 128,
-        "num_hidden_layers": 3,
-        "head_dim": 32,
-        "intermediate_size": 384,
-    }
-    shape, plain = plain_model(tmp_path, **sizes)
+def test_a_miniatures_memory_is_within_15_percent(tmp_path: Path, targets: tuple[str, ...]) -> None:
+    widths: dict[str, Any] = {"hidden_size": 128, "head_dim": 32, "intermediate_size": 384}
+    shape, plain = plain_model(tmp_path, num_hidden_layers=3, **widths)
     held = sum(p.nbytes for p in plain.parameters())
     assert 2 * shape.parameters == pytest.approx(held, rel=0.15)
     ids = torch.randint(0, 600, (1, 256))
@@ -187,10 +180,8 @@ def test_the_papers_hours_by_hand() -> None:
     said = re.search(r"about ([\d.]+) hours, (\d+) GPU-hours on 8 GPU", total)
     assert said is not None and float(said[1]) == pytest.approx(seconds / 3600, rel=0.15)
     assert int(said[2]) == pytest.approx(8 * seconds / 3600, rel=0.15)
-    assert (
-        f"{final} tokens, 4600 of them common" in assumed
-        and f"{int(held)} of its 64 live" in assumed
-    )
+    assert f"{final} tokens, 4600 of them common" in assumed
+    assert f"{int(held)} of its 64 live" in assumed
     assert "8 adapter(s) of 640 rollouts: 5 optimizer step(s)" in steps and "5e-05" in warning
     assert trainer.outlook(8, 5120, 2660, None) == [steps, warning]
 
@@ -223,28 +214,28 @@ def test_optimizer_steps_follow_from_the_recipe(
     assert len(said) == 1 + warned
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("trainer.rank=24", "--max-lora-rank 32 "),
-        ("trainer.rank=512", "--max-lora-rank 512 "),
-        ("model.name=Qwen/Qwen3-30B-A3B", "--tool-call-parser hermes"),
-        ("model.name=Qwen/Qwen3-Coder-30B-A3B-Instruct", "--tool-call-parser qwen3_coder"),
-    ],
-)
+FLAGS = [
+    ("trainer.rank=24", "--max-lora-rank 32 "),
+    ("trainer.rank=512", "--max-lora-rank 512 "),
+    ("model.name=Qwen/Qwen3-30B-A3B", "--tool-call-parser hermes"),
+    ("model.name=Qwen/Qwen3-Coder-30B-A3B-Instruct", "--tool-call-parser qwen3_coder"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), FLAGS)
 def test_the_servers_command_follows_the_settings(change: str, said: str) -> None:
     assert said in missing(TAU2, change)[0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        (["trainer.gpus=8"], "node_gpus=8 leave the agent's server 0 GPU"),
-        (["trainer.gpus=1", "trainer.tensor_parallel=1"], r"training needs \d+ GB of each GPU"),
-        (["trainer.rank=513"], "vLLM serves adapters up to rank 512: lower trainer.rank=513"),
-        (["trainer.gpu_memory=0.4"], "vLLM in training cannot hold one episode of 32000 tokens"),
-    ],
-)
+TOO_LARGE = [
+    (["trainer.gpus=8"], "node_gpus=8 leave the agent's server 0 GPU"),
+    (["trainer.gpus=1", "trainer.tensor_parallel=1"], r"training needs \d+ GB of each GPU"),
+    (["trainer.rank=513"], "vLLM serves adapters up to rank 512: lower trainer.rank=513"),
+    (["trainer.gpu_memory=0.4"], "vLLM in training cannot hold one episode of 32000 tokens"),
+]
+
+
+@pytest.mark.parametrize(("changes", "why"), TOO_LARGE)
 def test_what_cannot_fit_is_refused_with_what_would(changes: list[str], why: str) -> None:
     cannot = missing(TAU2, *changes)[1]
     assert re.search(why, cannot), cannot
@@ -283,9 +274,7 @@ def test_the_image_has_what_the_layouts_need() -> None:
     [(0.09, 0.0, False), (0.11, 0.0, True), (0.49, 0.05, False), (0.51, 0.05, True),
      (float("nan"), 0.05, True)],
 )  # fmt: skip
-def test_a_sampler_far_from_the_trainer_stops_the_run(
-    mean: float, limit: float, stops: bool
-) -> None:
+def test_a_sampler_far_from_the_trainer_stops_a_run(mean: float, limit: float, stops: bool) -> None:
     said: list[str] = []
     lab: Any = SimpleNamespace(log=said.append)
     if stops:

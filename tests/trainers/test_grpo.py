@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from trace_bench.trainers.algorithms import Algorithm, Loss, policy_loss
 from trace_bench.trainers.grpo import Batch, group_advantages, mismatch, token_weights
@@ -82,9 +83,7 @@ def test_token_weights() -> None:
     assert token_weights(lengths, "token").tolist() == pytest.approx([1 / 4] * 4)
 
 
-def of(
-    new: torch.Tensor, old: torch.Tensor, a: torch.Tensor, w: torch.Tensor, **how: float
-) -> Loss:
+def of(new: Tensor, old: Tensor, a: Tensor, w: Tensor, **how: float) -> Loss:
     """GRPO's loss of one trajectory."""
     batch = Batch(new, old, a, torch.tensor([len(new)]))
     return policy_loss(batch, w, Algorithm(**how))  # type: ignore[arg-type]
@@ -100,17 +99,17 @@ def loss(ratio: float, advantage: float, **how: float) -> tuple[float, float, fl
     return float(found.loss.detach()), float(found.clipped), float(new.grad)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "expected", "clipped", "gradient"),
-    [
-        (1.0, 2.0, -2.0, 0.0, -2.0),
-        (1.1, 2.0, -2.2, 0.0, -2.2),
-        (1.5, 2.0, -2.4, 1.0, 0.0),  # gained enough: held at 1.2
-        (0.5, 2.0, -1.0, 0.0, -1.0),  # lost ground: never clipped
-        (1.5, -2.0, 3.0, 0.0, 3.0),
-        (0.5, -2.0, 1.6, 1.0, 0.0),  # avoided enough: held at 0.8
-    ],
-)
+SURROGATES = [
+    (1.0, 2.0, -2.0, 0.0, -2.0),
+    (1.1, 2.0, -2.2, 0.0, -2.2),
+    (1.5, 2.0, -2.4, 1.0, 0.0),  # gained enough: held at 1.2
+    (0.5, 2.0, -1.0, 0.0, -1.0),  # lost ground: never clipped
+    (1.5, -2.0, 3.0, 0.0, 3.0),
+    (0.5, -2.0, 1.6, 1.0, 0.0),  # avoided enough: held at 0.8
+]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "expected", "clipped", "gradient"), SURROGATES)
 def test_clipped_surrogate_by_hand(ratio, advantage, expected, clipped, gradient) -> None:
     assert loss(ratio, advantage) == pytest.approx((expected, clipped, gradient), abs=1e-6)
 

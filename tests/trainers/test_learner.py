@@ -178,9 +178,7 @@ def plain(layer: LoraLinear, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
-def test_a_layers_gradients_are_those_of_autograd(
-    dtype: torch.dtype, off: float, bias: bool
-) -> None:
+def test_a_layers_gradient_is_that_of_autograd(dtype: torch.dtype, off: float, bias: bool) -> None:
     layer = layer_of(dtype, bias)
     layer.a.requires_grad_(True)
     layer.b.requires_grad_(True)

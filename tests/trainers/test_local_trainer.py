@@ -68,9 +68,7 @@ class Constant(LettersSuite):
 
 
 @pytest.mark.slow
-def test_training_raises_the_reward_and_leaves_a_peft_adapter(
-    small_model, tmp_path, monkeypatch
-) -> None:
+def test_training_raises_the_reward_by_a_peft_adapter(small_model, tmp_path, monkeypatch) -> None:
     """The finished job is answered from disk."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -177,18 +175,16 @@ def test_nothing_to_learn_stops_early(small_model, tmp_path) -> None:
     assert read_lines(tmp_path / "metrics.jsonl")[-1]["unspent"] == 84 - 12 * PATIENCE
 
 
-@pytest.mark.parametrize(
-    ("suite", "context", "why"),
-    [
-        (Constant(0.5), None, "in every group all rewards were equal (mean reward: 0.5)"),
-        (LettersSuite(), 8, "in every group all rewards were equal (mean reward: 0)"),
-        (LettersSuite(broken=[task(i).id for i in range(4)]), None, "every episode was lost"),
-    ],
-    ids=["equal rewards", "cut by the context", "lost"],
-)
-def test_without_an_optimizer_step_there_is_no_adapter(
-    small_model, tmp_path, capsys, suite, context, why
-) -> None:
+EQUAL = "in every group all rewards were equal"
+NO_STEP = {
+    "equal rewards": (Constant(0.5), None, f"{EQUAL} (mean reward: 0.5)"),
+    "cut by the context": (LettersSuite(), 8, f"{EQUAL} (mean reward: 0)"),
+    "lost": (LettersSuite([task(i).id for i in range(4)]), None, "every episode was lost"),
+}
+
+
+@pytest.mark.parametrize(("suite", "context", "why"), NO_STEP.values(), ids=NO_STEP)
+def test_without_a_step_no_adapter(small_model, tmp_path, capsys, suite, context, why) -> None:
     policy = LocalPolicy(small_model, batch=16, threads=1, context=context)
     wanted = job(small_model, 24)
     for _ in range(2):  # the second time, it is answered from disk

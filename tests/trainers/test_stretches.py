@@ -102,9 +102,7 @@ def trained_in(tokens: Tokens) -> list[BLOCK]:
 
 
 @pytest.mark.slow
-def test_what_is_trained_is_what_a_server_sampled(
-    model: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_what_is_trained_is_what_was_sampled(model: Path, tmp_path: Path, monkeypatch: Any) -> None:
     engine = Recording(model, "m", 8, 512)
     with serve(engine) as server:
         policy = served(OpenAISettings((server.url,)), RunContext(served_model="m", batch=8))
@@ -169,9 +167,7 @@ def test_a_turn_that_keeps_more_than_there_is_ends_the_training() -> None:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, algorithm=Cispo())])
-def test_an_episode_weighs_the_same_in_stretches(
-    small_model: Path, tmp_path: Path, settings: Any
-) -> None:
+def test_stretches_weigh_as_their_episode(small_model: Path, tmp_path: Path, settings: Any) -> None:
     """The same tokens as one sequence and as two whose prompts are the same: the same step."""
     prompt, first, second = tuple(range(5, 25)), (3, 4, 5), (7, 8, 9, 10)
     between = (11, 12)

@@ -37,9 +37,7 @@ def composed(folder: Path, *more: str) -> Any:
     return verl.composed(verl.overrides(job, folder))
 
 
-def test_verl_takes_the_shipped_settings_and_says_what_it_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_verl_takes_and_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PAPER:  # Qwen3-30B-A3B, on 4 GPUs of a machine; 4 more are for the servers
         config = composed(tmp_path, f"experiment={name}")
         actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
@@ -75,12 +73,8 @@ def test_verl_takes_the_shipped_settings_and_says_what_it_refuses(
 def costs_nothing(folder: Path) -> None:
     """A refusal is verl's own words, before anything is played."""
     override = f"trainer.verl={json.dumps(REFUSED['no_such_key'])}"
-    done = subprocess.run(
-        [sys.executable, "-m", "trace_bench", *jobs.CPU, override, f"run_dir={folder}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "trace_bench", *jobs.CPU, override, f"run_dir={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "no_such_key" in done.stderr and "Change the setting `trainer.verl`" in done.stderr
     assert not folder.exists()

@@ -13,18 +13,11 @@ import pytest
 import torch
 from verl_job import spec
 
+import trace_bench as tb
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, TrainingJob
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import (
-    AdapterRef,
-    AgentSpec,
-    Boundary,
-    Failure,
-    StopReason,
-    Trajectory,
-    to_json,
-)
+from trace_bench.core.types import Boundary, Failure, to_json
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.loading import load_model
 from trace_bench.trainers.adapters import begin_with, fresh, insert, restart, write_adapter
@@ -38,7 +31,7 @@ from trace_bench.trainers.verl.settings import VerlSettings
 from trace_bench.trainers.verl.spec import MISMATCH, Arrivals, StepFiles, spec_of
 from trace_bench.trainers.verl.trainer import mismatch_of, reported, steps_of
 
-SHORT = Trajectory("toy/0", 0, "base", (), (), (), StopReason.DONE, None)
+SHORT = tb.Trajectory("toy/0", 0, "base", (), (), (), tb.StopReason.DONE, None)
 LATEST = "checkpoints/latest_checkpointed_iteration.txt"
 LORA = {"rank": 4, "alpha": 8.0, "target_modules": LINEAR}
 
@@ -57,13 +50,12 @@ def episode(call: str, index: int, failed: bool = False) -> dict[str, object]:
 
 
 @pytest.fixture
-def begun(small_model: Path, small_adapter: Path) -> AgentSpec:
-    return AgentSpec(
-        str(small_model), "start-x", adapters=(AdapterRef("sft-12@0003", str(small_adapter)),)
-    )
+def begun(small_model: Path, small_adapter: Path) -> tb.AgentSpec:
+    start = tb.AdapterRef("sft-12@0003", str(small_adapter))
+    return tb.AgentSpec(str(small_model), "start-x", adapters=(start,))
 
 
-def test_the_first_iteration_is_the_agents_own_adapter(begun: AgentSpec, tmp_path: Path) -> None:
+def test_the_first_iteration_is_the_agents_own_adapter(begun: tb.AgentSpec, tmp_path: Path) -> None:
     settings = VerlSettings(device="cpu", group_size=4, groups=2)
     run = RunContext(model=begun.model, context=256)
     job = spec_of(TrainingJob("grpo", begun, (), 16, 0), settings, run, (2, 2), 1)
@@ -71,20 +63,18 @@ def test_the_first_iteration_is_the_agents_own_adapter(begun: AgentSpec, tmp_pat
     assert job.acting(0, tmp_path) == begun
     assert job.acting(1, tmp_path).version == "start-x+grpo@0001"
     with pytest.raises(UserError, match="routes between several"):
-        start_of(AgentSpec("m", "v", adapters=begun.adapters * 2))
+        start_of(tb.AgentSpec("m", "v", adapters=begun.adapters * 2))
 
 
 @pytest.mark.parametrize("rank", [4, 8])
-def test_what_verl_starts_from_computes_the_same(
-    rank: int, begun: AgentSpec, tmp_path: Path
-) -> None:
+def test_what_verl_starts_from_is_the_same(rank: int, begun: tb.AgentSpec, tmp_path: Path) -> None:
     (start,) = begun.adapters
     layers = fresh(begun.model, LINEAR, rank, seed=3)
     begin_with(layers, start, VerlSettings(device="cpu", rank=rank, alpha=24.0))
     lora = {"rank": rank, "alpha": 24.0, "target_modules": LINEAR}
     write_adapter(tmp_path / "start", layers, lora, begun.model)
     shapes = {name: (x.b.shape[0], x.a.shape[1]) for name, x in layers.items()}
-    weights = read_adapter(AdapterRef("start", str(tmp_path / "start")), shapes).weights
+    weights = read_adapter(tb.AdapterRef("start", str(tmp_path / "start")), shapes).weights
     for name, (a, b) in read_adapter(start, shapes).weights.items():
         torch.testing.assert_close(weights[name][1] @ weights[name][0], b @ a)
         assert weights[name][0].shape[0] == rank and bool(weights[name][0].any(1).all())
@@ -115,7 +105,7 @@ def test_a_checkpoint_as_an_adapter(tmp_path: Path, small_model: Path) -> None:
     torch.save(state, shard)
     export(place, tmp_path / "out", LORA, str(small_model))
     shapes = {name: (x.b.shape[0], x.a.shape[1]) for name, x in layers.items()}
-    adapter = read_adapter(AdapterRef("x", str(tmp_path / "out")), shapes)
+    adapter = read_adapter(tb.AdapterRef("x", str(tmp_path / "out")), shapes)
     assert adapter.weights.keys() == layers.keys()
     for name, (a, b) in adapter.weights.items():
         assert torch.equal(a, layers[name].a) and torch.equal(b, torch.full_like(b, 2.0))

@@ -101,19 +101,11 @@ def takes(name: str, ours: Any, verls: Any) -> None:
 def test_the_methods_of_verl_that_are_called_are_there() -> None:
     for name, kind, base in parts():
         source = Path(sys.modules[kind.__module__].__file__ or "").read_text()
-        (tree,) = (
-            n
-            for n in ast.parse(source).body
-            if isinstance(n, ast.ClassDef) and n.name == kind.__name__
-        )
-        of_self = ("self", "super()")
-        called = {
-            node.func.attr
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and ast.unparse(node.func.value) in of_self
-        }
+        classes = [n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)]
+        (tree,) = (n for n in classes if n.name == kind.__name__)
+        functions = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call)]
+        methods = [f for f in functions if isinstance(f, ast.Attribute)]
+        called = {f.attr for f in methods if ast.unparse(f.value) in ("self", "super()")}
         missing = {n for n in called if not hasattr(kind, n)} - set(instance_attributes(tree))
         assert not missing, f"{base.__module__}.{base.__name__} has not what {name} calls"
 

@@ -57,12 +57,8 @@ class Cluster:
         """Ray gives a head 30 s to start, too few on a busy machine: it is started again."""
         port = self.address.partition(":")[2]
         for _ in range(5):
-            node = self.start(
-                "--head",
-                "--node-ip-address=127.0.0.1",
-                f"--port={port}",
-                "--include-dashboard=false",
-            )
+            where = ("--node-ip-address=127.0.0.1", f"--port={port}")
+            node = self.start("--head", *where, "--include-dashboard=false")
             log = self.folder / f"node-{len(self.nodes) - 1}.log"
             end = time.monotonic() + 120
             while time.monotonic() < end and node.poll() is None:

@@ -25,20 +25,19 @@ from trace_bench.trainers.verl.preflight import _roles, preflight
 from trace_bench.trainers.verl.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import JobSpec
 
+ITERATIONS = [
+    (127, {}, (3, 4)),
+    (32, {}, (1, 4)),
+    (31, {}, (1, 3)),
+    (16, {}, (1, 2)),
+    (31, {"gpus": 16}, (1, 2)),  # three groups of eight cannot be shared by sixteen
+    (31, {"minibatches": 2}, (1, 2)),
+    (15, {}, "has 15 rollouts and needs at least 16"),
+    (31, {"gpus": 32}, "needs at least 32"),
+]
 
-@pytest.mark.parametrize(
-    ("rollouts", "settings", "expected"),
-    [
-        (127, {}, (3, 4)),
-        (32, {}, (1, 4)),
-        (31, {}, (1, 3)),
-        (16, {}, (1, 2)),
-        (31, {"gpus": 16}, (1, 2)),  # three groups of eight cannot be shared by sixteen
-        (31, {"minibatches": 2}, (1, 2)),
-        (15, {}, "has 15 rollouts and needs at least 16"),
-        (31, {"gpus": 32}, "needs at least 32"),
-    ],
-)
+
+@pytest.mark.parametrize(("rollouts", "settings", "expected"), ITERATIONS)
 def test_iterations_are_all_alike(rollouts: int, settings: dict[str, Any], expected: Any) -> None:
     if isinstance(expected, tuple):
         assert full_iterations(rollouts, VerlSettings(**settings), "grpo") == expected
@@ -87,18 +86,18 @@ def test_where_it_runs_is_not_what_it_is() -> None:
     assert one != of("trainer.epochs=1")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "actor_rollout_ref.rollout.n=2",
-        "++data.train_batch_size=64",
-        "~trainer.total_epochs",
-        "algorithm.filter_groups.enable=true",
-        "algorithm.norm_adv_by_std_in_grpo=false",
-        "actor_rollout_ref.actor.clip_ratio_high=0.4",
-        "actor_rollout_ref.rollout={n: 4}",
-    ],
-)
+FIXED = [
+    "actor_rollout_ref.rollout.n=2",
+    "++data.train_batch_size=64",
+    "~trainer.total_epochs",
+    "algorithm.filter_groups.enable=true",
+    "algorithm.norm_adv_by_std_in_grpo=false",
+    "actor_rollout_ref.actor.clip_ratio_high=0.4",
+    "actor_rollout_ref.rollout={n: 4}",
+]
+
+
+@pytest.mark.parametrize("line", FIXED)
 def test_what_the_ledger_rests_on_is_not_verls_to_change(line: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="which the other settings of `trainer` decide"):
         overrides(spec(trainer=VerlSettings(device="cpu", verl=(line,))), tmp_path)
@@ -122,37 +121,29 @@ def test_settings_in_hydras_notation(tmp_path: Path) -> None:
     assert "VERL_PLATFORM" not in environment(s, odd) and not any("cpu" in x for x in on_gpu)
 
 
-@pytest.mark.parametrize(
-    ("versions", "settings", "said"),
-    [
-        ({}, {}, "needs the package verl 0.9.1, and none is installed"),
-        ({"verl": "0.8.0"}, {}, "and 0.8.0 is installed"),
-        ({"verl": "0.9.1", "transformers": "5.24.0"}, {}, "below 5.11, and 5.24.0 is installed"),
-        ({"verl": "0.9.1"}, {"device": "cuda"}, "samples with vLLM, which is not installed"),
-        ({}, {"alpha": 0.5}, "trainer.alpha=0.5; verl takes whole numbers"),
-        ({}, {"minibatches": 3}, "shared evenly by trainer.minibatches=3"),
-        ({}, {"gpus": 5}, "trainer.minibatches=1 optimizer steps and 5 processes"),
-        ({}, {"gpus": 4, "tensor_parallel": 3}, "does not divide 4 GPUs"),
-        ({"verl": "0.9.1"}, {"nnodes": 2}, "trainer.nnodes=2 needs a running Ray cluster"),
-        ({"verl": "0.9.1"}, {"ray_address": "here"}, "ray_address=here is not allowed"),
-        (
-            {"verl": "0.9.1", "vllm": "0.24.0"},
-            {"device": "cuda", "gpus": 16, "groups": 8},
-            "trainer.gpus=16, and this machine has",
-        ),
-        (
-            {"verl": "0.9.1"},
-            {"target_modules": ("q_proj", "w_proj")},
-            "unknown LoRA target 'w_proj'",
-        ),
-    ],
-)
+REFUSALS = [
+    ({}, {}, "needs the package verl 0.9.1, and none is installed"),
+    ({"verl": "0.8.0"}, {}, "and 0.8.0 is installed"),
+    ({"verl": "0.9.1", "transformers": "5.24.0"}, {}, "below 5.11, and 5.24.0 is installed"),
+    ({"verl": "0.9.1"}, {"device": "cuda"}, "samples with vLLM, which is not installed"),
+    ({}, {"alpha": 0.5}, "trainer.alpha=0.5; verl takes whole numbers"),
+    ({}, {"minibatches": 3}, "shared evenly by trainer.minibatches=3"),
+    ({}, {"gpus": 5}, "trainer.minibatches=1 optimizer steps and 5 processes"),
+    ({}, {"gpus": 4, "tensor_parallel": 3}, "does not divide 4 GPUs"),
+    ({"verl": "0.9.1"}, {"nnodes": 2}, "trainer.nnodes=2 needs a running Ray cluster"),
+    ({"verl": "0.9.1"}, {"ray_address": "here"}, "ray_address=here is not allowed"),
+    (
+        {"verl": "0.9.1", "vllm": "0.24.0"},
+        {"device": "cuda", "gpus": 16, "groups": 8},
+        "trainer.gpus=16, and this machine has",
+    ),
+    ({"verl": "0.9.1"}, {"target_modules": ("q_proj", "w_proj")}, "unknown LoRA target 'w_proj'"),
+]
+
+
+@pytest.mark.parametrize(("versions", "settings", "said"), REFUSALS)
 def test_refusals(
-    monkeypatch: pytest.MonkeyPatch,
-    small_model: Path,
-    versions: dict[str, str],
-    settings: dict[str, Any],
-    said: str,
+    monkeypatch: pytest.MonkeyPatch, small_model: Path, versions: dict, settings: dict, said: str
 ) -> None:
     """Versions are looked up where pip keeps them; here they are made up."""
 
@@ -213,9 +204,7 @@ def test_a_dead_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         preflight(spec(trainer=VerlSettings(device="cpu", ray_address=dead)))
 
 
-def test_other_machines_have_the_hubs_settings_but_no_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_machines_are_told_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.example")
     monkeypatch.setenv("HF_TOKEN", "hf-planted")
     monkeypatch.setenv("MY_KEY", "sk-planted")

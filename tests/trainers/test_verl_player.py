@@ -66,9 +66,8 @@ class Talks(Suite):
 '''
 
 
-def test_a_later_episode_joins_and_none_is_played_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_episode_joins_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And none is played twice."""
     from trace_bench.trainers.verl.episodes import EpisodePlayer, Wanted
 
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -59,25 +59,14 @@ class TokenServer:
             raise self.broken
         self.count += 1
         name = self.adapter.name if self.adapter else None
-        self.engine.submit(
-            Order(
-                self.count,
-                prompt_ids,
-                name,
-                sampling_params["seed"],
-                sampling_params["temperature"],
-                sampling_params["max_tokens"],
-            )
-        )
+        how = [sampling_params[key] for key in ("seed", "temperature", "max_tokens")]
+        self.engine.submit(Order(self.count, prompt_ids, name, *how))
         while not (done := self.engine.step()):
             pass
         self.engine.release(self.count)
-        return SimpleNamespace(
-            token_ids=list(done[0].ids),
-            log_probs=list(done[0].logprobs),
-            stop_reason="completed",
-            extra_fields={"global_steps": self.version},
-        )
+        said = {"token_ids": list(done[0].ids), "log_probs": list(done[0].logprobs)}
+        more = {"stop_reason": "completed", "extra_fields": {"global_steps": self.version}}
+        return SimpleNamespace(**said, **more)
 
     def policy(self, deadline: float = 60.0, context: int = 512) -> TokenPolicy:
         from trace_bench.policies.chat import Chat
@@ -102,16 +91,9 @@ def server(agent: AgentSpec) -> Iterator[TokenServer]:
 
 def played(policy: Any, agent: AgentSpec, temperature: float = 1.0) -> list[Trajectory]:
     tasks = [toy_task(i // 3, patience=2) for i in range(12)]
-    return play(
-        policy,
-        ToySuite(),
-        agent,
-        tasks,
-        [7_000_000_000_000 + i for i in range(12)],
-        temperature=temperature,
-        route=["grpo@0002"] * 12,
-        max_tokens=24,
-    )
+    seeds = [7_000_000_000_000 + i for i in range(12)]
+    how: dict[str, Any] = {"temperature": temperature, "max_tokens": 24}
+    return play(policy, ToySuite(), agent, tasks, seeds, route=["grpo@0002"] * 12, **how)
 
 
 @pytest.mark.slow
@@ -128,13 +110,13 @@ def test_the_same_episodes_as_the_local_policy(agent: AgentSpec, server: TokenSe
         assert a.score == b.score
 
 
-@pytest.mark.parametrize(
-    ("version", "broken", "why"),
-    [
-        (1, None, "hold 'grpo@0001' where 'grpo@0002' is to act"),
-        (2, RuntimeError("the engine is dead"), "the engine is dead"),
-    ],
-)
+FAULTS = [
+    (1, None, "hold 'grpo@0001' where 'grpo@0002' is to act"),
+    (2, RuntimeError("the engine is dead"), "the engine is dead"),
+]
+
+
+@pytest.mark.parametrize(("version", "broken", "why"), FAULTS)
 def test_other_weights_or_a_broken_server_are_no_episode(
     agent: AgentSpec, server: TokenServer, version: int, broken: Exception | None, why: str
 ) -> None:
@@ -143,9 +125,7 @@ def test_other_weights_or_a_broken_server_are_no_episode(
         played(server.policy(), agent)
 
 
-def test_a_server_that_refuses_or_never_answers_fails_the_episodes(
-    agent: AgentSpec, server: TokenServer
-) -> None:
+def test_a_server_without_an_answer_fails_episodes(agent: AgentSpec, server: TokenServer) -> None:
     server.broken = ValueError("too long")
     for each in played(server.policy(), agent):
         assert each.failure is not None and each.failure.boundary == "policy"

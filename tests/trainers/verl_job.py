@@ -43,14 +43,8 @@ def base(chosen: Settings) -> AgentSpec:
 
 def facts(chosen: Settings, **more: Any) -> RunContext:
     """What the trainer takes over from a run with these settings."""
-    return run_context(
-        chosen,
-        parts_of(chosen),
-        fingerprint="tests",
-        elsewhere=MAKER,
-        clean_up=lambda: clean_up(chosen),
-        **more,
-    )
+    more |= {"fingerprint": "tests", "elsewhere": MAKER, "clean_up": lambda: clean_up(chosen)}
+    return run_context(chosen, parts_of(chosen), **more)
 
 
 def suite_of(chosen: Settings) -> Any:
@@ -64,14 +58,12 @@ def verl_settings(chosen: Settings) -> VerlSettings:
 def make_lab(folder: Path, chosen: Settings) -> RunLab:
     """The real lab and trainer. The lab's own policy plays nothing: verl's workers do."""
     folder.mkdir(parents=True, exist_ok=True)
-    suite = suite_of(chosen)
+    how = chosen.policy
     return RunLab(
         folder,
         seed=chosen.seed,
         ledger=Ledger(folder / "ledger.jsonl", chosen.budget),
-        player=Player(
-            IdlePolicy(), Suites(suite), chosen.policy.max_turns, chosen.policy.max_tokens
-        ),
+        player=Player(IdlePolicy(), Suites(suite_of(chosen)), how.max_turns, how.max_tokens),
         trainer=VerlTrainer(verl_settings(chosen), facts(chosen)),
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
         progress=Progress(chosen.budget),
@@ -131,19 +123,8 @@ def local_steps(
 
 def spec(**changes: Any) -> JobSpec:
     """A small job of nowhere."""
-    plain: dict[str, Any] = {
-        "name": "grpo",
-        "run": "r",
-        "seed": 5,
-        "reward": "similarity",
-        "agent": AgentSpec("nowhere"),
-        "trainer": VerlSettings(device="cpu"),
-        "settings": {},
-        "suites": "nowhere:nothing",
-        "iterations": 3,
-        "groups": 4,
-        "context": 512,
-        "max_turns": 20,
-        "max_tokens": 24,
-    }
+    names = {"name": "grpo", "run": "r", "reward": "similarity", "suites": "nowhere:nothing"}
+    sizes = {"seed": 5, "iterations": 3, "groups": 4, "context": 512, "max_turns": 20}
+    parts = {"agent": AgentSpec("nowhere"), "trainer": VerlSettings(device="cpu"), "settings": {}}
+    plain: dict[str, Any] = {**names, **sizes, **parts, "max_tokens": 24}
     return JobSpec(**{**plain, **changes})

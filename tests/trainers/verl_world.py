@@ -34,11 +34,9 @@ class World(EmbeddedSuite):
 
 
 class Faulty(ToolSandboxEnv):
-    def __init__(
-        self, outage: Path, constant: Collection[str], failing: float, hangs: bool
-    ) -> None:
+    def __init__(self, outage: Path, alike: Collection[str], failing: float, hangs: bool) -> None:
         super().__init__()
-        self.outage, self.constant, self.failing, self.hangs = outage, constant, failing, hangs
+        self.outage, self.constant, self.failing, self.hangs = outage, alike, failing, hangs
 
     def reset(self, task: Task) -> Step:
         training = task.split == "train"
