@@ -12,7 +12,7 @@ import pytest
 from trace_bench.core.errors import UserError
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.methods.sft import objection, others, played, read, read_line
-from trace_bench.tiny.played import Demonstration
+from trace_bench.play.demonstrations import Demonstration
 
 TIER = "model"  # it trains an adapter
 SUITE = EmbeddedSuite()

@@ -19,9 +19,10 @@ from trace_bench.core.chat import call_message, make_tool, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Message, Task
+from trace_bench.play.demonstrations import Demonstration, demonstrations
 from trace_bench.tiny import MODEL_FOLDER, make
 from trace_bench.tiny.__main__ import main
-from trace_bench.tiny.played import Demonstration, demonstrations, renamed
+from trace_bench.tiny.tasks import pieces_of, renamed
 
 PLACES = {"train": 0, "demo": 100, "dev": 200, "test": 300}
 QUICK: dict[str, Any] = {"demonstrations": 60, "passes": 3, "size": 0.3}
@@ -98,7 +99,7 @@ def test_demonstrations_end_well_and_mistakes_are_not_learned(suite: Suite) -> N
         assert len(said) == len(shown.learned) and shown.learned[-1]
         total = sum(suite.task(shown.task).data["add"])
         assert said[-1]["content"] == f"sum {total}"
-        texts = [text for text, learned in shown.parts() if learned]
+        texts = [text for text, learned in pieces_of(shown) if learned]
         assert len(texts) == sum(shown.learned) and texts[-1].startswith("sum ")
         if not all(shown.learned):
             repaired += 1

@@ -156,9 +156,6 @@ class Score:
     checks: Annotated[tuple[Check, ...], MOST] = ()
 
 
-ROLES = ("system", "user", "assistant", "tool")  # of messages
-
-
 @dataclass(frozen=True)
 class Step:
     """What an environment returns: new messages for the agent and, at the end, the score."""

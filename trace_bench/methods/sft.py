@@ -3,7 +3,7 @@
 The paper's baseline from the Agent Data Protocol. In the phone world the demonstrations are by
 default general ones of the mixture that the tiny agent knows already, so little is to be expected
 of them, and a gain of a method over this one is not a gain from demonstrations alone. In other
-worlds the training tasks are solved (`tiny.played`). The budget stays unspent.
+worlds the training tasks are solved (`play.demonstrations`). The budget stays unspent.
 
 Conversations of others may be of any world (`python -m trace_bench.tiny demonstrate`): their tools
 are their own. One that cannot be imitated is left out, and counted in the log with the reason.
@@ -28,8 +28,8 @@ from trace_bench.core.protocols import Lab, Method, MethodPlan, Need, PlannedRun
 from trace_bench.core.store import bounded_lines, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Positive, Task
 from trace_bench.methods.tuning import HERE, Tuning, TuningSettings
-from trace_bench.tiny.played import Demonstration
-from trace_bench.tiny.played import demonstrations as solved
+from trace_bench.play.demonstrations import Demonstration
+from trace_bench.play.demonstrations import demonstrations as solved
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat

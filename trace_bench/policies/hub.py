@@ -1,6 +1,5 @@
-"""Models by a folder or a name on the hub (`model=hf`), or by their name at servers
-(`model=served`); the one whose own program may run; the devices that they run on. Reading settings
-imports this, so it has no torch at its top."""
+"""Models by a folder, or by a name on the hub or at servers; the one whose own program may run; the
+devices that they run on. Reading settings imports this, and no torch with it."""
 
 from __future__ import annotations
 

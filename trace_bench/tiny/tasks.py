@@ -1,13 +1,18 @@
 """Agents that are shown the tasks of their world, for any suite that has solutions: those of the
 split `demo` or, where there is none, every second training task, which a run then leaves out of its
-training tasks."""
+training tasks.
+
+In half of the demonstrations other names stand for some words that the agent has read and written
+(`renamed`): else it learns the names that there are by heart, and not to copy those of new tasks.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -17,25 +22,30 @@ from typing import Any
 
 import numpy as np
 
+from trace_bench.core.chat import read_call
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Env, RunContext, Suite, make_env
 from trace_bench.core.run_files import DEMONSTRATED
-from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Task
+from trace_bench.core.store import canonical, stable_seed
+from trace_bench.core.types import Message, Task
+from trace_bench.play.demonstrations import Demonstration, demonstrations
 from trace_bench.play.steps import close
 from trace_bench.play.suites import DEMO, content, mark, name_of, splits_of, tasks_of
 from trace_bench.settings.identity import of_part, parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.tiny import MODEL_FOLDER, Log, MadeSettings, World
 from trace_bench.tiny.making import Lessons, Source, card, make_in, on_development_tasks
-from trace_bench.tiny.played import Demonstration, demonstrations, renamed
-from trace_bench.tiny.template import build_tokenizer, common_words
+from trace_bench.tiny.template import build_tokenizer, common_words, render
 from trace_bench.tiny.train import SIZES, Corpus, Talk, TinyRecipe
 
 BEGUN = 1.0  # million parameters: the phone world's agent, which copies names and numbers already
 BEGUN_LR = 0.001  # what it knows is to stay
 STEPS = 250  # of a training, at least: short demonstrations are learned in smaller batches
 FEW = 200  # tasks from which unseen names are hardly learned
+WRITTEN = '<tool_call>{"name", "arguments", true, false, null}'  # words of every call
+RENAMED = 0.5  # share of demonstrations with other names, and of their names
+NAME = re.compile(r"[A-Za-z]{3,}|[0-9]{2,}")
+VALUE = re.compile(r"\w*[0-9][\w.]*")  # in a message; in a call any word may be one
 
 
 class Tasks(Source):
@@ -68,7 +78,7 @@ class Tasks(Source):
             shown_episodes.append(shown)
             if len(shown_episodes) % 200 == 0:
                 log(f"{len(shown_episodes)}/{count} demonstrations")
-        talks = [shown.parts() for shown in shown_episodes]
+        talks = [pieces_of(shown) for shown in shown_episodes]
         turns = [own for shown in shown_episodes for own in shown.learned]
         tasks = len({shown.task for shown in shown_episodes})
         if tasks < FEW:
@@ -151,12 +161,9 @@ def world_of(chosen: Settings) -> Iterator[World]:
     """The world of a run's settings, closed at the end."""
     env, policy = chosen.env, chosen.policy
     context = RunContext(dev_split=env.dev_split, max_turns=policy.max_turns)
-    suite = parts_of(chosen)["env"].make(context)
     splits = (env.train_split, env.dev_split, env.eval_split)
-    try:
+    with closing(parts_of(chosen)["env"].make(context)) as suite:
         yield World(suite, *splits, policy.max_turns, policy.max_tokens)
-    finally:
-        suite.close()
 
 
 def _shown(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
@@ -207,3 +214,75 @@ def _with_made(world: World, tasks: Sequence[Task], count: int) -> list[Task]:
             "and no demonstration may be of a held-out task. Set `synthetic` to false."
         )
     return [task for pair in zip(cycle(tasks), own_tasks, strict=False) for task in pair]
+
+
+def pieces_of(demonstration: Demonstration) -> list[tuple[str, bool]]:
+    """The conversation as pieces: (text, whether it is learned). What an agent that left a call
+    out could not know is not: it would learn to invent values where it is to copy them."""
+    learned, pieces, read = iter(demonstration.learned), list[tuple[str, bool]](), WRITTEN
+    for text, own in render(demonstration.messages, demonstration.tools):
+        if own and next(learned):
+            word = NAME if '"arguments"' in text else VALUE
+            pieces += [(text, True)] if demonstration.whole else _split(text, word, read)
+        else:
+            pieces.append((text, False))
+        read += text
+    return pieces
+
+
+def _split(text: str, word: re.Pattern[str], read: str) -> list[tuple[str, bool]]:
+    """The text in pieces, of which words that were not `read` are not learned."""
+    pieces, end = list[tuple[str, bool]](), 0
+    for match in word.finditer(text):
+        if match[0] not in read:
+            pieces += [(text[end : match.start()], True), (match[0], False)]
+            end = match.end()
+    return [piece for piece in [*pieces, (text[end:], True)] if piece[0]]
+
+
+def renamed(demonstration: Demonstration, rng: Random, names: dict[str, None]) -> Demonstration:
+    """The demonstration with other names in place of some, the same wherever they stand: half of
+    them are names of earlier demonstrations (`names`, to which its own are added), half invented. A
+    name is a word or a number in the arguments of a call that the agent has read before; one in a
+    tool's definition, such as a value to choose from, is none, and neither is one of JSON's own."""
+    earlier, others = [*names], dict[str, str]()
+    read, tools = set[str](), {*NAME.findall(str(demonstration.tools)), "true", "false", "null"}
+    for message in demonstration.messages:
+        if message["role"] != "assistant":
+            read.update(NAME.findall(str(message["content"])))
+            continue
+        for call in message.get("tool_calls") or ():
+            arguments = read_call(call)[1]
+            for word in NAME.findall(canonical(list(arguments.values()))):
+                if word in read and word not in tools and word not in others:
+                    others[word] = _other(word, earlier, rng) if rng.random() < RENAMED else word
+    names.update(dict.fromkeys(word for word in others if not word.isdigit()))
+    if rng.random() >= RENAMED or not any(word != other for word, other in others.items()):
+        return demonstration
+    messages = tuple(_with_words(message, others) for message in demonstration.messages)
+    return replace(demonstration, messages=messages)
+
+
+def _other(word: str, earlier: Sequence[str], rng: Random) -> str:
+    """A known name, or one of two or three syllables, written as the word is; digits for digits."""
+    if word.isdigit():
+        return str(rng.randint(1, 9)) + "".join(rng.choices("0123456789", k=len(word) - 1))
+    if earlier and rng.random() < 0.5:
+        new = rng.choice(earlier).lower()
+    else:
+        syllables = (rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+        new = "".join(syllables)[: rng.randint(3, 6)]
+    return new.upper() if word.isupper() else new.capitalize() if word[0].isupper() else new
+
+
+def _with_words(message: Message, others: Mapping[str, str]) -> Message:
+    def changed(text: str) -> str:
+        return NAME.sub(lambda word: others.get(word[0], word[0]), text)
+
+    out = {**message, "content": changed(message.get("content") or "")}
+    if calls := message.get("tool_calls"):
+        out["tool_calls"] = [
+            {**c, "function": {**c["function"], "arguments": changed(c["function"]["arguments"])}}
+            for c in calls
+        ]
+    return out

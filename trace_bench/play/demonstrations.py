@@ -11,16 +11,12 @@ left out.
 An agent that is shown successes only fails where it copies or counts wrongly, which some thousand
 rollouts hardly mend. So there are hasty demonstrations too, which leave a call out and go on as if
 they had made it, whatever that is worth: that is learned, and a choice that RL can put right.
-
-In half of them other names stand for some words that the agent has read and written (`renamed`):
-else it learns the names that there are by heart, and not to copy those of new tasks.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from trace_bench.core.chat import make_call, read_call
@@ -31,14 +27,9 @@ from trace_bench.core.types import JSON, Message, Step, Task, Tool
 from trace_bench.play.steps import close, make, step_one
 from trace_bench.play.suites import needed
 from trace_bench.policies.scripted import plausible
-from trace_bench.tiny.template import render
 
 MISTAKES = 0.14  # of the agent's turns, each before a right one
-WRITTEN = '<tool_call>{"name", "arguments", true, false, null}'  # words of every call
 NOISY, MOST_NOISE = 0.5, 6  # share of solved episodes that begin with random calls, and their most
-RENAMED = 0.5  # share of demonstrations with other names, and of their names
-NAME = re.compile(r"[A-Za-z]{3,}|[0-9]{2,}")
-VALUE = re.compile(r"\w*[0-9][\w.]*")  # in a message; in a call any word may be one
 TRIES = 4  # episodes of a task for one demonstration, the last without mistakes
 
 
@@ -60,19 +51,6 @@ class Demonstration:
             {**m, "weight": int(next(learned))} if m["role"] == "assistant" else m
             for m in self.messages
         ]
-
-    def parts(self) -> list[tuple[str, bool]]:
-        """The conversation as pieces: (text, whether it is learned). What an agent that left a call
-        out could not know is not: it would learn to invent values where it is to copy them."""
-        learned, pieces, read = iter(self.learned), list[tuple[str, bool]](), WRITTEN
-        for text, own in render(self.messages, self.tools):
-            if own and next(learned):
-                word = NAME if '"arguments"' in text else VALUE
-                pieces += [(text, True)] if self.whole else _split(text, word, read)
-            else:
-                pieces.append((text, False))
-            read += text
-        return pieces
 
 
 def demonstrations(
@@ -151,16 +129,6 @@ def _solution(suite: Suite, env: Env, task: Task) -> list[Message]:
     return list(suite.reference(task)) if suite.has(Suite.reference) else []
 
 
-def _split(text: str, word: re.Pattern[str], read: str) -> list[tuple[str, bool]]:
-    """The text in pieces, of which words that were not `read` are not learned."""
-    pieces, end = list[tuple[str, bool]](), 0
-    for match in word.finditer(text):
-        if match[0] not in read:
-            pieces += [(text[end : match.start()], True), (match[0], False)]
-            end = match.end()
-    return [piece for piece in [*pieces, (text[end:], True)] if piece[0]]
-
-
 def _left_out(plan: Sequence[Message]) -> int | None:
     """Which message of a solution a hasty agent leaves out: one with calls, always the same one
     where the same tools are called in the same order. None if there is none."""
@@ -214,53 +182,6 @@ class _Episode:
         if earlier and self.rng.random() < 0.5:
             return make_call(name, **self.rng.choice(earlier))
         return make_call(name, **plausible(functions[name].get("parameters") or {}, self.rng))
-
-
-def renamed(demonstration: Demonstration, rng: Random, names: dict[str, None]) -> Demonstration:
-    """The demonstration with other names in place of some, the same wherever they stand: half of
-    them are names of earlier demonstrations (`names`, to which its own are added), half invented. A
-    name is a word or a number in the arguments of a call that the agent has read before; one in a
-    tool's definition, such as a value to choose from, is none, and neither is one of JSON's own."""
-    earlier, others = [*names], dict[str, str]()
-    read, tools = set[str](), {*NAME.findall(str(demonstration.tools)), "true", "false", "null"}
-    for message in demonstration.messages:
-        if message["role"] != "assistant":
-            read.update(NAME.findall(str(message["content"])))
-            continue
-        for _, arguments in _calls(message):
-            for word in NAME.findall(canonical(list(arguments.values()))):
-                if word in read and word not in tools and word not in others:
-                    others[word] = _other(word, earlier, rng) if rng.random() < RENAMED else word
-    names.update(dict.fromkeys(word for word in others if not word.isdigit()))
-    if rng.random() >= RENAMED or not any(word != other for word, other in others.items()):
-        return demonstration
-    messages = tuple(_with_words(message, others) for message in demonstration.messages)
-    return replace(demonstration, messages=messages)
-
-
-def _other(word: str, earlier: Sequence[str], rng: Random) -> str:
-    """A known name, or one of two or three syllables, written as the word is; digits for digits."""
-    if word.isdigit():
-        return str(rng.randint(1, 9)) + "".join(rng.choices("0123456789", k=len(word) - 1))
-    if earlier and rng.random() < 0.5:
-        new = rng.choice(earlier).lower()
-    else:
-        syllables = (rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
-        new = "".join(syllables)[: rng.randint(3, 6)]
-    return new.upper() if word.isupper() else new.capitalize() if word[0].isupper() else new
-
-
-def _with_words(message: Message, others: Mapping[str, str]) -> Message:
-    def changed(text: str) -> str:
-        return NAME.sub(lambda word: others.get(word[0], word[0]), text)
-
-    out = {**message, "content": changed(message.get("content") or "")}
-    if calls := message.get("tool_calls"):
-        out["tool_calls"] = [
-            {**c, "function": {**c["function"], "arguments": changed(c["function"]["arguments"])}}
-            for c in calls
-        ]
-    return out
 
 
 def _calls(message: Message) -> list[tuple[str, JSON]]:
