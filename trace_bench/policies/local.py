@@ -1,11 +1,15 @@
-"""The local policy: runs a Hugging Face causal language model in this process, in batches."""
+"""The local policy: runs a Hugging Face causal language model in this process, in batches; and a
+thread over it, for requests that come at any time."""
 
 from __future__ import annotations
 
 import math
+import traceback
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import torch
 
 from trace_bench.core.errors import UserError, not_allowed, unknown
 from trace_bench.core.protocols import Policy, Prompt, State, TurnReply, TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Tool, grouped
+from trace_bench.core.types import AgentSpec, Message, T, Tool, grouped
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import read_adapter
@@ -191,3 +195,74 @@ def backend_of(model: Any, slots: int, context: int) -> Backend:
     if decoder.supports(model):
         return decoder.Decoder(model, slots, context)
     return hf.HuggingFace(model, slots, context)
+
+
+@dataclass(frozen=True)
+class _Open:
+    deliver: Callable[[TurnReply], None]
+    grow: Callable[[str], bool] | None
+
+
+class PolicyThread:
+    """One thread over a policy. Each turn is an episode of its own."""
+
+    def __init__(self, policy: LocalPolicy) -> None:
+        self.policy = policy
+        self._open: dict[int, _Open] = {}
+        self._thread = ThreadPoolExecutor(1, "engine")
+
+    def call(self, what: Callable[..., T], *arguments: object) -> Future[T]:
+        """Calls it in that thread, between two steps."""
+        return self._thread.submit(what, *arguments)
+
+    def start(
+        self,
+        request: TurnRequest,
+        deliver: Callable[[TurnReply], None],
+        grow: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Begins a turn. `deliver` gets its reply; `grow` its text after each step before, and says
+        whether the turn ends here. Both are called in that thread."""
+        self.call(self._begin, request, _Open(deliver, grow))
+
+    def cancel(self, episode: int) -> None:
+        """Frees the place of a turn, if it has not ended."""
+        self.call(self._drop, episode)
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    # -- in that thread ---------------------------------------------------------------------------
+
+    def _begin(self, request: TurnRequest, one: _Open) -> None:
+        self.policy.submit([request])
+        self._open[request.episode] = one
+        if len(self._open) == 1:
+            self.call(self._step)
+
+    def _step(self) -> None:
+        """One step for all open turns; the next comes after what was asked meanwhile."""
+        try:
+            if self._open:
+                for reply in self.policy.step():
+                    self._end(reply)
+            for episode, one in [*self._open.items()]:
+                if one.grow is not None and one.grow(self.policy.partial(episode)):
+                    self._end(self.policy.cut(episode))
+        except Exception as error:
+            traceback.print_exc()
+            for episode in [*self._open]:
+                self._end(TurnReply(episode, None, error=f"the engine has failed: {error!r}"))
+        if self._open:
+            self.call(self._step)
+
+    def _end(self, reply: TurnReply) -> None:
+        one = self._drop(reply.episode)
+        if one is not None:
+            one.deliver(reply)
+
+    def _drop(self, episode: int) -> _Open | None:
+        one = self._open.pop(episode, None)
+        if one is not None:
+            self.policy.release(episode)
+        return one

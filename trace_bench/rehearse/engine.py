@@ -11,9 +11,8 @@ from typing import Any
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Turn
 from trace_bench.policies.formats import Reply
-from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.local import LocalPolicy, PolicyThread
 from trace_bench.rehearse.scripted import Answer
-from trace_bench.serve.local import Engine
 
 WAIT = 300.0  # seconds for a turn, on a machine with other work
 
@@ -23,7 +22,7 @@ class Loading:
 
     def __init__(self, model: Path | str, name: str, batch: int, context: int | None) -> None:
         policy = LocalPolicy(model, batch=batch, context=context, threads=1)
-        self._name, self._context, self._engine = name, policy.context, Engine(policy)
+        self._name, self._context, self._engine = name, policy.context, PolicyThread(policy)
         self._adapters: dict[str, AdapterRef] = {}
         self.loaded: list[str] = []
         self._numbers = itertools.count()

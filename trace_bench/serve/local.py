@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import traceback
-from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,82 +13,11 @@ from trace_bench.core.chat import with_guidance
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Message, T, Turn
-from trace_bench.policies.local import LocalPolicy
+from trace_bench.core.types import AgentSpec, Message, Turn
+from trace_bench.policies.local import LocalPolicy, PolicyThread
 from trace_bench.policies.routing.merge import MergedSums
 from trace_bench.policies.routing.router import make_router
 from trace_bench.serve.request import ChatRequest, Completion, Refused, choose
-
-
-@dataclass(frozen=True)
-class _Open:
-    deliver: Callable[[TurnReply], None]
-    grow: Callable[[str], bool] | None
-
-
-class Engine:
-    """One thread over a policy. Each turn is an episode of its own."""
-
-    def __init__(self, policy: LocalPolicy) -> None:
-        self.policy = policy
-        self._open: dict[int, _Open] = {}
-        self._thread = ThreadPoolExecutor(1, "engine")
-
-    def call(self, what: Callable[..., T], *arguments: object) -> Future[T]:
-        """Calls it in the engine's thread, between two steps."""
-        return self._thread.submit(what, *arguments)
-
-    def start(
-        self,
-        request: TurnRequest,
-        deliver: Callable[[TurnReply], None],
-        grow: Callable[[str], bool] | None = None,
-    ) -> None:
-        """Begins a turn. `deliver` gets its reply; `grow` its text after each step before, and says
-        whether the turn ends here. Both are called in the engine's thread."""
-        self.call(self._begin, request, _Open(deliver, grow))
-
-    def cancel(self, episode: int) -> None:
-        """Frees the place of a turn, if it has not ended."""
-        self.call(self._drop, episode)
-
-    def close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
-
-    # -- the engine's thread ----------------------------------------------------------------------
-
-    def _begin(self, request: TurnRequest, one: _Open) -> None:
-        self.policy.submit([request])
-        self._open[request.episode] = one
-        if len(self._open) == 1:
-            self.call(self._step)
-
-    def _step(self) -> None:
-        """One step for all open turns; the next comes after what was asked meanwhile."""
-        try:
-            if self._open:
-                for reply in self.policy.step():
-                    self._end(reply)
-            for episode, one in [*self._open.items()]:
-                if one.grow is not None and one.grow(self.policy.partial(episode)):
-                    self._end(self.policy.cut(episode))
-        except Exception as error:
-            traceback.print_exc()
-            for episode in [*self._open]:
-                self._end(TurnReply(episode, None, error=f"the engine has failed: {error!r}"))
-        if self._open:
-            self.call(self._step)
-
-    def _end(self, reply: TurnReply) -> None:
-        one = self._drop(reply.episode)
-        if one is not None:
-            one.deliver(reply)
-
-    def _drop(self, episode: int) -> _Open | None:
-        one = self._open.pop(episode, None)
-        if one is not None:
-            self.policy.release(episode)
-        return one
 
 
 class Local:
@@ -100,7 +26,7 @@ class Local:
 
     def __init__(self, policy: LocalPolicy, agent: AgentSpec, most: int, sums: Path) -> None:
         policy.load(agent)
-        self.engine = Engine(policy)
+        self.engine = PolicyThread(policy)
         self._policy, self._agent, self._most = policy, agent, most
         self._router = make_router(agent, policy)
         self._sums = MergedSums(policy, agent, sums)
