@@ -61,9 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         report = check(suite, tasks)
         if settings.protocol == "held_out":
             used = (env.train_split, env.dev_split, settings.evaluation.split, DEMO)
-            report.lines.append(
-                Checked("the splits share no task (pairs of splits)", *_apart(suite, used))
-            )
+            apart = Checked("the splits share no task (pairs of splits)", *_apart(suite, used))
+            report.lines.append(apart)
         where = f"sandbox={settings.sandbox.name}"
         print(f"{suite.name}/{suite.variant} {chosen}, {where}: {len(tasks)} tasks")
         print(report)

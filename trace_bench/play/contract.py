@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -123,11 +123,9 @@ def _mean(
     """The mean score; an episode that a check reports as faulty counts as 0."""
     total = 0.0
     for task in tasks:
-        try:
+        with suppress(Exception):
             score = step_of(performed(suite, task, actions(task))[-1]).score
             total += score.similarity if score is not None else 0.0
-        except Exception:
-            continue
     return total / len(tasks)
 
 

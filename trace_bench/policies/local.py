@@ -257,12 +257,10 @@ class PolicyThread:
             self.call(self._step)
 
     def _end(self, reply: TurnReply) -> None:
-        one = self._drop(reply.episode)
-        if one is not None:
+        if (one := self._drop(reply.episode)) is not None:
             one.deliver(reply)
 
     def _drop(self, episode: int) -> _Open | None:
-        one = self._open.pop(episode, None)
-        if one is not None:
+        if (one := self._open.pop(episode, None)) is not None:
             self.policy.release(episode)
         return one
