@@ -8,9 +8,7 @@ from random import Random
 from typing import Any
 
 from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
-from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
-    multi_turn_checker,
-)
+from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
 from trace_bench.core.types import Message, Score, Task
 from trace_bench.envs.bfcl.suite import BfclEnv
@@ -122,11 +120,8 @@ def theirs(entry: Mapping[str, Any], turns: Turns, name: str) -> str | None:
             break
     if len(played) != len(answers):
         return "multi_turn:force_terminated"
-    raw = {
-        "id": f"multi_turn_{entry['id']}",
-        "initial_config": entry["config"],
-        "involved_classes": entry["classes"],
-    }
+    raw = {"id": f"multi_turn_{entry['id']}", "initial_config": entry["config"]}
+    raw["involved_classes"] = entry["classes"]
     category = f"multi_turn_{entry['category']}"
     try:
         found = multi_turn_checker(played, answers, raw, category, name)

@@ -79,12 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marks = {mark.name for mark in item.iter_markers()}
         if not marks & {*tiers.LANES, "fast", "model"}:
             item.add_marker(tiers.of(item.path))
-    items.sort(
-        key=lambda item: (
-            item.path.name not in LONG,
-            item.get_closest_marker("fast") is None,
-        )
-    )
+    items.sort(key=lambda i: (i.path.name not in LONG, i.get_closest_marker("fast") is None))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -162,11 +162,8 @@ def _bring_about(
 ) -> list[Message]:
     given = {k: v for k, v in row.items() if v is not None}
     if (database, kind) == ("SETTING", "snapshot"):
-        return [
-            _call(SETTERS[k], {"on": v})
-            for k, v in given.items()
-            if k in SETTERS and start["SETTING"][k] != v
-        ]
+        changed = {k: v for k, v in given.items() if k in SETTERS and start["SETTING"][k] != v}
+        return [_call(SETTERS[k], {"on": v}) for k, v in changed.items()]
     if (database, kind) == ("CONTACT", "added"):
         return [_call("add_contact", {k: given[k] for k in ("name", "phone_number")})]
     if kind == "removed" and database in ("CONTACT", "REMINDER"):

@@ -8,35 +8,27 @@ from trace_bench.core.types import Task
 
 NOW = 1_700_000_000  # Tuesday 14 November 2023, 22:13:20 UTC
 
+ME, ANNA = "+14155550100", "+14155550132"
 START: dict[str, Any] = {
     "SETTING": {"wifi": True, "cellular": True, "location_service": True},
     "CONTACT": [
-        {"person_id": "me", "name": "Ola Nord", "phone_number": "+14155550100", "is_self": True},
-        {
-            "person_id": "anna",
-            "name": "Anna Berg",
-            "phone_number": "+14155550132",
-            "relationship": "friend",
-        },
+        {"person_id": "me", "name": "Ola Nord", "phone_number": ME, "is_self": True},
+        {"person_id": "anna", "name": "Anna Berg", "phone_number": ANNA, "relationship": "friend"},
     ],
     "MESSAGING": [
         {
             "message_id": "m1",
             "sender_person_id": "anna",
-            "sender_phone_number": "+14155550132",
+            "sender_phone_number": ANNA,
             "recipient_person_id": "me",
-            "recipient_phone_number": "+14155550100",
+            "recipient_phone_number": ME,
             "content": "Bring the blue umbrella",
             "creation_timestamp": NOW - 3600,
         }
     ],
     "REMINDER": [
-        {
-            "reminder_id": "r1",
-            "content": "Water the tomatoes",
-            "creation_timestamp": NOW - 7200,
-            "reminder_timestamp": NOW + 7200,
-        }
+        {"reminder_id": "r1", "content": "Water the tomatoes"}
+        | {"creation_timestamp": NOW - 7200, "reminder_timestamp": NOW + 7200}
     ],
 }
 
@@ -46,8 +38,16 @@ def start(**setting: Any) -> dict[str, Any]:
     return {**START, "SETTING": {**START["SETTING"], **setting}}
 
 
+def milestone(database: str, row: dict[str, Any], *guards: str) -> dict[str, Any]:
+    """That the database holds the row."""
+    constraint = {"database": database, "kind": "snapshot", "rows": [row]}
+    return {"constraints": [constraint], "guards": [*guards]}
+
+
 def wifi_task(**changes: Any) -> Task:
     """Switch wifi off and say so."""
+    told = {"sender": "AGENT", "recipient": "USER", "content": "Wifi is turned off"}
+    goals = [milestone("SETTING", {"wifi": False}, "CONTACT"), milestone("SANDBOX", told)]
     data: dict[str, Any] = {
         "now": NOW,
         "start": START,
@@ -64,30 +64,7 @@ def wifi_task(**changes: Any) -> Task:
             "fallback": "Please decide yourself",
         },
         "max_messages": 30,
-        "milestones": [
-            {
-                "constraints": [
-                    {"database": "SETTING", "kind": "snapshot", "rows": [{"wifi": False}]}
-                ],
-                "guards": ["CONTACT"],
-            },
-            {
-                "constraints": [
-                    {
-                        "database": "SANDBOX",
-                        "kind": "snapshot",
-                        "rows": [
-                            {
-                                "sender": "AGENT",
-                                "recipient": "USER",
-                                "content": "Wifi is turned off",
-                            }
-                        ],
-                    }
-                ],
-                "guards": [],
-            },
-        ],
+        "milestones": goals,
         "edges": [[0, 1]],
     }
     data.update(changes)

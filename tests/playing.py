@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trace_bench.core.chat import make_call
 from trace_bench.core.protocols import OnEpisode, Policy, Suite, TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Message, Score, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import ScriptedPolicy
@@ -29,6 +30,19 @@ def play(
     way = None if route is None else tuple(route)
     batch = EpisodeBatch(agent, tuple(tasks), tuple(seeds), temperature, way)
     return Player(policy, suites, **limits).play(batch, on_episode)
+
+
+def scores(policy: Policy, suite: Suite, tasks: Sequence[Task], **limits: Any) -> list[Score]:
+    """Of one episode a task, of which none may fail."""
+    played = play(policy, suite, AgentSpec("x"), tasks, range(len(tasks)), **limits)
+    found = [t.score for t in played if t.score is not None and t.failure is None]
+    assert len(found) == len(tasks), [t.failure for t in played if t.failure]
+    return found
+
+
+def acts(names: str) -> list[Message]:
+    """Calls without arguments, one a message."""
+    return [make_call(name) for name in names.split()]
 
 
 class FunctionPolicy(ScriptedPolicy):

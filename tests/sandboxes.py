@@ -8,12 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from trace_bench.core.protocols import Ask, RunContext, Suite
 from trace_bench.sandbox.choose import remote, source_pool, suite_in
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import EnvSettings
 
+ENGINES = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("docker", "podman")]
+OTHERS = [*ENGINES, pytest.param("bubblewrap", marks=pytest.mark.rootless)]
+"""The sandboxes that a machine may lack, each with the mark of its lane."""
 ROOTS = str(Path(os.environ.get("TRACE_BENCH_ROOTS", Sandbox.roots)).expanduser())
 """Where the files of images are, for tests of sandboxes that run on a folder."""
 
@@ -39,10 +44,20 @@ def in_sandbox(
     python: str | None = None,
 ) -> Any:
     """The suite with its episodes in that sandbox."""
-    made: Suite = suite_in(
-        part, RunContext(ask=ask), sandbox, EnvSettings(part.name, python=python), log
-    )
-    return made
+    settings = EnvSettings(part.name, python=python)
+    return suite_in(part, RunContext(ask=ask), sandbox, settings, log)
+
+
+SUITE = """
+class Suite(protocols.Suite):
+    name, variant = "source", "test"
+    def splits(self): return ["train"]
+    def tasks(self, split): return []
+    def make(self): return Env()
+
+def suite(): return Suite()
+"""
+"""The end of a source text that defines `Env`: a suite of it, whose tasks a test makes."""
 
 
 def untrusted_suite(source: str, sandbox: Sandbox, log: Callable[[str], None]) -> Suite:

@@ -137,12 +137,8 @@ def played(domain: str, every: int) -> Iterator[dict[str, Any]]:
         for way in WAYS:
             rng = random.Random(f"{task.id} {way.__name__}")
             turns = way(list(suite.reference(task)), list(suite.reference(other)), rng)
-            yield {
-                "domain": domain,
-                "task": task.data["record"]["id"],
-                "way": way.__name__,
-                **_episode(suite.make(), task, turns),
-            }
+            about = {"domain": domain, "task": task.data["record"]["id"], "way": way.__name__}
+            yield {**about, **_episode(suite.make(), task, turns)}
 
 
 def _episode(env: Any, task: Any, turns: Turns) -> dict[str, Any]:
@@ -275,15 +271,9 @@ def _theirs(record: Mapping[str, Any], task: Any) -> tuple[bool, list[bool]]:
         if not mine and any(stop in (content or "") for stop in STOPS):
             ended = TerminationReason.USER_STOP
             break
-    run = SimulationRun(
-        id="x",
-        task_id=task.id,
-        start_time="",
-        end_time="",
-        duration=0.0,
-        termination_reason=ended,
-        messages=messages,
-    )
+    times = {"start_time": "", "end_time": "", "duration": 0.0}
+    said = {"termination_reason": ended, "messages": messages}
+    run = SimulationRun(id="x", task_id=task.id, **times, **said)
     found = evaluate_simulation(
         run, task, EvaluationType.ALL_WITH_NL_ASSERTIONS, False, record["domain"]
     )

@@ -10,26 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from trace_bench.core.chat import call_message, text_message
+from trace_bench.core.chat import call_message, make_tool, text_message
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask, Env, RunContext, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 
-TOOLS = (
-    {
-        "type": "function",
-        "function": {
-            "name": "add",
-            "description": "Adds to the sum.",
-            "parameters": {
-                "type": "object",
-                "properties": {"number": {"type": "integer"}},
-                "required": ["number"],
-            },
-        },
-    },
-)
+TOOLS = (make_tool("add", "Adds to the sum.", number="integer"),)
 
 
 class ToyEnv(Env):
@@ -42,13 +29,8 @@ class ToyEnv(Env):
         if task.data.get("break") == "reset":
             raise RuntimeError("broken at reset")
         numbers = ", ".join(map(str, task.data["add"]))
-        return Step(
-            (
-                {"role": "system", "content": "Use the tool."},
-                {"role": "user", "content": f"Add {numbers}."},
-            ),
-            TOOLS,
-        )
+        system: Message = {"role": "system", "content": "Use the tool."}
+        return Step((system, {"role": "user", "content": f"Add {numbers}."}), TOOLS)
 
     def step(self, action: Message) -> Step:
         if self.task.data.get("break") == "step":
