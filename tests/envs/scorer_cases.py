@@ -1,6 +1,6 @@
 """Episodes of the phone world to be scored: corner cases, and random ones with guards, references,
 minefields and partial scores. tests/official_cases.py gives them to the official scorer,
-test_official_cases.py to ours. Needs nothing but Python."""
+test_official.py to ours. Needs nothing but Python."""
 
 from __future__ import annotations
 
@@ -250,9 +250,8 @@ def _differences() -> Iterator[Row]:
         ("a twin", [bo], [*twice]),
     ):
         played = episode(state(CONTACT=before), (call("work"), state(CONTACT=after)))
-        for kind, row in itertools.product(
-            ("added", "removed", "updated"), (bo, cy, di, {**cy, "name": "Cyd"})
-        ):
+        rows = (bo, cy, di, {**cy, "name": "Cyd"})
+        for kind, row in itertools.product(("added", "removed", "updated"), rows):
             wanted = constraint("CONTACT", kind, {k: row[k] for k in ("name", "person_id")})
             yield case(f"{kind} {row['name']}: {name}", played, [wants(wanted)])
         guard = wants(constraint("SETTING", "snapshot", {"wifi": False}), guards=["CONTACT"])
@@ -288,10 +287,8 @@ def _graphs() -> Iterator[Row]:
     for since in (None, 0):
         second = wants(constraint("CONTACT", "added", {"name": "Di"}, since=since))
         yield case(f"added since {since}", episode(state(), *add), [first, second])
-        guard = wants(
-            constraint("SANDBOX", "snapshot", {"content": "done"}),
-            guards=[{"database": "CONTACT", "since": since}],
-        )
+        done = constraint("SANDBOX", "snapshot", {"content": "done"})
+        guard = wants(done, guards=[{"database": "CONTACT", "since": since}])
         last = episode(state(), *add, "done")
         yield case(f"guarded since {since}", last, [first, guard])
         yield case(f"guarded since {since}, in time", last, [*off, guard])
@@ -337,14 +334,8 @@ def _random_case(number: int) -> Row:
     mined = rng.choice((0, 0, 0, 1, 1, 2, 3))
     mine_edges = _edges(rng, mined)
     minefields = [draw.minefield(ancestors) for ancestors in _ancestors(mined, mine_edges)]
-    return case(
-        f"random {number}",
-        played,
-        milestones,
-        edges=edges,
-        minefields=minefields,
-        minefield_edges=mine_edges,
-    )
+    more = {"edges": edges, "minefields": minefields, "minefield_edges": mine_edges}
+    return case(f"random {number}", played, milestones, **more)
 
 
 def _words(rng: random.Random) -> str:
@@ -427,11 +418,8 @@ class _Draw:
 
     def _guards(self, parts: list[Row], ancestors: list[int], share: float) -> list[Row]:
         free = {"SETTING", "CONTACT", "REMINDER", "MESSAGING"} - {p["database"] for p in parts}
-        return [
-            {"database": name, "since": self._since(ancestors)}
-            for name in sorted(free)
-            if self.rng.random() < share / 2
-        ]
+        drawn = (name for name in sorted(free) if self.rng.random() < share / 2)
+        return [{"database": name, "since": self._since(ancestors)} for name in drawn]
 
     def _since(self, ancestors: list[int]) -> int | None:
         return self.rng.choice([None, *ancestors, *ancestors])

@@ -27,10 +27,8 @@ def test_scrambled_names_lead_back_to_the_tools() -> None:
     schemas, names = offer(TOOLS, "scrambled_names", 1)
     shown = [schema["function"]["name"] for schema in schemas]
     assert set(shown) == set(names) and len(shown) == 5
-    assert {alias: name for alias, name in names.items() if name in TOOLS} == {
-        "setting_4": "get_wifi_status",
-        "search_3": "search_stock",
-    }
+    ours = {alias: name for alias, name in names.items() if name in TOOLS}
+    assert ours == {"setting_4": "get_wifi_status", "search_3": "search_stock"}
     for schema in schemas:
         own = catalog()[names[schema["function"]["name"]]].schema["function"]
         assert {**own, "name": schema["function"]["name"]} == schema["function"]
@@ -42,15 +40,9 @@ def test_scrambled_descriptions_are_empty() -> None:
         assert schema["function"] == {**own, "description": ""}
 
 
-@pytest.mark.parametrize(
-    ("augmentation", "gone", "left"),
-    [
-        ("scrambled_arg_descriptions", "description", "type"),
-        ("scrambled_arg_types", "type", "description"),
-    ],
-)
-def test_scrambled_arguments(augmentation: str, gone: str, left: str) -> None:
-    for schema in offer(TOOLS, augmentation, 1)[0]:
+@pytest.mark.parametrize(("gone", "left"), [("description", "type"), ("type", "description")])
+def test_scrambled_arguments(gone: str, left: str) -> None:
+    for schema in offer(TOOLS, f"scrambled_arg_{gone}s", 1)[0]:
         function = schema["function"]
         own = catalog()[function["name"]].schema["function"]
         assert function["parameters"]["required"] == own["parameters"]["required"]

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from statistics import mean
 
 import pytest
-from playing import FunctionPolicy, play
+from playing import FunctionPolicy, acts, play, scores
 from sandboxes import chosen
 from shared import needs
 
-from trace_bench.check import main as check_command
-from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext, perform
+from trace_bench.core.protocols import Policy, RunContext, perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task
 from trace_bench.envs.babyai import DEFAULT, BabyAISuite
 from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.evidence import heard_of
 from trace_bench.methods.looking.rules import label
-from trace_bench.policies.scripted import (
-    IdlePolicy,
-    RandomPolicy,
-    ReferencePolicy,
-    text_message,
-)
+from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy, text_message
 
 pytestmark = [needs("minigrid", "the extra babyai is not installed"), pytest.mark.worlds]
 
@@ -42,51 +36,30 @@ def wide() -> BabyAISuite:
     return BabyAISuite(levels=(*DEFAULT, "OpenTwoDoors", "UnlockPickup"))
 
 
-def acts(names: str) -> list[Message]:
-    return [make_call(name) for name in names.split()]
-
-
 def of_level(suite: BabyAISuite, level: str, split: str = "dev") -> list[Task]:
     return [task for task in suite.tasks(split) if task.data["level"] == level]
 
 
-def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_command(["env=babyai", "limit=2"]) == 0
-    printed = capsys.readouterr().out
-    assert "ok         2  its solution solves it from anywhere" in printed
-    assert "ok         6  the splits share no task" in printed
-
-
 def test_floors_and_ceiling_on_the_development_split(wide: BabyAISuite) -> None:
     tasks = wide.tasks("dev")[::3]
-    for policy, least, most in (
-        (ReferencePolicy(wide), 1.0, 1.0),
-        (RandomPolicy(), 0.0, 0.1),
-        (IdlePolicy(), 0.0, 0.0),
-    ):
-        played = play(policy, wide, AgentSpec("x"), tasks, range(len(tasks)), max_turns=40)
-        assert all(t.failure is None for t in played)
-        mean = sum(t.score is not None and t.score.success for t in played) / len(tasks)
-        assert least <= mean <= most, type(policy).__name__
 
+    def success(policy: Policy) -> float:
+        return mean(score.success for score in scores(policy, wide, tasks, max_turns=40))
 
-def world(suite: BabyAISuite, task: Task) -> str:
-    return suite.world(task.data)
+    assert success(ReferencePolicy(wide)) == 1.0
+    assert success(RandomPolicy()) <= 0.1 and success(IdlePolicy()) == 0.0
 
 
 def test_calls_beyond_the_limit_do_nothing() -> None:
     suite = BabyAISuite(steps=3)
-    task = next(t for t in suite.tasks("dev") if len(suite_solution(t)) > 3)
+    solution = BabyAISuite().reference
+    task = next(t for t in suite.tasks("dev") if len(solution(t)) > 3)
     env = suite.make()
     env.reset(task)
-    calls = [call for m in suite_solution(task) for call in m["tool_calls"]]
+    calls = [call for m in solution(task) for call in m["tool_calls"]]
     step = env.step({"role": "assistant", "content": "", "tool_calls": calls})
     assert step.score is not None and not step.score.success
     assert step.messages[-1]["content"] == "ValueError: it is over"
-
-
-def suite_solution(task: Task) -> Sequence[Message]:
-    return BabyAISuite().reference(task)
 
 
 def test_splits_share_no_seed_and_no_world(suite: BabyAISuite) -> None:
@@ -97,7 +70,7 @@ def test_splits_share_no_seed_and_no_world(suite: BabyAISuite) -> None:
     homes: dict[str, set[str]] = {}
     for split in suite.sizes:
         for task in suite.tasks(split)[:30]:
-            homes.setdefault(world(suite, task), set()).add(split)
+            homes.setdefault(suite.world(task.data), set()).add(split)
     assert [found for found in homes.values() if len(found) > 1] == []
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("mpmath", reason="mpmath is not installed (docs/bfcl.md says
 
 from bfcl_known_bad import find
 from bfcl_play import KINDS, changed, messages, ours, reference, theirs
-from playing import play
+from playing import play, scores
 from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
@@ -27,11 +27,7 @@ from trace_bench.envs.bfcl import world as bfcl_data
 from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite
 from trace_bench.envs.bfcl.world import CATEGORIES, BfclCall, BfclWorld, known_bad, load
 from trace_bench.play.contract import check
-from trace_bench.policies.scripted import (
-    IdlePolicy,
-    RandomPolicy,
-    ReferencePolicy,
-)
+from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.compose import compose
 
@@ -49,10 +45,8 @@ def task_of(suite: BfclSuite, name: str) -> Task:
 
 def solved(suite: Any, policy: Any, tasks: Sequence[Task]) -> tuple[int, float]:
     """(episodes solved, mean similarity)"""
-    played = play(policy, suite, AgentSpec("x"), tasks, range(len(tasks)), max_turns=168)
-    scores = [t.score for t in played if t.score is not None and t.failure is None]
-    assert len(scores) == len(tasks)
-    return sum(s.success for s in scores), sum(s.similarity for s in scores) / len(scores)
+    found = scores(policy, suite, tasks, max_turns=168)
+    return sum(s.success for s in found), sum(s.similarity for s in found) / len(found)
 
 
 def say(text: str = "") -> Message:
@@ -96,10 +90,8 @@ def test_splits_share_no_scenario(suite: BfclSuite) -> None:
 
 
 def test_what_was_measured_with_is_reported(suite: BfclSuite) -> None:
-    assert suite.about() == {
-        "data": "bfcl-eval 2026.3.23, entries 8a809e8fe5aa",
-        "known_bad": "15 kept",
-    }
+    about = {"data": "bfcl-eval 2026.3.23, entries 8a809e8fe5aa", "known_bad": "15 kept"}
+    assert suite.about() == about
 
 
 def test_bad_settings_are_refused_with_what_is_allowed(
@@ -110,9 +102,8 @@ def test_bad_settings_are_refused_with_what_is_allowed(
     with pytest.raises(UserError, match="unknown split 'all'; allowed: train, dev, test, leader"):
         suite.tasks("all")
     assert main(["method=grpo", "env=bfcl", "evaluation.split=leaderboard"]) == 2
-    assert "evaluation.split=leaderboard are in env.train_split=train too" in (
-        capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "evaluation.split=leaderboard are in env.train_split=train too" in said
     settings = compose(["method=base", "env=bfcl", "env.category=miss_func"])
     assert (settings.env.suite, settings.policy.max_turns) == ("miss_func", 168)
     monkeypatch.setattr(bfcl_data, "VERSION", "2025.1.1")
@@ -134,12 +125,10 @@ def test_the_contract_holds(category: str) -> None:
 def test_a_process_of_its_own_gives_the_same(suite: BfclSuite) -> None:
     sandboxed = in_sandbox(chosen("bfcl", "all"), Sandbox("process", run="test-bfcl"))
     try:
-        tasks = sandboxed.tasks("leaderboard")[::80]
+        tasks, agent = sandboxed.tasks("leaderboard")[::80], AgentSpec("x")
         assert [t.id for t in tasks] == [t.id for t in suite.tasks("leaderboard")[::80]]
-        runs = [
-            play(ReferencePolicy(s), s, AgentSpec("x"), tasks, range(len(tasks)), max_turns=168)
-            for s in (suite, sandboxed)
-        ]
+        both = [(ReferencePolicy(s), s) for s in (suite, sandboxed)]
+        runs = [play(*acting, agent, tasks, range(len(tasks)), max_turns=168) for acting in both]
         assert to_json(runs[0]) == to_json(runs[1])
         assert all(t.score is not None and t.score.success for t in runs[1])
     finally:
@@ -186,9 +175,8 @@ def test_withheld_tools_are_handed_over_in_the_users_text(suite: BfclSuite) -> N
     steps = perform(suite.make(), task, suite.reference(task))
     assert "sort" not in {tool["function"]["name"] for tool in steps[0].tools}
     texts = [m["content"] for step in steps for m in step.messages if m["role"] == "user"]
-    assert texts[3].endswith(
-        "I have updated some more functions you can choose from. What about now?"
-    )
+    more = "I have updated some more functions you can choose from. What about now?"
+    assert texts[3].endswith(more)
     handed = json.loads(texts[3].split("\n")[0])
     assert handed["name"] == "sort" and handed["parameters"]["type"] == "object"
 
@@ -280,9 +268,8 @@ def test_sums_without_end_are_refused() -> None:
         BfclCall("multiply", {"a": [1], "b": 10**12}),
     ):
         assert "must be between" in world.call(wanted)
-    assert json.loads(world.call(BfclCall("power", {"base": 2, "exponent": 10}))) == {
-        "result": 1024
-    }
+    small = world.call(BfclCall("power", {"base": 2, "exponent": 10}))
+    assert json.loads(small) == {"result": 1024}
 
 
 def test_folders_that_are_copied_into_themselves_do_not_grow_without_end() -> None:
@@ -314,9 +301,7 @@ def test_the_clock_changes_nothing() -> None:
 # -- the package's own verdict --------------------------------------------------------------------
 
 
-def compare(
-    suite: BfclSuite, tasks: Sequence[Task], kinds: Sequence[Sequence[str]]
-) -> Counter[str]:
+def compare(suite: BfclSuite, tasks: Sequence[Task], kinds: list[list[str]]) -> Counter[str]:
     """Plays changed references in both ways and compares; how often each error came up."""
     found: Counter[str] = Counter()
     for number, task in enumerate(tasks):

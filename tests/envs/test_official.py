@@ -1,10 +1,12 @@
-"""The official ToolSandbox against a checkout of its repository, in a worker of its own.
+"""Our scorer against the official one, case by case (its scores stand in official_cases.json, made
+by tests/official_cases.py), and the official ToolSandbox in a worker of its own.
 
 TOOLSANDBOX_SOURCE names the checkout, TOOLSANDBOX_PYTHON an interpreter with the packages of
 containers/toolsandbox/requirements.txt; without them these tests are skipped, and say so."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -12,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import play
-from sandboxes import chosen, in_sandbox
+from playing import play, scores
+from sandboxes import chosen, in_process, in_sandbox
+from scorer_cases import cases, digest
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec, Message, to_json
+from trace_bench.envs.toolsandbox.databases import LogEntry
+from trace_bench.envs.toolsandbox.goals import read_goal
+from trace_bench.envs.toolsandbox.score import score_episode
 from trace_bench.play.contract import check
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy
 from trace_bench.sandbox.engine import Sandbox
@@ -28,6 +34,55 @@ needs_checkout = pytest.mark.skipif(
     not (SOURCE and PYTHON),
     reason="needs a checkout of the official ToolSandbox (TOOLSANDBOX_SOURCE, TOOLSANDBOX_PYTHON)",
 )
+
+
+TABLE = json.loads((Path(__file__).parent / "official_cases.json").read_text())
+CASES = cases()
+NEAR = 2e-6  # the official code computes in 32 bits
+
+
+def score(case: dict[str, Any]) -> float:
+    states = [{name: tuple(rows) for name, rows in s.items()} for s in case["states"]]
+    found = score_episode(
+        read_goal(case["milestones"], case["edges"]),
+        read_goal(case["minefields"], case["minefield_edges"]),
+        [LogEntry(*line) for line in case["log"]],
+        states,
+    )
+    return float(found.similarity)
+
+
+def test_the_scores_belong_to_these_cases() -> None:
+    """Otherwise `PYTHON tests/official_cases.py CHECKOUT --write` makes the table again."""
+    assert TABLE["cases"] == digest(CASES)
+    values = TABLE["scores"].values()
+    assert len(values) == len(CASES) > 400 and sum(0 < v < 1 for v in values) > 100
+    mined = [c for c in CASES if c["minefields"]]
+    assert len(mined) > 50 and sum(TABLE["scores"][c["name"]] > 0 for c in mined) > 20
+
+
+def test_our_scorer_gives_what_the_official_one_gives() -> None:
+    for case in CASES:
+        assert score(case) == pytest.approx(TABLE["scores"][case["name"]], abs=NEAR), case["name"]
+
+
+SCRIPTS = [
+    ("official_scores.py", "48 scenarios compared in 5 ways, 0 differences"),
+    pytest.param("official_cases.py", "", marks=pytest.mark.slow),
+]
+
+
+@needs_checkout
+@pytest.mark.parametrize(("script", "said"), SCRIPTS)
+def test_the_official_scorer_agrees(script: str, said: str) -> None:
+    """On its own scenarios, and with the table of our cases."""
+    command = [str(PYTHON), str(Path(__file__).parents[1] / script), str(SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert said in done.stdout
+
+
+# -- the official world, and ours beside it --------------------------------------------------------
 
 
 def made(augmentation: str = "none", source: str | None = SOURCE) -> Any:
@@ -54,9 +109,7 @@ def suite() -> Iterator[Any]:
     ],
     ids=["done and said", "said", "refused"],
 )
-def test_wifi_off_has_the_known_scores(
-    suite: Any, actions: list[Message], similarity: float
-) -> None:
+def test_known_scores_of_wifi_off(suite: Any, actions: list[Message], similarity: float) -> None:
     task = next(t for t in suite.tasks("base") if t.data["scenario"] == "wifi_off")
     env = suite.make()
     env.reset(task)
@@ -71,12 +124,12 @@ def test_scenarios_are_counted_and_those_without_a_key_left_out(suite: Any) -> N
     assert about["why_left_out"] == "they need RAPID_API_KEY"
     tasks = suite.tasks("base")
     assert len(tasks) == 101
-    played = play(IdlePolicy(), suite, AgentSpec("idle"), tasks, range(len(tasks)))
-    scores = {t.task: t.score.similarity for t in played if t.score}
+    found = scores(IdlePolicy(), suite, tasks)
+    similarities = {task.id: each.similarity for task, each in zip(tasks, found, strict=True)}
     insufficient = {t.id for t in tasks if "INSUFFICIENT_INFORMATION" in t.data["categories"]}
-    assert len(insufficient) == 28 and len(scores) == 101
-    assert all(v == 0.0 for k, v in scores.items() if k not in insufficient)
-    assert sum(scores.values()) / 129 == pytest.approx(0.20, abs=0.01)  # the others give 0
+    assert len(insufficient) == 28 and len(similarities) == 101
+    assert all(v == 0.0 for k, v in similarities.items() if k not in insufficient)
+    assert sum(similarities.values()) / 129 == pytest.approx(0.20, abs=0.01)  # the others give 0
 
 
 @needs_checkout
@@ -85,28 +138,14 @@ def test_the_contract_holds_and_two_workers_say_the_same(suite: Any) -> None:
     assert report.ok, str(report)
     assert report.reference is None
     other = made()
-    tasks = suite.tasks("base")[:12]
-    played = [
-        play(RandomPolicy(5), s, AgentSpec("random"), tasks, range(12)) for s in (suite, other)
-    ]
+    tasks, agent = suite.tasks("base")[:12], AgentSpec("random")
+    played = [play(RandomPolicy(5), s, agent, tasks, range(12)) for s in (suite, other)]
     other.close()
     assert [to_json(t) for t in played[0]] == [to_json(t) for t in played[1]]
 
 
-@needs_checkout
-def test_our_scoring_agrees_with_the_official_one() -> None:
-    script = Path(__file__).parents[1] / "official_scores.py"
-    done = subprocess.run(
-        [str(PYTHON), str(script), str(SOURCE)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert "48 scenarios compared in 5 ways, 0 differences" in done.stdout
-
-
 def test_without_a_checkout_the_command_says_how_to_get_one(tmp_path: Path) -> None:
-    from sandboxes import in_process as find
-
     with pytest.raises(UserError, match=r"git clone .*ToolSandbox.* and name the folder in"):
-        find("toolsandbox", "official")
+        in_process("toolsandbox", "official")
     with pytest.raises(UserError, match="is no checkout of ToolSandbox"):
-        find("toolsandbox", "official", source=str(tmp_path))
+        in_process("toolsandbox", "official", source=str(tmp_path))

@@ -16,14 +16,7 @@ from trace_bench.core.chat import make_call, text_message
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Step, Task
 from trace_bench.envs.openenv import LONGEST, Server, _shown
-from trace_bench.envs.outside import (
-    Answer,
-    Episode,
-    Settings,
-    answer_of,
-    result_of,
-    tool_of,
-)
+from trace_bench.envs.outside import Answer, Episode, Settings, answer_of, result_of, tool_of
 from trace_bench.policies.scripted import plausible
 
 A = {"properties": {"a": {"type": "string"}}}

@@ -12,7 +12,7 @@ from recordings import PHONE, follow, recorded, suite, write
 
 from trace_bench.__main__ import main
 from trace_bench.checklists.talk import ToolCall
-from trace_bench.core.chat import make_call
+from trace_bench.core.chat import make_call, make_tool
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.roles import RoleSettings
@@ -41,22 +41,9 @@ def folder(records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFacto
     return write(tmp_path_factory.mktemp("rec") / "phone", records, dev=4, test=2)
 
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"type": "string"},
-                "days": {"type": "integer"},
-                "unit": {"enum": ["C", "F"]},
-            },
-            "required": ["city"],
-        },
-    },
-}
+WEATHER = make_tool("weather", "The weather.", city="string", days="integer?")
+PARAMETERS = WEATHER["function"]["parameters"]
+PARAMETERS["properties"]["unit"] = {"enum": ["C", "F"]}
 
 
 def talk(*answers: str) -> dict[str, Any]:
@@ -151,7 +138,7 @@ def test_calls_are_replayed_refused_or_not_answered(tmp_path: Path) -> None:
         assert json.loads(said(**arguments))["error"] == f"ToolError: {why}"
     other = env.step(make_call("wether", city="Bonn")).messages[0]["content"]
     assert "no tool 'wether'" in other
-    assert fault_of({"days": 3.0, "city": ""}, WEATHER["function"]["parameters"]) is None  # type: ignore[index]
+    assert fault_of({"days": 3.0, "city": ""}, PARAMETERS) is None
     details = env.score().details["calls"]
     assert details == {"replayed": 3, "refused": 6, "simulated": 0, "real": 0}
 
@@ -161,10 +148,8 @@ def test_the_real_environment_behind_has_set_errors() -> None:
     task = PHONE.task("toolsandbox/embedded/train/0000")
     assert task.data["shape"] == "then_units_stock_off"
     search = next(a for a in task.data["reference"] if a.get("call") == "search_stock")
-    asked, wifi = (
-        ToolCall("search_stock", search["arguments"]),
-        ToolCall("set_wifi_status", {"on": True}),
-    )
+    asked = ToolCall("search_stock", search["arguments"])
+    wifi = ToolCall("set_wifi_status", {"on": True})
 
     def answers(**rates: float) -> list[str]:
         behind = Behind(PHONE, task, Rates(**rates), seed=1)
@@ -268,10 +253,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         (json.dumps({**good, "messages": good["messages"][:1]}), "each answered by the agent"),
         (json.dumps({**good, "uuid": None}), "no `uuid`"),
         (json.dumps({**good, "tools": [{}]}), r"`tools\[0\]\.function` is missing"),
-        (
-            json.dumps({**good, "checklists": [[[]]]}),
-            "variant 0, turn 0: there is no item",
-        ),
+        (json.dumps({**good, "checklists": [[[]]]}), "variant 0, turn 0: there is no item"),
         (json.dumps(good) + "\n" + json.dumps(good), "line 2: line 1 has the id 'w' already"),
         (json.dumps({**good, "tools": [odd]}), r"parameters\.required` is 3; allowed: a list"),
     ):
@@ -287,9 +269,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"city": ' + "[" * 900 + "]" * 900 + "}", '{"city": NaN}'])
-def test_arguments_beyond_the_limits_are_a_call_that_cannot_be_read(
-    arguments: str, tmp_path: Path
-) -> None:
+def test_arguments_beyond_the_limits_are_unreadable(arguments: str, tmp_path: Path) -> None:
     """In a file, and in what the agent says: the episode goes on."""
     record = talk('"sun"')
     call = make_call("weather")
@@ -310,6 +290,5 @@ def test_a_checklist_without_conditions_needs_a_model(tmp_path: Path) -> None:
     where = write(tmp_path / "w", [record])
     with pytest.raises(UserError, match=r"item C0 has no condition.*llm\.judge\.by=endpoint"):
         suite(where, tools="replay").tasks("train")
-    assert suite(
-        where, RunContext(judge=lambda role, messages, schema=None: ""), tools="replay"
-    ).tasks("train")
+    judged = RunContext(judge=lambda role, messages, schema=None: "")
+    assert suite(where, judged, tools="replay").tasks("train")

@@ -4,8 +4,9 @@ import hashlib
 import json
 import random
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -29,10 +30,10 @@ synthetic = cache(synthetic_task)
 ID = "reminder_id"
 
 
-def follow(task: Task) -> Score:
-    env = SUITE.make()
+def follow(task: Task, suite: EmbeddedSuite = SUITE) -> Score:
+    env = suite.make()
     step = env.reset(task)
-    for message in SUITE.reference(task):
+    for message in suite.reference(task):
         step = env.step(message)
     assert step.done and step.score is not None
     return step.score
@@ -49,18 +50,15 @@ def idle(task: Task) -> Score:
 
 def test_shapes_have_the_official_category_mix() -> None:
     mix = Counter(shape.category for shape in shapes())
-    assert mix == {
-        "single_tool_call": 19,
-        "multiple_tool_calls": 54,
-        "multiple_user_turns": 28,
-        "insufficient_information": 28,
-    }
+    calls = {"single_tool_call": 19, "multiple_tool_calls": 54}
+    assert mix == {**calls, "multiple_user_turns": 28, "insufficient_information": 28}
     assert len(SHAPES) == 129
 
 
-@pytest.mark.parametrize(
-    ("split", "size", "changes"), [("train", 64, 0), ("dev", 128, 2), ("test", 387, 6)]
-)
+SIZES = [("train", 64, 0), ("dev", 128, 2), ("test", 387, 6)]
+
+
+@pytest.mark.parametrize(("split", "size", "changes"), SIZES)
 def test_every_reference_earns_the_full_score(split: str, size: int, changes: int) -> None:
     """And none changes a reminder to a value that it has: Apple's database then has the row twice,
     ours once, and the scores may differ, so that such tasks could not be compared
@@ -114,25 +112,18 @@ def test_the_idle_agent_passes_just_the_insufficient_tasks() -> None:
 def test_a_task_is_rebuilt_from_its_id() -> None:
     for task in (SUITE.tasks("dev")[17], synthetic_task("disambiguates", 5)):
         assert EmbeddedSuite().task(task.id) == task
-    for wrong in (
-        "dev/x",
-        "dev/9999",
-        "dev/0001@bad",
-        "synthetic/disambiguates/x",
-        "needs4/dev/0001",
-        "needs3/dialogues/0001",
-        "dev/needs3/0001",
-    ):
+    odd = "dev/x dev/9999 dev/0001@bad synthetic/disambiguates/x needs4/dev/0001 dev/needs3/0001"
+    for wrong in (*odd.split(), "needs3/dialogues/0001"):
         with pytest.raises(UserError, match="ids look like"):
             SUITE.task(f"toolsandbox/embedded/{wrong}")
     with pytest.raises(UserError, match="allowed: train, dev, test, train_large"):
         SUITE.tasks("validation")
 
 
-@pytest.mark.parametrize(
-    ("needs", "digest"),
-    [(1, "27f9a3f03ab0ad56"), (2, "faaa8bc0c13f7fa3"), (3, "551f47d2f785e7a9")],
-)
+NEEDS: dict[Any, str] = {1: "27f9a3f03ab0ad56", 2: "faaa8bc0c13f7fa3", 3: "551f47d2f785e7a9"}
+
+
+@pytest.mark.parametrize(("needs", "digest"), NEEDS.items())
 def test_tasks_that_need_so_many_skills(needs: Literal[1, 2, 3], digest: str) -> None:
     suite = EmbeddedSuite(needs=needs)
     assert suite.variant == f"embedded, needs {needs}"
@@ -143,14 +134,11 @@ def test_tasks_that_need_so_many_skills(needs: Literal[1, 2, 3], digest: str) ->
     openings = [{t.data["user"]["opening"] for t in tasks} for tasks in (train, held_out)]
     shared = {t.data["shape"] for t in train} & {t.data["shape"] for t in held_out}
     assert not openings[0] & openings[1] and bool(shared) == (needs == 1)
-    assert {n for t in train for n in t.data["requires"]} == {
-        n for t in held_out for n in t.data["requires"]
-    }
+    skills = [{n for t in tasks for n in t.data["requires"]} for tasks in (train, held_out)]
+    assert skills[0] == skills[1]
     assert SUITE.task(train[3].id) == train[3]
-    tests = [
-        SUITE.task(f"toolsandbox/embedded/needs{needs}/test/{n:04d}") for n in range(0, 384, 12)
-    ]
-    every = (*train, *held_out, *tests)
+    tests = [f"toolsandbox/embedded/needs{needs}/test/{n:04d}" for n in range(0, 384, 12)]
+    every = (*train, *held_out, *map(SUITE.task, tests))
     drawn = [[t.id, t.seed, t.data["shape"], t.data["user"]] for t in every]
     text = json.dumps(drawn, sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest
@@ -161,13 +149,17 @@ def test_augmented_references_earn_the_full_score() -> None:
         suite = EmbeddedSuite(name)
         for number in range(0, 128, 16):
             task = suite.task(f"toolsandbox/embedded/dev/{number:04d}@{name}")
-            env = suite.make()
-            step = env.reset(task)
-            for message in suite.reference(task):
-                step = env.step(message)
-            assert step.score is not None and step.score.success, (name, task.id)
-            shown = {t["function"]["name"] for t in env.reset(task).tools}
+            assert follow(task, suite).success, (name, task.id)
+            shown = {t["function"]["name"] for t in suite.make().reset(task).tools}
             assert not shown & set(task.data["withheld"])
+
+
+def without(skills: Iterable[str], task: Task, turns: Turns) -> Score:
+    """What a solver earns that has all skills but these."""
+    solver = Solver(frozenset(task.data["tools"]), frozenset(skills))
+    score = play(ToolSandboxEnv(), task, turns, solver).last.score
+    assert score is not None
+    return score
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
@@ -175,14 +167,10 @@ def test_a_task_requires_what_it_says_and_no_more(name: str) -> None:
     """Without all the other capabilities at once it is still solved; without any that it requires
     it is not."""
     task, turns = build(SHAPES[name], Words("dev"), 0, "t/0", "dev")
-    tools, required = frozenset(task.data["tools"]), set(task.data["requires"])
-    others = frozenset(set(CAPABILITIES[:8]) - required)
-    score = play(ToolSandboxEnv(), task, turns, Solver(tools, others)).last.score
-    assert score is not None and score.success
+    required = set(task.data["requires"])
+    assert without(set(CAPABILITIES[:8]) - required, task, turns).success
     for capability in required:
-        solver = Solver(tools, frozenset({capability}))
-        score = play(ToolSandboxEnv(), task, turns, solver).last.score
-        assert score is not None and not score.success
+        assert not without({capability}, task, turns).success
 
 
 def names_and_numbers(task: Task) -> set[str]:
@@ -191,32 +179,23 @@ def names_and_numbers(task: Task) -> set[str]:
 
 
 def test_splits_share_no_wording_person_or_number() -> None:
-    wordings, entities = {}, {}
-    for split in ("train", "dev", "test"):
-        tasks = SUITE.tasks(split)
-        wordings[split] = {task.data["wording"] for task in tasks}
-        entities[split] = set().union(*map(names_and_numbers, tasks))
-    made = [synthetic(c, seed) for c in CAPABILITIES for seed in range(60)]
-    wordings["synthetic"] = {task.data["wording"] for task in made}
-    entities["synthetic"] = set().union(*map(names_and_numbers, made))
-    demo = [build(s, Words("demo"), i, "d", "demo")[0] for s in shapes() for i in range(3)]
-    wordings["demo"] = {task.data["wording"] for task in demo}
-    entities["demo"] = set().union(*map(names_and_numbers, demo))
-    assert set(wordings) == set(POOLS)
+    made = {split: [*SUITE.tasks(split)] for split in ("train", "dev", "test")}
+    made["synthetic"] = [synthetic(c, seed) for c in CAPABILITIES for seed in range(60)]
+    made["demo"] = [build(s, Words("demo"), i, "d", "demo")[0] for s in shapes() for i in range(3)]
+    assert set(made) == set(POOLS)
+    wordings = {split: {t.data["wording"] for t in tasks} for split, tasks in made.items()}
+    entities = {split: set().union(*map(names_and_numbers, made[split])) for split in made}
     for values in (wordings, entities):
         for a in values:
             for b in values:
                 assert a == b or not values[a] & values[b], (a, b)
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        pytest.param(split, marks=[pytest.mark.slow] if split == "train_large" else [])
-        for split in SUITE.splits()
-        if split not in CONVERSATIONS
-    ],
-)
+LARGE = pytest.param("train_large", marks=pytest.mark.slow)
+SPLITS = [split for split in SUITE.splits() if split not in (*CONVERSATIONS, "train_large")]
+
+
+@pytest.mark.parametrize("split", [*SPLITS, LARGE])
 def test_no_synthetic_task_reproduces_a_task_of_a_split(split: str) -> None:
     """The first turn of a recorded dialogue may be such a task: both are for training only."""
     openings = {t.data["user"]["opening"] for t in SUITE.tasks(split)}
@@ -248,14 +227,6 @@ def in_context(needs: Literal[2, 3], capability: str, seed: int) -> tuple[Task, 
     return task, turns
 
 
-def without(capability: str, task: Task, turns: Turns) -> Score:
-    """What a solver earns that has all skills but one."""
-    solver = Solver(frozenset(task.data["tools"]), frozenset({capability}))
-    score = play(ToolSandboxEnv(), task, turns, solver).last.score
-    assert score is not None
-    return score
-
-
 @pytest.mark.parametrize("needs", [2, 3])
 def test_a_task_in_context_rewards_one_of_its_skills_before_all(needs: Literal[2, 3]) -> None:
     suite = EmbeddedSuite(needs=needs)
@@ -270,9 +241,9 @@ def test_a_task_in_context_rewards_one_of_its_skills_before_all(needs: Literal[2
             assert len(task.data["weights"]) == len(task.data["milestones"])
             assert follow(task).similarity == 1.0 and follow(task).success
             assert idle(task).similarity < 0.5
-            lost = without(capability, task, turns)
+            lost = without({capability}, task, turns)
             assert not lost.success and lost.similarity < 1.0, task.id
-            others = [without(c, task, turns) for c in task.data["requires"] if c != capability]
+            others = [without({c}, task, turns) for c in task.data["requires"] if c != capability]
             assert not any(score.success for score in others)
             if any(score.similarity >= several.ACT > lost.similarity for score in others):
                 separate.add(capability)

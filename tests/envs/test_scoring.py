@@ -1,22 +1,15 @@
-"""What a milestone and an assignment of milestones are worth; test_official_cases.py compares the
+"""What a milestone and an assignment of milestones are worth; test_official.py compares the
 rest with the official scorer."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from trace_bench.envs.toolsandbox.databases import (
-    AGENT,
-    SYSTEM,
-    USER,
-    LogEntry,
-    Snapshot,
-)
+from trace_bench.envs.toolsandbox.databases import AGENT, SYSTEM, USER, LogEntry, Snapshot
 from trace_bench.envs.toolsandbox.goals import Goal, read_goal
 from trace_bench.envs.toolsandbox.score import (
     column_similarity,
@@ -54,11 +47,6 @@ def test_rows_are_paired_for_the_best_mean(count: int) -> None:
                 product *= rouge_l(texts[count + i], texts[j])
             best = max(best, product)
         assert rows_similarity(targets, rows) == pytest.approx(best ** (1 / count), abs=1e-9)
-
-
-def _milestone(kind: str, *rows: dict[str, Any], guards: Sequence[Any] = (), **more: Any) -> Any:
-    constraint = {"database": "CONTACT", "kind": kind, "rows": list(rows), **more}
-    return {"constraints": [constraint], "guards": list(guards)}
 
 
 # -- the assignment -------------------------------------------------------------------------------

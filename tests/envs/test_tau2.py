@@ -1,7 +1,8 @@
-"""τ²-bench: known counts, shared databases against full copies, users."""
+"""τ²-bench: known counts, shared databases against full copies, users, two domains as one world."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -11,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import play
+from playing import scores
 from sandboxes import in_process as find
 from shared import needs
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.types import AgentSpec, to_json
+from trace_bench.core.protocols import perform
+from trace_bench.core.types import Task, to_json
 from trace_bench.envs.tau2 import world
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.play.contract import check
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
+from trace_bench.results.__main__ import main as results
+from trace_bench.runner.build import make_suite, run_context
+from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import parts_of
 
 pytestmark = [needs("inspect_evals", "the extra tau2 is not installed"), pytest.mark.worlds]
 
@@ -38,10 +44,8 @@ PATHS = os.pathsep.join(str(Path(__file__).parents[n]) for n in (1, 2))
 
 
 def solved(suite: Any, policy: Any, split: str = "base") -> int:
-    tasks = suite.tasks(split)
-    played = play(policy, suite, AgentSpec("x"), tasks, range(len(tasks)), max_turns=100)
-    assert not [t.failure for t in played if t.failure]
-    return sum(t.score.success for t in played if t.score)
+    found = scores(policy, suite, suite.tasks(split), max_turns=100)
+    return sum(score.success for score in found)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +56,7 @@ def solved(suite: Any, policy: Any, split: str = "base") -> int:
         pytest.param("telecom", 114, 0, marks=pytest.mark.slow),
     ],
 )
-def test_floor_and_ceiling_are_the_known_ones(
-    suites: dict[str, Tau2Suite], domain: str, tasks: int, idle: int
-) -> None:
+def test_known_floor_and_ceiling(suites: Any, domain: str, tasks: int, idle: int) -> None:
     suite = suites[domain]
     assert solved(suite, ReferencePolicy(suite)) == tasks
     assert solved(suite, IdlePolicy()) == idle
@@ -64,11 +66,11 @@ def test_splits_are_the_benchmarks_and_its_train_in_two(suites: dict[str, Tau2Su
     sizes = {d: [len(s.tasks(n)) for n in ("train", "test", "base")] for d, s in suites.items()}
     assert sizes == {"airline": [30, 20, 50], "retail": [74, 40, 114], "telecom": [74, 40, 114]}
     for suite in suites.values():
-        names = {
-            n: [t.data["record"]["id"] for t in suite.tasks(n)] for n in ("fit", "dev", "train")
-        }
-        assert sorted(names["fit"] + names["dev"]) == sorted(names["train"])
-        assert len(names["dev"]) == len(names["train"]) // 3
+        fit, dev, train = (
+            [t.data["record"]["id"] for t in suite.tasks(n)] for n in ("fit", "dev", "train")
+        )
+        assert sorted(fit + dev) == sorted(train)
+        assert len(dev) == len(train) // 3
 
 
 # -- shared databases -----------------------------------------------------------------------------
@@ -181,9 +183,65 @@ def test_malformed_calls_are_answered(suites: dict[str, Tau2Suite]) -> None:
         ({"name": "get_user_details", "arguments": '{"user_id": "nobody"}'}, "not found"),
         ({}, "names no function"),
     ):
-        step = env.step(
-            {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}
-        )
+        calls = [{"function": function}]
+        step = env.step({"role": "assistant", "content": "", "tool_calls": calls})
         assert step.messages[0]["content"].startswith("Error: ")
         assert words in step.messages[0]["content"]
     json.dumps(to_json(step))
+
+
+# -- two domains -----------------------------------------------------------------------------------
+
+BOTH = ["env=tau2", "env.domain=[airline,retail]", "evaluation.split=base"]
+
+
+def both() -> Any:
+    settings = compose(BOTH)
+    parts = parts_of(settings)
+    return make_suite(settings, parts, run_context(settings, parts))
+
+
+def test_the_tasks_are_those_of_both_domains() -> None:
+    suite = both()
+    tasks = suite.tasks("base")
+    assert len(tasks) == 50 + 114 and len({t.id for t in tasks}) == 164
+    assert [t.data["domain"] for t in tasks] == ["airline"] * 50 + ["retail"] * 114
+    assert suite.task(tasks[60].id) == tasks[60]
+    assert set(suite.splits()) >= {"train", "test", "base", "fit", "dev"}
+    assert suite.about()["data"].startswith("airline: ") and "; retail: " in suite.about()["data"]
+    wrong = "tau2/telecom/base/0000"
+    with pytest.raises(UserError, match=rf"no task '{wrong}' in tau2/airline\+retail"):
+        suite.task(wrong)
+
+
+def test_an_environment_plays_either() -> None:
+    suite = both()
+    env = suite.make()
+    for place in (0, 55, 1):
+        task: Task = suite.tasks("base")[place]
+        steps = perform(env, task, suite.reference(task))
+        assert steps[-1].score is not None and steps[-1].score.success
+        offered = {tool["function"]["name"] for tool in steps[0].tools}
+        airline = task.data["domain"] == "airline"
+        assert ("get_reservation_details" in offered) is airline
+        assert ("get_order_details" in offered) is not airline
+    env.close()
+
+
+def test_figures_are_given_by_domain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    chosen = ["method=base", "policy=reference", "evaluation.limit=52", f"run_dir={folder}"]
+    assert run(compose([*BOTH, *chosen])) == 0
+    said = capsys.readouterr().out
+    assert "\nairline: base 1.000 (50 tasks)\nretail: base 1.000 (2 tasks)" in said
+    worlds = json.loads((folder / "summary.json").read_text())["worlds"]
+    assert worlds["retail"]["score"]["n"] == 2 and worlds["airline"]["score"]["success"] == 1.0
+    assert worlds["retail"]["tasks"] == ["tau2/retail/base/0000", "tau2/retail/base/0001"]
+    records, out = tmp_path / "runs.jsonl", tmp_path / "tables"
+    assert results(["collect", str(folder), "--out", str(records)]) == 0
+    for place in (folder, records):
+        assert results(["tables", str(place), "--out", str(out)]) == 0
+        with (out / "worlds.csv").open() as file:
+            header, row = csv.reader(file)
+        assert header[2::3] == ["airline (50 tasks)", "retail (2 tasks)"]
+        assert row[0] == "base" and row[2].startswith("1.000 [0.9") and row[3] == ""

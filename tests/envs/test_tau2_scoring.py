@@ -14,6 +14,7 @@ from sandboxes import in_process as find
 from shared import needs
 
 from trace_bench.checklists.talk import ToolCall
+from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.types import AgentSpec, Message, Step, Task
 from trace_bench.envs.tau2.suite import MOST_ERRORS, Tau2Suite, _done, untold
 from trace_bench.envs.tau2.world import AGENT, Shared
@@ -24,22 +25,12 @@ pytestmark = [needs("inspect_evals", "the extra tau2 is not installed"), pytest.
 
 @pytest.fixture(scope="module")
 def airline() -> Tau2Suite:
-    suite: Tau2Suite = find("tau2", "airline")
-    return suite
-
-
-@pytest.fixture(scope="module")
-def telecom() -> Tau2Suite:
-    suite: Tau2Suite = find("tau2", "telecom")
-    return suite
+    return find("tau2", "airline")  # type: ignore[no-any-return]
 
 
 def say(words: str, *calls: tuple[str, Mapping[str, Any]]) -> Message:
-    made = [
-        {"id": f"c{n}", "function": {"name": name, "arguments": json.dumps(arguments)}}
-        for n, (name, arguments) in enumerate(calls)
-    ]
-    return {"role": "assistant", "content": words, **({"tool_calls": made} if made else {})}
+    made = [call_json(f"c{n}", *call) for n, call in enumerate(calls)]
+    return text_message(words, made)
 
 
 def play_out(env: Any, task: Task, turns: Sequence[Message]) -> Step:
@@ -50,20 +41,16 @@ def play_out(env: Any, task: Task, turns: Sequence[Message]) -> Step:
     return step
 
 
-def with_info(suite: Tau2Suite) -> Task:
-    """A task with information that the user must be told."""
-    return next(
-        t
-        for t in suite.tasks("base")
-        if t.data["record"]["evaluation_criteria"]["communicate_info"]
-    )
+def must_tell(task: Task) -> bool:
+    """Whether there is information that the user must be told."""
+    return bool(task.data["record"]["evaluation_criteria"]["communicate_info"])
 
 
 # -- what was said --------------------------------------------------------------------------------
 
 
 def test_information_told_beside_a_tool_call_counts(airline: Tau2Suite) -> None:
-    task = with_info(airline)
+    task = next(filter(must_tell, airline.tasks("base")))
     *calls, last = airline.reference(task)
     silent = [*calls, say("That is done.")]
     beside = [*calls[:-1], {**calls[-1], "content": last["content"]}, say("That is done.")]
@@ -163,6 +150,5 @@ def test_zero_and_zero_point_zero_are_two_states() -> None:
     one, two = Shared(base), Shared(base)
     assert one["a"].price == 0 and one.changes() == {}
     two["a"].price = 0.0
-    assert two.changes() == {"a": {"price": 0.0}} and json.dumps(two.changes()) == (
-        '{"a": {"price": 0.0}}'
-    )
+    assert two.changes() == {"a": {"price": 0.0}}
+    assert json.dumps(two.changes()) == '{"a": {"price": 0.0}}'

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from statistics import mean
+
 import pytest
-from playing import play
+from playing import acts, play, scores
 from sandboxes import chosen
 from shared import needs
 
-from trace_bench.check import main as check_command
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext, perform
-from trace_bench.core.types import AgentSpec, Message, StopReason, Task
+from trace_bench.core.protocols import Policy, RunContext, perform
+from trace_bench.core.types import AgentSpec, StopReason, Task
 from trace_bench.envs.textarena import SKILL, TextArenaSuite
 from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.evidence import heard_of
@@ -26,33 +27,19 @@ def suite() -> TextArenaSuite:
     return TextArenaSuite()
 
 
-def acts(names: str) -> list[Message]:
-    return [make_call(name) for name in names.split()]
-
-
 def opening(suite: TextArenaSuite, task: Task) -> str:
     return str(suite.make().reset(task).messages[-1]["content"])
-
-
-def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_command(["env=textarena", "limit=2"]) == 0
-    printed = capsys.readouterr().out
-    assert "ok         2  its solution solves it from anywhere" in printed
-    assert "ok         6  the splits share no task" in printed
 
 
 def test_floors_and_ceiling() -> None:
     suite = TextArenaSuite(7, 14)
     tasks = suite.tasks("dev")[::2]
-    for policy, least, most in (
-        (ReferencePolicy(suite), 1.0, 1.0),
-        (RandomPolicy(calls=20), 0.0, 0.02),
-        (IdlePolicy(), 0.0, 0.0),
-    ):
-        played = play(policy, suite, AgentSpec("x"), tasks, range(len(tasks)), max_turns=20)
-        assert all(t.failure is None for t in played)
-        mean = sum(t.score is not None and t.score.success for t in played) / len(tasks)
-        assert least <= mean <= most, type(policy).__name__
+
+    def success(policy: Policy) -> float:
+        return mean(score.success for score in scores(policy, suite, tasks, max_turns=20))
+
+    assert success(ReferencePolicy(suite)) == 1.0
+    assert success(RandomPolicy(calls=20)) <= 0.02 and success(IdlePolicy()) == 0.0
 
 
 def test_no_split_has_a_lake_of_another(suite: TextArenaSuite) -> None:
@@ -113,16 +100,12 @@ def test_what_cannot_be_read_costs_a_call() -> None:
     assert step.messages[-1]["content"] == "ValueError: the game is over"
 
 
-def test_the_capability_is_lacking_where_the_way_was_not_walked_to_its_end(
-    suite: TextArenaSuite,
-) -> None:
-    task = suite.tasks("dev")[0]
+def test_who_does_not_walk_the_way_to_its_end_lacks_the_capability(suite: TextArenaSuite) -> None:
+    task, policy = suite.tasks("dev")[0], ReferencePolicy(suite)
     right = list(suite.reference(task))
     cases = {Label.NA: right[:1], Label.LACKING: right[:-1], Label.PRESENT: right}
     for found, moves in cases.items():
-        (played,) = play(
-            ReferencePolicy(suite), suite, AgentSpec("x"), [task], [0], max_turns=len(moves)
-        )
+        (played,) = play(policy, suite, AgentSpec("x"), [task], [0], max_turns=len(moves))
         assert label(heard_of(suite, task), played)[SKILL] is found
     drawn = [suite.synthetic(SKILL, n) for n in range(200)]
     contrast = [task for task in drawn if task.data["contrast"]]

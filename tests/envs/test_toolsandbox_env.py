@@ -63,15 +63,10 @@ def test_a_finished_episode_says_which_message_met_which_milestone() -> None:
     assert off.name.startswith("SETTING ") and "wifi=False" in off.name
     assert score.minefields == () and score.details == {}
     assert steps[-1].stop == StopReason.DONE and steps[-1].messages == ()
-    roles = [(entry.sender, entry.recipient) for entry in env.log]
-    assert roles == [
-        ("SYSTEM", "AGENT"),
-        ("USER", "AGENT"),
-        ("AGENT", "EXECUTION_ENVIRONMENT"),
-        ("EXECUTION_ENVIRONMENT", "AGENT"),
-        ("AGENT", "USER"),
-        ("USER", "EXECUTION_ENVIRONMENT"),
-    ]
+    tools = "EXECUTION_ENVIRONMENT"
+    opening, called = [("SYSTEM", "AGENT"), ("USER", "AGENT")], [("AGENT", tools), (tools, "AGENT")]
+    ended = [("AGENT", "USER"), ("USER", tools)]
+    assert [(e.sender, e.recipient) for e in env.log] == [*opening, *called, *ended]
     assert env.log[-1].trace == {"name": "end_conversation", "arguments": {}}
     json.dumps(to_json(steps), allow_nan=False)
 
@@ -157,11 +152,9 @@ def test_answers_to_calls(name: str, arguments: str, answer: str) -> None:
     assert not steps[1].done
 
 
-@pytest.mark.parametrize(
-    "broken", [{}, {"function": None}, {"function": {"name": 3}}, "text", None]
-)
-def test_a_call_of_no_shape_is_answered(broken: Any) -> None:
-    action = {"role": "assistant", "content": "", "tool_calls": [broken]}
+@pytest.mark.parametrize("bad", [{}, {"function": None}, {"function": {"name": 3}}, "text", None])
+def test_a_call_of_no_shape_is_answered(bad: Any) -> None:
+    action = {"role": "assistant", "content": "", "tool_calls": [bad]}
     _, steps = play(wifi_task(), action)
     assert contents(steps[1]) == ["NameError: Unknown tool"]
 
@@ -175,15 +168,10 @@ def test_scrambled_names_are_the_only_ones_that_work() -> None:
 
 
 def test_the_user_answers_questions_from_the_script() -> None:
-    _, steps = play(
-        wifi_task(), say("Which contact?"), say("WHICH one?"), say("Which?"), say("Why?")
-    )
-    assert [contents(step) for step in steps[1:]] == [
-        ["Anna"],
-        ["Berg"],
-        ["Please decide yourself"],
-        ["Please decide yourself"],
-    ]
+    asked = map(say, ("Which contact?", "WHICH one?", "Which?", "Why?"))
+    _, steps = play(wifi_task(), *asked)
+    decide = ["Please decide yourself"]
+    assert [contents(step) for step in steps[1:]] == [["Anna"], ["Berg"], decide, decide]
 
 
 def test_follow_ups_come_after_statements_and_then_the_end() -> None:

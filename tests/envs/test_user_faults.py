@@ -92,10 +92,8 @@ def test_faults_of_the_user_are_counted_apart_and_retried(tmp_path: Path) -> Non
     with serve(script) as server:
         folder = f"run_dir={tmp_path / 'r'}"
         more = ["llm.user.by=endpoint", f"llm.shared.base_url={server.url}", "llm.shared.model=u"]
-        settings = compose(
-            ["env=tau2", "method=base", "policy=idle", "evaluation.limit=6", *more, folder]
-        )
-        assert run(settings) == 0
+        world = ["env=tau2", "method=base", "policy=idle", "evaluation.limit=6"]
+        assert run(compose([*world, *more, folder])) == 0
     lines = [json.loads(s) for s in (tmp_path / "r" / "evaluation.jsonl").read_text().splitlines()]
     faults = [e for e in lines if str(e["error"]).startswith("user: ")]
     assert faults and all(e["score"] is None and e["attempt"] == 0 for e in faults)

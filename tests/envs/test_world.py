@@ -13,7 +13,10 @@ from trace_bench.envs.toolsandbox.databases import ToolFault
 from trace_bench.envs.toolsandbox.env import Phone
 
 NEW_YORK = {"latitude": 40.7128, "longitude": -74.006}
+MID_OCEAN = {"latitude": 0, "longitude": -30}
 DATE = {"year": 2023, "month": 11, "day": 14, "hour": 22, "minute": 13, "second": 20}
+APART = {"timestamp_0": NOW, "timestamp_1": NOW + 90000}
+CLOCK = {"hour": 25, "minute": 1, "second": 1}
 
 # tool, arguments, result
 RESULTS: list[tuple[str, dict[str, Any], Any]] = [
@@ -28,16 +31,8 @@ RESULTS: list[tuple[str, dict[str, Any], Any]] = [
     ("timestamp_to_datetime_info", {"timestamp": NOW}, {**DATE, "isoweekday": 2}),
     ("datetime_info_to_timestamp", DATE, NOW),
     ("shift_timestamp", {"timestamp": NOW, "weeks": 1, "days": -7, "seconds": 5}, NOW + 5),
-    (
-        "timestamp_diff",
-        {"timestamp_0": NOW, "timestamp_1": NOW + 90000},
-        {"days": 1, "seconds": 3600},
-    ),
-    (
-        "seconds_to_hours_minutes_seconds",
-        {"seconds": 90061},
-        {"hour": 25, "minute": 1, "second": 1},
-    ),
+    ("timestamp_diff", APART, {"days": 1, "seconds": 3600}),
+    ("seconds_to_hours_minutes_seconds", {"seconds": 90061}, CLOCK),
     ("unit_conversion", {"amount": 10, "from_unit": "mile", "to_unit": "kilometer"}, 16.09),
     ("unit_conversion", {"amount": 212, "from_unit": "Fahrenheit", "to_unit": "celsius"}, 100),
     ("unit_conversion", {"amount": 1, "from_unit": "gram", "to_unit": "kilograms"}, 0.001),
@@ -48,12 +43,8 @@ RESULTS: list[tuple[str, dict[str, Any], Any]] = [
     ("search_stock", {"query": "aapl"}, {"name": "Apple", "symbol": "AAPL", "price": 169.32}),
     ("search_stock", {"query": "no such company at all"}, None),
     ("convert_currency", {"amount": 10, "from_currency_code": "USD", "to_currency_code": "eur"}, 9),
-    ("search_lat_lon", {"latitude": 0, "longitude": -30}, None),
-    (
-        "search_location_around_lat_lon",
-        {"location": "pharmacy", "latitude": 0, "longitude": -30},
-        [],
-    ),
+    ("search_lat_lon", MID_OCEAN, None),
+    ("search_location_around_lat_lon", {"location": "pharmacy", **MID_OCEAN}, []),
 ]
 
 
@@ -74,9 +65,7 @@ def test_a_service_is_switched_off_and_on(world: Phone, service: str) -> None:
 
 
 @pytest.mark.parametrize("service", ["wifi", "cellular_service", "location_service"])
-def test_low_battery_mode_switches_services_off_and_keeps_them_off(
-    world: Phone, service: str
-) -> None:
+def test_low_battery_mode_keeps_a_service_off_until_switched_on(world: Phone, service: str) -> None:
     world.call("set_low_battery_mode_status", {"on": True})
     assert world.call(f"get_{service}_status", {}) is False
     with pytest.raises(ToolFault, match="PermissionError: Low battery mode is on"):
@@ -86,10 +75,13 @@ def test_low_battery_mode_switches_services_off_and_keeps_them_off(
     assert world.call(f"set_{service}_status", {"on": True}) is None
 
 
-ONLINE: list[tuple[str, dict[str, Any]]] = [
-    ("search_lat_lon", NEW_YORK),
+NEARBY: list[tuple[str, dict[str, Any]]] = [
     ("search_location_around_lat_lon", {"location": "pharmacy"}),
     ("search_weather_around_lat_lon", {}),
+]
+ONLINE: list[tuple[str, dict[str, Any]]] = [
+    *NEARBY,
+    ("search_lat_lon", NEW_YORK),
     ("search_stock", {"query": "Apple"}),
     ("convert_currency", {"amount": 1, "from_currency_code": "USD", "to_currency_code": "EUR"}),
     ("search_holiday", {"holiday_name": "Christmas"}),
@@ -103,14 +95,7 @@ def test_online_tools_need_wifi(name: str, arguments: dict[str, Any]) -> None:
         world.call(name, arguments)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("get_current_location", {}),
-        ("search_location_around_lat_lon", {"location": "pharmacy"}),
-        ("search_weather_around_lat_lon", {}),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments"), [("get_current_location", {}), *NEARBY])
 def test_here_needs_location_service(name: str, arguments: dict[str, Any]) -> None:
     world = Phone(start(location_service=False), NOW, 1)
     with pytest.raises(ToolFault, match="PermissionError: Location service is off"):
@@ -140,9 +125,8 @@ def test_contacts(world: Phone) -> None:
     assert len(identity) == 8
     assert world.call("search_contacts", {"phone_number": "+14155550177"}) == [row]
     assert world.call("modify_contact", {"person_id": identity, "relationship": "boss"}) is None
-    assert world.call("search_contacts", {"relationship": "Boss"}) == [
-        {**row, "relationship": "boss"}
-    ]
+    changed = {**row, "relationship": "boss"}
+    assert world.call("search_contacts", {"relationship": "Boss"}) == [changed]
     assert world.call("remove_contact", {"person_id": identity}) is None
     assert world.call("search_contacts", {"person_id": identity}) == []
 
@@ -237,7 +221,7 @@ def test_fault(world: Phone, name: str, arguments: dict[str, Any], error: str) -
 
 @pytest.mark.parametrize("number", ["4155550132", "+1415555", ""])
 @pytest.mark.parametrize(
-    ("name", "arguments"),
+    ("name", "given"),
     [
         ("add_contact", {"name": "A", "phone_number": None}),
         ("modify_contact", {"person_id": "anna", "phone_number": None}),
@@ -246,12 +230,9 @@ def test_fault(world: Phone, name: str, arguments: dict[str, Any], error: str) -
         ("search_messages", {"sender_phone_number": None}),
     ],
 )
-def test_numbers_must_be_e164(
-    world: Phone, number: str, name: str, arguments: dict[str, Any]
-) -> None:
-    given = {k: number if v is None else v for k, v in arguments.items()}
+def test_numbers_must_be_e164(world: Phone, number: str, name: str, given: dict[str, Any]) -> None:
     with pytest.raises(ToolFault) as caught:
-        world.call(name, given)
+        world.call(name, {k: number if v is None else v for k, v in given.items()})
     assert caught.value.kind == "InvalidPhoneNumberError"
 
 
