@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sandboxes import ROOTS, untrusted_suite
+from sandboxes import ROOTS, SUITE, untrusted_suite
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Suite
@@ -50,18 +50,6 @@ class Env(protocols.Env):
         return Step(({"role": "user", "content": said},), done=True, score=score)
     def close(self):
         pass
-
-class Suite(protocols.Suite):
-    name, variant = "hostile", "test"
-    def splits(self):
-        return ["train"]
-    def tasks(self, split):
-        return []
-    def make(self):
-        return Env()
-
-def suite():
-    return Suite()
 '''
 
 
@@ -90,7 +78,7 @@ def sandbox_of(kind: Any, workers: int = 1, **changes: Any) -> Sandbox:
 def suite_in(kind: str, workers: int = 1) -> Suite:
     """A suite whose tasks carry out their `body` in their step, where it may set `said` and
     `score`."""
-    suite = untrusted_suite(_SOURCE, sandbox_of(kind, workers), print)
+    suite = untrusted_suite(_SOURCE + SUITE, sandbox_of(kind, workers), print)
     assert suite.has(Suite.act)
     return suite
 

@@ -131,12 +131,9 @@ def test_a_program_that_nobody_has_waited_for_has_ended() -> None:
 def test_cleaning_removes_what_is_left_and_nothing_else(docker: Program) -> None:
     """A container that another program removes meanwhile is no error."""
     boot, space, pid, started = owner().split()
-    owners = {
-        "live": owner(),
-        "dead": f"{boot} {space} {2**22 + 1} 7",
-        "far": f"elsewhere {space} {pid} {started}",
-        "gone": f"{boot} {space} {2**22 + 1} 8",
-    }
+    ended = f"{boot} {space} {2**22 + 1}"
+    owners = {"live": owner(), "dead": f"{ended} 7", "gone": f"{ended} 8"}
+    owners["far"] = f"elsewhere {space} {pid} {started}"
     listed = "".join(rf"{name}\trunning\t{whose}\n" for name, whose in owners.items())
     log = docker(ps=f"printf '{listed}'", rm="[ $3 = dead ]")
     Docker.clean(SOON)

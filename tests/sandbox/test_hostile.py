@@ -14,20 +14,15 @@ from typing import Any
 
 import pytest
 from hostile import RUN, deadline_of, suite_in, try_it
-from sandboxes import containers
+from sandboxes import OTHERS, containers
 
 from trace_bench.sandbox.engine import LABEL
 
-KINDS = [
-    pytest.param("docker", marks=pytest.mark.docker),
-    pytest.param("podman", marks=pytest.mark.podman),
-    pytest.param("bubblewrap", marks=pytest.mark.rootless),
-]
 VARIABLE = "OPENAI_API_KEY"
 FILTERED = {"docker", "podman"}  # which have a filter of system calls
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=OTHERS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -144,9 +139,7 @@ def test_it_is_refused(suite: Any) -> None:
     assert {n: how for n, how in said.items() if not how.startswith("refused: ")} == {}
 
 
-def test_a_program_in_the_scratch_space_runs_nowhere_but_in_bubblewrap(
-    suite: Any, kind: str
-) -> None:
+def test_a_program_in_the_scratch_space_runs_only_in_bubblewrap(suite: Any, kind: str) -> None:
     said = told(
         suite,
         "open('/tmp/x.sh', 'w').write('#!/bin/sh\\ntrue\\n')\nos.chmod('/tmp/x.sh', 0o755)\n"
@@ -174,18 +167,14 @@ def test_a_program_in_memory_has_no_more_rights_than_the_environment(suite: Any,
 
 
 def test_the_scratch_space_is_small(used_up: Any) -> None:
-    outcome = try_it(
-        used_up, "with open('/tmp/x', 'wb') as f:\n    while True: f.write(b'x' * 2**20)"
-    )
+    fill = "with open('/tmp/x', 'wb') as f:\n    while True: f.write(b'x' * 2**20)"
+    outcome = try_it(used_up, fill)
     assert outcome.boundary == "environment" and "No space left" in str(outcome.error)
 
 
 def test_threads_are_limited(used_up: Any) -> None:
-    outcome = try_it(
-        used_up,
-        "for _ in range(5000):\n"
-        "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-    )
+    start = "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    outcome = try_it(used_up, f"for _ in range(5000): {start}")
     assert outcome.error is not None and "start new thread" in outcome.error
 
 
@@ -236,11 +225,8 @@ def test_there_is_no_network(listener: tuple[int, list[bytes]], suite: Any) -> N
 
 def test_no_process_of_the_host_can_be_traced_or_signalled(suite: Any) -> None:
     pid = os.getpid()
-    for do in (
-        f"syscall(libc.ptrace, 16, {pid}, 0, 0)",
-        f"os.kill({pid}, 0)",
-        "os.kill(-1, signal.SIGKILL)",
-    ):
+    trace = f"syscall(libc.ptrace, 16, {pid}, 0, 0)"
+    for do in (trace, f"os.kill({pid}, 0)", "os.kill(-1, signal.SIGKILL)"):
         assert "No such process" in told(suite, f"said = attempt(lambda: {do})")
 
 

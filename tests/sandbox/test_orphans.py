@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from sandboxes import containers
+from sandboxes import ENGINES, containers
 
 from trace_bench.sandbox.choose import ENGINES as ENGINE_OF
 from trace_bench.sandbox.engine import FOLDER, Sandbox
@@ -24,7 +24,7 @@ PATIENCE = 60.0  # seconds until a worker must be gone; a machine may be busy
 
 PROGRAM = '''
 import os, sys, time
-from sandboxes import ROOTS, untrusted_suite
+from sandboxes import ROOTS, SUITE, untrusted_suite
 from trace_bench.core.types import Task
 from trace_bench.sandbox.engine import Sandbox
 
@@ -48,23 +48,11 @@ class Env(protocols.Env):
         pass
     def close(self):
         pass
-
-class Suite(protocols.Suite):
-    name, variant = "loops", "test"
-    def splits(self):
-        return ["train"]
-    def tasks(self, split):
-        return []
-    def make(self):
-        return Env()
-
-def suite():
-    return Suite()
 """
 kind, place, holds = sys.argv[1:]
 own = {"run": "orphans", "folder": place, "roots": ROOTS}
 sandbox = Sandbox(kind, deadline=3600.0, allow_untrusted=True, **own)
-suite = untrusted_suite(SOURCE, sandbox, print)
+suite = untrusted_suite(SOURCE + SUITE, sandbox, print)
 if holds == "holds" and os.fork() == 0:  # a child of the host that outlives it, with all its files
     open(place + ".child", "w").write(str(os.getpid()))
     time.sleep(3600)
@@ -108,6 +96,15 @@ def place(tmp_path: Path) -> Iterator[Path]:
                 os.kill(pid, signal.SIGKILL)
 
 
+def end(host: subprocess.Popen[bytes]) -> None:
+    host.kill()
+    host.wait()
+
+
+def looping_in(place: Path) -> list[int]:
+    return wait("the worker loops", lambda: place.exists() and json.loads(place.read_text()))
+
+
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
@@ -115,22 +112,18 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 def test_a_looping_worker_ends_with_its_host(place: Path, holds: str) -> None:
     """Also where another child of the host holds the other end of the worker's stdin."""
     host = start("process", place, holds)
-    pids = wait("the worker loops", lambda: place.exists() and json.loads(place.read_text()))
+    pids = looping_in(place)
     assert all(map(running, pids))
-    host.kill()
-    host.wait()
+    end(host)
     wait("worker, keeper and child are gone", lambda: not any(map(running, pids)))
 
 
 def test_a_looping_worker_ends_with_its_keeper(place: Path) -> None:
     host = start("process", place)
-    worker, keeper, _ = wait(
-        "the worker loops", lambda: place.exists() and json.loads(place.read_text())
-    )
+    worker, keeper, _ = looping_in(place)
     os.kill(keeper, signal.SIGKILL)
     wait("the worker is gone", lambda: not running(worker))
-    host.kill()
-    host.wait()
+    end(host)
 
 
 @pytest.mark.rootless
@@ -149,15 +142,8 @@ def test_a_looping_sandbox_ends_with_its_host(place: Path, holds: str) -> None:
 
     workers = wait("the worker loops", loops)
     assert len(workers) >= 3  # bwrap, the keeper, the worker
-    host.kill()
-    host.wait()
+    end(host)
     wait("all are gone", lambda: not any(running(p.pid) for p in workers))
-
-
-ENGINES = [
-    pytest.param("docker", marks=pytest.mark.docker),
-    pytest.param("podman", marks=pytest.mark.podman),
-]
 
 
 def looping(engine: str, place: Path) -> list[str]:
@@ -170,9 +156,7 @@ def looping(engine: str, place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_killed_hosts_container_goes_and_a_running_ones_stays(
-    engine: str, tmp_path: Path
-) -> None:
+def test_a_killed_hosts_container_goes_and_a_live_ones_stays(engine: str, tmp_path: Path) -> None:
     """Both runs have one fingerprint."""
     places = [tmp_path / "dead", tmp_path / "alive"]
     dead, alive = (start(engine, place) for place in places)
@@ -180,15 +164,13 @@ def test_a_killed_hosts_container_goes_and_a_running_ones_stays(
         for place in places:
             wait("the container loops", partial(looping, engine, place))
         before = looping(engine, places[1])
-        dead.kill()
-        dead.wait()
+        end(dead)
         wait("the worker has ended", lambda: not looping(engine, places[0]))
         ENGINE_OF[engine].clean(Sandbox(engine))  # type: ignore[arg-type]
         assert containers(engine, f"{FOLDER}={places[0]}") == []
         assert looping(engine, places[1]) == before and alive.poll() is None
     finally:
         for host, place in zip((dead, alive), places, strict=True):
-            host.kill()
-            host.wait()
+            end(host)
             for left in containers(engine, f"{FOLDER}={place}"):
                 subprocess.run([engine, "rm", "--force", left], check=False)

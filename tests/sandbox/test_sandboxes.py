@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import os
 import random
 import signal
@@ -18,12 +17,13 @@ from types import NoneType
 from typing import Any, cast
 
 import pytest
-from playing import play
-from sandboxes import ROOTS, chosen, in_process, in_sandbox, untrusted_suite
+from playing import play, scores
+from sandboxes import OTHERS, ROOTS, chosen, in_process, in_sandbox, untrusted_suite
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Source, Suite, members
+from trace_bench.core.store import read_json
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.play.contract import check
 from trace_bench.play.suites import Suites
@@ -33,13 +33,9 @@ from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite
 from trace_bench.sandbox.workers import Lost, Worker
 
+Patch = pytest.MonkeyPatch
 PHONE = chosen("toolsandbox", "embedded")
-KINDS = [
-    "process",
-    pytest.param("docker", marks=pytest.mark.docker),
-    pytest.param("podman", marks=pytest.mark.podman),
-    pytest.param("bubblewrap", marks=pytest.mark.rootless),
-]
+KINDS = ["process", *OTHERS]
 
 
 def sandboxed(kind: Any, **changes: Any) -> Any:
@@ -55,11 +51,8 @@ class Telling(Suite):
     tag_keys, world_key, typical = ("needs",), "world", None
 
 
-TOLD = [
-    n
-    for n in members(Suite)
-    if inspect.isfunction(vars(Suite).get(n)) and n not in ("make", "act", "close")
-]
+METHODS = [n for n in members(Suite) if inspect.isfunction(vars(Suite).get(n))]
+TOLD = [name for name in METHODS if name not in ("make", "act", "close")]
 for member in TOLD:
     setattr(Telling, member, lambda self, *given, said=member: said)
 
@@ -113,13 +106,12 @@ def test_every_step_is_the_same_as_in_this_process(suite: Any) -> None:
 
 
 def test_many_episodes_at_once_score_as_inline(suite: Any) -> None:
-    inline = in_process("toolsandbox", "embedded")
-    tasks = list(inline.tasks("dev"))
-    played = [
-        play(ReferencePolicy(s), s, AgentSpec("r"), tasks, range(len(tasks)), max_turns=30)
-        for s in (inline, suite)
-    ]
-    assert [to_json(t) for t in played[0]] == [to_json(t) for t in played[1]]
+    inline, found = in_process("toolsandbox", "embedded"), list[Any]()
+    tasks = list(inline.tasks("dev"))[::3]
+    for acting, world in ((ReferencePolicy(inline), inline), (ReferencePolicy(suite), suite)):
+        played = play(acting, world, AgentSpec("r"), tasks, range(len(tasks)), max_turns=30)
+        found.append([to_json(trajectory) for trajectory in played])
+    assert found[0] == found[1]
 
 
 def test_the_contract_holds_in_the_sandbox(suite: Any) -> None:
@@ -138,10 +130,10 @@ def test_what_an_environment_raises_names_its_boundary(suite: Any) -> None:
     assert found.value.boundary == "environment"
 
 
-@pytest.mark.parametrize(
-    ("end", "how"),
-    [("os._exit(137)", "exit code 137"), ("1 / 0", "exit code 1: ZeroDivisionError: .*")],
-)
+ENDS = {"os._exit(137)": "exit code 137", "1 / 0": "exit code 1: ZeroDivisionError: .*"}
+
+
+@pytest.mark.parametrize(("end", "how"), ENDS.items())
 def test_how_a_worker_ended_is_told_though_its_output_ends_first(end: str, how: str) -> None:
     said = "os.write(2, b'Traceback\\n'); " * ("/" in end)  # before the last words
     program = f"import os, time; {said}os.close(1); time.sleep(0.5); {end}"
@@ -154,7 +146,7 @@ def test_how_a_worker_ended_is_told_though_its_output_ends_first(end: str, how: 
 
 def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:
     suite = sandboxed(kind)
-    task = suite.tasks("train")[0]
+    task = suite.tasks("train")[2]  # of four turns, before three of which a worker is lost
     reference = list(suite.reference(task))
     env = suite.make()
     env.reset(task)
@@ -203,14 +195,12 @@ def test_workers_that_are_killed_at_any_moment_change_nothing(kind: str) -> None
 
 def test_a_run_in_a_sandbox_gives_the_same_files(kind: str, tmp_path: Path) -> None:
     settings = ["method=base", "policy=reference", "evaluation.limit=4", f"sandbox.roots={ROOTS}"]
-    for name, where in (("inline", "inline"), ("sandboxed", kind)):
-        assert main([*settings, f"sandbox={where}", f"run_dir={tmp_path / name}"]) == 0
-    lines = [(tmp_path / n / "evaluation.jsonl").read_text() for n in ("inline", "sandboxed")]
-    assert sorted(lines[0].splitlines()) == sorted(lines[1].splitlines())
-    fingerprints = [
-        json.loads((tmp_path / n / "summary.json").read_text())["fingerprint"]
-        for n in ("inline", "sandboxed")
-    ]
+    here, there = tmp_path / "inline", tmp_path / "sandboxed"
+    for folder, where in ((here, "inline"), (there, kind)):
+        assert main([*settings, f"sandbox={where}", f"run_dir={folder}"]) == 0
+    lines = [sorted((f / "evaluation.jsonl").read_text().splitlines()) for f in (here, there)]
+    assert lines[0] == lines[1]
+    fingerprints = [read_json(f / "summary.json")["fingerprint"] for f in (here, there)]
     assert fingerprints[0] == fingerprints[1]  # the sandbox is not part of the identity
 
 
@@ -235,9 +225,7 @@ def test_a_worker_that_cannot_start_says_why() -> None:
         suite.make().reset(suite.tasks("train")[0])
 
 
-def test_a_worker_that_ends_at_its_start_is_started_again_where_others_had_started(
-    tmp_path: Path,
-) -> None:
+def test_a_worker_that_ends_at_its_start_is_started_again_if_others_started(tmp_path: Path) -> None:
     """As a container that is killed while it starts: of five starts every second ends."""
     python = tmp_path / "python"
     python.write_text(
@@ -267,7 +255,7 @@ def alive(group: int) -> bool:
     return False
 
 
-def test_other_code_in_the_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_in_the_worker_is_found(monkeypatch: Patch) -> None:
     monkeypatch.setattr("trace_bench.sandbox.workers.code_hash", lambda: "of another version")
     suite = sandboxed("process")
     with pytest.raises(UserError, match=r"its image is of another version\. Build it again"):
@@ -348,10 +336,8 @@ IMAGES: dict[str, tuple[str | None, str, slice]] = {
 def test_a_world_of_others_is_played_in_its_image(name: str) -> None:
     variant, split, which = IMAGES[name]
     suite: Any = in_sandbox(chosen(name, variant), Sandbox("docker", run=f"test-{name}"))
-    tasks = suite.tasks(split)[which]
-    policy = ReferencePolicy(suite)
-    played = play(policy, suite, AgentSpec("r"), tasks, range(len(tasks)), max_turns=168)
-    assert all(t.score is not None and t.score.success for t in played)
+    found = scores(ReferencePolicy(suite), suite, suite.tasks(split)[which], max_turns=168)
+    assert all(score.success for score in found)
     suite.close()
 
 
@@ -389,9 +375,7 @@ LATER = {"raises": "raise RuntimeError('once only')", "hangs": "while 1: 0"}
 
 
 @pytest.mark.parametrize("then", LATER.values(), ids=LATER)
-def test_a_program_that_loads_only_once_loses_its_episodes_not_the_run(
-    then: str, tmp_path: Path
-) -> None:
+def test_a_program_that_loads_once_loses_episodes_not_the_run(then: str, tmp_path: Path) -> None:
     """Its worker ends during the third task; no other worker can load it any more."""
     place = tmp_path / "loads"
     place.write_text("")
@@ -416,9 +400,7 @@ def test_a_program_that_loads_only_once_loses_its_episodes_not_the_run(
 # -- sandboxes without an engine ------------------------------------------------------------------
 
 
-def test_a_missing_program_or_folder_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_program_or_folder_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     old = tmp_path / "bwrap"
     old.write_text("#!/bin/sh\necho bubblewrap 0.4.1\n")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -432,9 +414,7 @@ def test_a_missing_program_or_folder_is_named(
         in_sandbox(PHONE, Sandbox("bubblewrap", roots=str(tmp_path)))
 
 
-def test_a_machine_that_forbids_namespaces_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_forbids_namespaces_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "trace-bench/base/latest/opt/project/trace_bench").mkdir(parents=True)
     program = tmp_path / "bwrap"
     program.write_text(
@@ -448,9 +428,7 @@ def test_a_machine_that_forbids_namespaces_is_named(
         in_sandbox(PHONE, Sandbox("bubblewrap", roots=str(tmp_path)))
 
 
-def test_an_image_that_podman_lacks_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_podman_lacks_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     program = tmp_path / "podman"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="needs the program `podman` in PATH"):
@@ -468,7 +446,6 @@ def test_an_image_that_podman_lacks_is_named(
 def test_what_bubblewrap_cannot_limit_is_said_at_the_start() -> None:
     said: list[str] = []
     in_sandbox(PHONE, Sandbox("bubblewrap", roots=ROOTS), log=said.append).close()
-    assert len(said) == 1 and said[0].startswith(
-        "sandbox=bubblewrap does not limit memory in total"
-    )
-    assert "CPU time" in said[0] and "system calls" in said[0] and "programs in /tmp" in said[0]
+    (line,) = said
+    assert line.startswith("sandbox=bubblewrap does not limit memory in total")
+    assert "CPU time" in line and "system calls" in line and "programs in /tmp" in line
