@@ -129,10 +129,8 @@ def test_what_a_server_lists_is_read(tmp_path: Path, capsys: Said) -> None:
 def test_weights_of_zero_and_experts_are_named(tmp_path: Path, capsys: Said) -> None:
     adapter = Path(fake_adapter(tmp_path, "a").path)
     weights = load_file(adapter / "adapter_model.safetensors")
-    save_file(
-        {"x.experts.lora_B.weight": 0 * weights["x.lora_B.weight"]},
-        adapter / "adapter_model.safetensors",
-    )
+    zero = {"x.experts.lora_B.weight": 0 * weights["x.lora_B.weight"]}
+    save_file(zero, adapter / "adapter_model.safetensors")
     with serve(FakeVLLM(logprob=lambda name, time: -1.0)) as server:
         assert main([f"server={server.url}", f"adapters={adapter}"]) == 1
     said = capsys.readouterr().out

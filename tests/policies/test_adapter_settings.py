@@ -51,9 +51,10 @@ def policy(small_model: Path) -> LocalPolicy:
     return LocalPolicy(small_model, batch=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in STRANGE.items() for value in values]
-)
+EACH = [(name, value) for name, values in STRANGE.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), EACH)
 def test_a_setting_that_changes_what_an_adapter_means_is_refused(
     name: str, value: Any, policy: LocalPolicy, small_adapter: Path, tmp_path: Path
 ) -> None:
@@ -103,12 +104,10 @@ def test_an_allowed_adapter_computes_what_peft_computes(
     (played,) = play(policy, ToySuite(), agent, [toy_task(0)], [7], route=["x@1"], max_tokens=24)
     turn = played.turns[0]
     ids, start = [*turn.prompt_ids, *turn.token_ids], len(turn.prompt_ids)
+    plain, loaded = (load_model(str(small_model))[0] for _ in range(2))
     alike, base = (
         logprobs(each, ids)[range(start - 1, len(ids) - 1), list(turn.token_ids)]
-        for each in (
-            PeftModel.from_pretrained(load_model(str(small_model))[0], str(tmp_path / "x")).eval(),
-            load_model(str(small_model))[0],
-        )
+        for each in (PeftModel.from_pretrained(loaded, str(tmp_path / "x")).eval(), plain)
     )
     sampled = torch.tensor(turn.logprobs)
     assert sampled.allclose(alike, atol=1e-4) and not sampled.allclose(base, atol=1e-2)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from models import byte_tokenizer, save_model
+from test_chat import CALL
+from thinking import SWITCH
 from toy import TOOLS
 
 from trace_bench.core.chat import call_json, make_tool
@@ -54,6 +56,7 @@ def template(call: str, begin: str = "") -> str:
     return CHATML.replace("BEGIN", begin).replace("CALL", call)
 
 
+BY_NAME = {form.name: form for form in FORMATS}
 STOCK = {"hermes": OBJECTS, "coder": CODER}
 KNOWN = {"hermes": "Hermes", "coder": "QwenCoder"}
 WANTED = make_tool(
@@ -78,9 +81,7 @@ ARGUMENTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", STOCK)
 @pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_a_call_is_read_as_the_models_own_template_writes_it(
-    name: str, arguments: dict[str, Any]
-) -> None:
+def test_a_call_is_read_as_its_template_writes_it(name: str, arguments: dict[str, Any]) -> None:
     chat = Chat(byte_tokenizer(template(STOCK[name])), name)
     assert chat.calls.name == KNOWN[name]
     call = call_json("call_3_0", "note", arguments)
@@ -108,7 +109,7 @@ def test_results_follow_a_call_in_every_format(name: str) -> None:
 
 def test_what_stands_before_a_call_is_said() -> None:
     text = "So:\n<tool_call>\n<function=a>\n</function>\n</tool_call>"
-    reply = read_reply(text, 0, next(f for f in FORMATS if f.name == "QwenCoder"))
+    reply = read_reply(text, 0, BY_NAME["QwenCoder"])
     assert reply.malformed is None and reply.message["content"] == "So:"
     assert [c["function"]["name"] for c in reply.message["tool_calls"]] == ["a"]
 
@@ -126,12 +127,11 @@ def test_what_stands_before_a_call_is_said() -> None:
     ],
 )
 def test_what_cannot_be_read_keeps_its_text(how: str, text: str, reason: str) -> None:
-    reply = read_reply(text, 0, next(f for f in FORMATS if f.name == how))
+    reply = read_reply(text, 0, BY_NAME[how])
     assert reply.malformed and reason in reply.malformed
     assert reply.message == {"role": "assistant", "content": text}
 
 
-CALL = '<tool_call>\n{"name": "add", "arguments": {"number": 3}}\n</tool_call>'
 QUOTING = CALL.replace("3", '"<think>"')
 
 
@@ -185,15 +185,13 @@ SIZES = {"Text": {"type": "string"}, "Size": {"type": "integer"}}
         ("other", "3", "3"),
     ],
 )
-def test_a_value_is_of_the_type_that_the_schema_says_anywhere(
-    argument: str, text: str, value: Any
-) -> None:
+def test_a_value_has_the_type_of_its_schema_anywhere(argument: str, text: str, value: Any) -> None:
     tool = make_tool("act", "It acts.")
     free = {"properties": {"free": {"$ref": "#/$defs/Size"}}}
     tool["function"]["parameters"] = {"properties": TYPED, "allOf": [free], "$defs": SIZES}
     called = f"<function=act><parameter={argument}>{text}</parameter></function>"
-    coder = next(f for f in FORMATS if f.name == "QwenCoder")
-    [call] = read_reply(f"<tool_call>{called}</tool_call>", 0, coder, [tool]).message["tool_calls"]
+    reply = read_reply(f"<tool_call>{called}</tool_call>", 0, BY_NAME["QwenCoder"], [tool])
+    [call] = reply.message["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {argument: value}
 
 
@@ -234,20 +232,14 @@ def test_a_servers_thoughts_are_set_apart_and_given_back(message: dict[str, Any]
     assert reply.remembered["reasoning_content"] == "hm"
 
 
-SWITCH = (
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
-)
-
-
 def test_thinking_is_the_templates_own_switch() -> None:
     tokenizer = byte_tokenizer(template(OBJECTS, begin=SWITCH))
-    prompts = {
-        value: Chat(tokenizer, "m", value).first([{"role": "user", "content": "Go."}], TOOLS)
-        for value in (None, True, False)
-    }
+    asked = [{"role": "user", "content": "Go."}]
+    chats = {value: Chat(tokenizer, "m", value) for value in (None, True, False)}
+    prompts = {value: chat.first(asked, TOOLS) for value, chat in chats.items()}
     assert prompts[None] == prompts[True] != prompts[False]
     assert tokenizer.decode(prompts[False]).endswith("<think>\n\n</think>\n\n")
-    silent = Chat(tokenizer, "m", False)
+    silent = chats[False]
     assert silent.parse(silent.encode("Yes."), 0, ()).message["content"] == "Yes."
     with pytest.raises(UserError, match=r"no `enable_thinking`.*policy.thinking=False"):
         Chat(byte_tokenizer(), "m", False)
@@ -271,9 +263,8 @@ def test_a_prompt_may_begin_with_a_thought(tmp_path: Path) -> None:
     assert chat.partial(chat.encode("hm </think>")) == ""
     assert chat.partial(chat.encode("hm </think> Well <thi")) == "Well"
     policy = LocalPolicy(folder, batch=1, context=900)
-    policy.submit(
-        [TurnRequest(0, ({"role": "user", "content": "Go."},), TOOLS, seed=0, max_tokens=20)]
-    )
+    asked = ({"role": "user", "content": "Go."},)
+    policy.submit([TurnRequest(0, asked, TOOLS, seed=0, max_tokens=20)])
     (first,) = policy.collect()
     assert first.turn is not None and first.turn.reply["content"] == ""
     assert first.turn.thoughts and len(first.turn.logprobs) == len(first.turn.token_ids)

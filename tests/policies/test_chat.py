@@ -54,15 +54,13 @@ def test_contents_that_look_like_markup_stay_contents(chat):
 
 
 def test_templates_that_change_contents_are_rendered_every_time():
-    trims = Chat(
-        byte_tokenizer(TEMPLATE.replace("user\n{{ m.content }}", "user\n{{ m.content | trim }}"))
-    )
+    changes = TEMPLATE.replace("user\n{{ m.content }}", "user\n{{ m.content | trim }}")
+    trims = Chat(byte_tokenizer(changes))
     for content in ("  a ", "b"):
         text = trims.tokenizer.decode(trims.following([result(content)], finished=True))
         assert f"<tool_response>\n{content}\n</tool_response>" in text
-        text = trims.tokenizer.decode(
-            trims.following([{"role": "user", "content": content}], finished=True)
-        )
+        news = [{"role": "user", "content": content}]
+        text = trims.tokenizer.decode(trims.following(news, finished=True))
         assert f"user\n{content.strip()}<|im_end|>" in text
 
 

@@ -51,19 +51,10 @@ def world(request, tmp_path_factory):
         yield model, AgentSpec(str(model), adapters=adapters), backend
 
 
-def rollouts(policy, agent, count=9, *, temperature=1.0, route=None, max_tokens=12):
+def rollouts(policy, agent, count=9, **how):
     tasks = [toy_task(i // 3, patience=2) for i in range(count)]  # groups of three start alike
-    return play(
-        policy,
-        ToySuite(),
-        agent,
-        tasks,
-        list(range(100, 100 + count)),
-        temperature=temperature,
-        route=route or [None] * count,
-        max_turns=3,
-        max_tokens=max_tokens,
-    )
+    how = {"route": [None] * count, "max_turns": 3, "max_tokens": 12, **how}
+    return play(policy, ToySuite(), agent, tasks, range(100, 100 + count), **how)
 
 
 def test_the_base_model_is_asked_for_labels_whatever_acted_before(world):
@@ -101,6 +92,14 @@ def plain_logprobs(model, ids, temperature):
     return (model(torch.tensor([ids])).logits[0] / temperature).log_softmax(-1).double()
 
 
+def farthest(model, trajectory, temperature=1.0):
+    """The largest difference of its log-probabilities to those of a plain forward pass."""
+    ids, mine, logprobs = flat(trajectory)
+    at = np.flatnonzero(mine)
+    plain = plain_logprobs(model, ids, temperature)[at - 1, torch.tensor(ids)[at]].numpy()
+    return np.abs(plain - logprobs[at]).max()
+
+
 @pytest.fixture(scope="session")
 def qwen3(small_model):
     return small_model
@@ -115,24 +114,16 @@ def test_logprobs_agree_with_a_plain_forward_pass(world, temperature):
     played = rollouts(policy, agent, temperature=temperature, route=route)
     assert max(len(t.turns) for t in played) > 1  # the cache was used over turns
     models = plain_models(agent)
-    worst = 0.0
     for trajectory, name in zip(played, route, strict=True):
         assert trajectory.failure is None
-        ids, mine, logprobs = flat(trajectory)
-        plain = plain_logprobs(models[name], ids, temperature or 1.0)
-        at = np.flatnonzero(mine)
+        assert farthest(models[name], trajectory, temperature or 1.0) < 2e-5
         if not temperature:
-            assert [ids[i] for i in at] == plain[at - 1].argmax(-1).tolist()
-        expected = plain[at - 1, torch.tensor(ids)[at]].numpy()
-        worst = max(worst, float(np.abs(expected - logprobs[at]).max()))
-    assert worst < 2e-5
+            ids, mine, _ = flat(trajectory)
+            at = np.flatnonzero(mine)
+            likeliest = plain_logprobs(models[name], ids, 1.0)[at - 1].argmax(-1)
+            assert [ids[i] for i in at] == likeliest.tolist()
     # The adapters matter: the base model disagrees about what they sampled.
-    ids, mine, logprobs = flat(played[1])
-    at = np.flatnonzero(mine)
-    base = plain_logprobs(models[None], ids, temperature or 1.0)[
-        at - 1, torch.tensor(ids)[at]
-    ].numpy()
-    assert np.abs(base - logprobs[at]).max() > 0.1
+    assert farthest(models[None], played[1], temperature or 1.0) > 0.1
 
 
 def test_the_same_call_gives_the_same_bits_whatever_came_before(world):
@@ -159,37 +150,21 @@ def test_long_and_short_episodes_in_many_blocks_of_slots(world, monkeypatch):
 
     monkeypatch.setattr(policy._engine, "_move", counted)
     lengths = [8 + 40 * (i % 3) for i in range(48)]  # of the user's text
-    tasks = [
-        Task(f"toy/{i}", "toy", "train", i, {"add": [10**n], "patience": i % 4})
-        for i, n in enumerate(lengths)
-    ]
-    route = [(None, "a@0001")[i % 2] for i in range(48)]
-    played = play(
-        policy, ToySuite(), agent, tasks, range(48), route=route, max_tokens=12, max_turns=5
-    )
+    data = [{"add": [10**n], "patience": i % 4} for i, n in enumerate(lengths)]
+    tasks = [Task(f"toy/{i}", "toy", "train", i, given) for i, given in enumerate(data)]
+    how = {"route": [(None, "a@0001")[i % 2] for i in range(48)], "max_tokens": 12, "max_turns": 5}
+    played = play(policy, ToySuite(), agent, tasks, range(48), **how)
     if backend is Decoder:
         assert len(moves) > 5  # a short episode got a slot among short ones
     models = plain_models(agent)
-    for trajectory, name in zip(played, route, strict=True):
-        ids, mine, logprobs = flat(trajectory)
-        at = np.flatnonzero(mine)
-        plain = plain_logprobs(models[name], ids, 1.0)[at - 1, torch.tensor(ids)[at]].numpy()
-        assert np.abs(plain - logprobs[at]).max() < 1e-5
+    for trajectory, name in zip(played, how["route"], strict=True):
+        assert farthest(models[name], trajectory) < 1e-5
 
 
 def test_what_a_group_has_in_common_is_computed_once(qwen3):
     policy = LocalPolicy(qwen3, batch=16)
-    task = toy_task(3)
-    played = play(
-        policy,
-        ToySuite(),
-        AgentSpec(str(qwen3)),
-        [task] * 16,
-        range(16),
-        temperature=0.4,
-        max_tokens=8,
-        max_turns=1,
-    )
+    agent, how = AgentSpec(str(qwen3)), {"temperature": 0.4, "max_tokens": 8, "max_turns": 1}
+    played = play(policy, ToySuite(), agent, [toy_task(3)] * 16, range(16), **how)
     prompt = len(played[0].turns[0].prompt_ids)
     said = [t.turns[0].token_ids for t in played]
     # The prompt once, then every different beginning once; a turn's last token not at all.
@@ -277,9 +252,8 @@ def test_adapters_come_and_go_with_agents(world):
     policy.load(only)
     assert set(policy._adapters) == {"b@0001"}
     route = ["b@0001"] * 3
-    assert rollouts(policy, only, 3, route=route) == rollouts(
-        LocalPolicy(folder, batch=4), agent, 3, route=route
-    )
+    other = LocalPolicy(folder, batch=4)
+    assert rollouts(policy, only, 3, route=route) == rollouts(other, agent, 3, route=route)
     (bad,) = rollouts(policy, only, 1, route=["a@0001"])
     assert bad.failure.boundary == "policy" and "unknown adapter 'a@0001'" in bad.failure.error
 
@@ -312,9 +286,8 @@ def test_models_that_cannot_be_played_are_refused(qwen3, tmp_path):
         LocalPolicy(qwen3, context=9999)
     with pytest.raises(UserError, match="batch is 0"):
         LocalPolicy(qwen3, batch=0)
-    sliding = save_model(
-        tmp_path / "sliding", use_sliding_window=True, sliding_window=8, max_window_layers=1
-    )
+    window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    sliding = save_model(tmp_path / "sliding", **window)
     with pytest.raises(UserError, match=r"full attention only.*sliding_attention"):
         LocalPolicy(sliding)
 

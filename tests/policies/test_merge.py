@@ -19,21 +19,17 @@ MODEL = str(MODEL_FOLDER)
 PLACE = "base_model.model.model.layers.0.self_attn"
 
 
-def adapter(
-    folder: Path, name: str, rank: int, modules: dict[str, float], alpha: int
-) -> AdapterRef:
+def lora(folder: Path, name: str, rank: int, modules: dict[str, float], alpha: int) -> AdapterRef:
     """An adapter of the tiny model with random weights; `modules`: the size of B."""
     config = json.loads((Path(MODEL) / "config.json").read_text())
     hidden, head = config["hidden_size"], config["head_dim"]
-    out = {
-        "q_proj": config["num_attention_heads"] * head,
-        "v_proj": config["num_key_value_heads"] * head,
-    }
+    heads = {"q_proj": config["num_attention_heads"], "v_proj": config["num_key_value_heads"]}
     generator = torch.Generator().manual_seed(rank)
     weights = {}
     for module, size in modules.items():
         weights[f"{PLACE}.{module}.lora_A.weight"] = torch.randn(rank, hidden, generator=generator)
-        weights[f"{PLACE}.{module}.lora_B.weight"] = size * torch.randn(out[module], rank)
+        b = torch.randn(heads[module] * head, rank)
+        weights[f"{PLACE}.{module}.lora_B.weight"] = size * b
     place = folder / "adapters" / name.partition("@")[0] / "0001"
     place.mkdir(parents=True)
     save_file(weights, place / "adapter_model.safetensors")
@@ -51,19 +47,17 @@ def delta(ref: AdapterRef, module: str) -> torch.Tensor:
 
 
 def test_the_sum_of_updates_is_exact(tmp_path: Path) -> None:
-    one = adapter(tmp_path, "one@1", 2, {"q_proj": 1.0, "v_proj": 1.0}, 8)
-    two = adapter(tmp_path, "two@1", 3, {"q_proj": 1.0}, 3)
-    made = merge(Mixture((("one@1", 0.7), ("two@1", 0.3))), [one, two])
-    assert made.name == "one@1*0.7+two@1*0.3"
-    assert made.path == merge(Mixture((("one@1", 0.7), ("two@1", 0.3))), [one, two]).path
-    torch.testing.assert_close(
-        delta(made, "q_proj"), 0.7 * delta(one, "q_proj") + 0.3 * delta(two, "q_proj")
-    )
+    one = lora(tmp_path, "one@1", 2, {"q_proj": 1.0, "v_proj": 1.0}, 8)
+    two = lora(tmp_path, "two@1", 3, {"q_proj": 1.0}, 3)
+    made, again = (merge(Mixture((("one@1", 0.7), ("two@1", 0.3))), [one, two]) for _ in range(2))
+    assert made.name == "one@1*0.7+two@1*0.3" and made.path == again.path
+    both = 0.7 * delta(one, "q_proj") + 0.3 * delta(two, "q_proj")
+    torch.testing.assert_close(delta(made, "q_proj"), both)
     torch.testing.assert_close(delta(made, "v_proj"), 0.7 * delta(one, "v_proj"))
 
 
 def test_a_changed_adapter_gives_another_sum(tmp_path: Path) -> None:
-    one = adapter(tmp_path, "one@1", 2, {"q_proj": 1.0}, 8)
+    one = lora(tmp_path, "one@1", 2, {"q_proj": 1.0}, 8)
     wanted = Mixture((("one@1", 0.5),))
     before = merge(wanted, [one])
     file = Path(one.path) / "adapter_model.safetensors"

@@ -2,62 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
+from at_servers import all_of, answering, one, policy
 
+from trace_bench.core.chat import make_tool
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AgentSpec
-from trace_bench.llm.client import Endpoint
-from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.rehearse.scripted import Answer, chat, models, serve
+from trace_bench.rehearse.scripted import Answer, chat
 
 HELLO = ({"role": "system", "content": "S."}, {"role": "user", "content": "Hello."})
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "description": "Looks.",
-        "parameters": {"type": "object", "properties": {}, "required": []},
-    },
-}
+TOOL = make_tool("look", "Looks.")
 
 
-def policy(*urls: str, capacity: int = 8, **settings: Any) -> OpenAIPolicy:
-    settings = {"retries": 1, "pause": 0.01, "deadline": 5.0, **settings}
-    return OpenAIPolicy(Endpoint(urls, **settings), "m", capacity=capacity, extra=None)
-
-
-def answering(*answers: Answer) -> Any:
-    """A server with the model `m` that gives these answers to chats, the last one for ever."""
-    left = list(answers)
-    lock = threading.Lock()
-
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        if path == "/v1/models":
-            return models("m")
-        with lock:
-            return left.pop(0) if len(left) > 1 else left[0]
-
-    return serve(script)
-
-
-def one(acting: OpenAIPolicy, request: TurnRequest) -> TurnReply:
-    acting.submit([request])
-    (reply,) = acting.collect()
-    return reply
-
-
-def call(name: str, arguments: str, call_id: str = "x") -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+def call(arguments: str) -> dict[str, Any]:
+    return {"id": "x", "type": "function", "function": {"name": "look", "arguments": arguments}}
 
 
 def test_a_conversation_grows_and_calls_get_ids_of_their_own() -> None:
-    first = chat({"role": "assistant", "content": None, "tool_calls": [call("look", "{}")]}, "m")
-    with answering(first, chat(" Done. ", "m", finish="length")) as server:
-        acting = policy(server.url)
+    first = chat({"role": "assistant", "content": None, "tool_calls": [call("{}")]}, "m")
+    last = chat(" Done. ", "m", finish="length")
+    with answering(first, last) as server, policy(server.url) as acting:
         reply = one(acting, TurnRequest(7, HELLO, (TOOL,), temperature=0.5, max_tokens=33, seed=4))
         assert reply.turn is not None and reply.turn.malformed is None
         assert reply.turn.reply["tool_calls"][0]["id"] == "call_0_0"
@@ -66,7 +33,6 @@ def test_a_conversation_grows_and_calls_get_ids_of_their_own() -> None:
         assert reply.turn is not None and reply.turn.reply["content"] == "Done."
         assert reply.turn.messages == (result,) and reply.turn.token_ids == ()
         assert reply.turn.truncated
-        acting.close()
     one_, two = server.bodies()
     assert (one_["model"], one_["temperature"], one_["max_tokens"]) == ("m", 0.5, 33)
     assert one_["tools"] == two["tools"] == [TOOL]
@@ -79,21 +45,20 @@ def test_a_conversation_grows_and_calls_get_ids_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"content": "", "tool_calls": [call("look", "{broken")]}, "not JSON"),
-        ({"content": "", "tool_calls": [call("look", "[1]")]}, "not an object"),
+        ({"content": "", "tool_calls": [call("{broken")]}, "not JSON"),
+        ({"content": "", "tool_calls": [call("[1]")]}, "not an object"),
         ({"content": "<tool_call>\n{broken\n</tool_call>"}, "not JSON"),
         ({"content": "<tool_call>{"}, "unclosed"),
     ],
 )
 def test_a_call_that_cannot_be_read_is_reported_to_the_agent(message: Any, why: str) -> None:
-    with answering(chat({"role": "assistant", **message}, "m")) as server:
-        acting = policy(server.url)
+    said = chat({"role": "assistant", **message}, "m")
+    with answering(said) as server, policy(server.url) as acting:
         reply = one(acting, TurnRequest(0, HELLO, (TOOL,)))
         assert reply.turn is not None and why in str(reply.turn.malformed)
         assert "tool_calls" not in reply.turn.reply and reply.turn.reply["content"]
         note = {"role": "tool", "tool_call_id": "", "name": "", "content": "ValueError: malformed"}
         one(acting, TurnRequest(0, (note,)))
-        acting.close()
     # Servers refuse results of calls that nobody made.
     assert server.bodies()[1]["messages"][-1]["role"] == "user"
 
@@ -106,38 +71,28 @@ def test_a_call_that_cannot_be_read_is_reported_to_the_agent(message: Any, why: 
     ],
 )
 def test_a_full_context_is_no_failure(error: Any) -> None:
-    with answering(Answer(error, 400)) as server:
-        acting = policy(server.url)
+    with answering(Answer(error, 400)) as server, policy(server.url) as acting:
         reply = one(acting, TurnRequest(0, HELLO))
-        acting.close()
     assert reply.turn is None and reply.context_full
 
 
 def test_an_episode_stays_on_its_server_and_servers_share_the_load() -> None:
     with answering(chat("a", "m")) as left, answering(chat("b", "m")) as right:
-        acting = policy(left.url, right.url)
-        requests = [TurnRequest(i, ({"role": "user", "content": f"<{i}>"},)) for i in range(6)]
-        for _ in range(3):
-            acting.submit(requests)
-            got: list[TurnReply] = []
-            while len(got) < 6:
-                got += acting.collect()
-        acting.close()
-        where = [
-            {str(body["messages"][0]["content"]) for body in server.bodies()}
-            for server in (left, right)
-        ]
+        with policy(left.url, right.url) as acting:
+            requests = [TurnRequest(i, ({"role": "user", "content": f"<{i}>"},)) for i in range(6)]
+            for _ in range(3):
+                all_of(acting, requests)
+        asked = left.bodies(), right.bodies()
+        where = [{str(body["messages"][0]["content"]) for body in bodies} for bodies in asked]
         assert not where[0] & where[1] and len(where[0]) == len(where[1]) == 3
-        assert len(left.bodies()) == len(right.bodies()) == 9
+        assert len(asked[0]) == len(asked[1]) == 9
 
 
 def test_a_released_episode_is_not_answered_any_more() -> None:
-    with answering(chat("late", "m")) as server:
-        acting = policy(server.url)
+    with answering(chat("late", "m")) as server, policy(server.url) as acting:
         acting.submit([TurnRequest(0, HELLO), TurnRequest(1, HELLO)])
         acting.release(0)
         (reply,) = acting.collect()
-        acting.close()
     assert reply.episode == 1
 
 
@@ -150,14 +105,8 @@ def test_a_prompt_that_the_server_renders_otherwise_begins_a_stretch() -> None:
 
     answers = [tokens([1, 2], [3]), tokens([1, 2, 3, 4], [5]), tokens([1, 9, 3, 4, 5, 6], [7])]
     answers.append(tokens([1, 9, 3, 4, 5, 6, 7, 8], [9]))
-
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        return models("m", owner="vllm") if path == "/v1/models" else answers.pop(0)
-
-    with serve(script) as server:
-        acting = policy(server.url)
+    with answering(*answers, owner="vllm") as server, policy(server.url) as acting:
         turns = [one(acting, TurnRequest(0, HELLO)).turn for _ in range(4)]
-        acting.close()
     assert [t and (t.kept, t.prompt_ids, t.token_ids, t.logprobs) for t in turns] == [
         (None, (1, 2), (3,), (-0.5,)),
         (None, (4,), (5,), (-0.5,)),
@@ -168,16 +117,15 @@ def test_a_prompt_that_the_server_renders_otherwise_begins_a_stretch() -> None:
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
-    with pytest.raises(UserError, match=r"127\.0\.0\.1:1/v1 does not answer.*policy\.base_url"):
-        policy("http://127.0.0.1:1/v1").load(AgentSpec("m"))
+    named = pytest.raises(UserError, match=r"127\.0\.0\.1:1/v1 does not answer.*policy\.base_url")
+    with policy("http://127.0.0.1:1/v1") as acting, named:
+        acting.load(AgentSpec("m"))
 
 
 def test_probabilities_of_labels() -> None:
     top = [{"token": t, "logprob": p} for t, p in (("A", -0.1), (" A", -3.0), ("Z", -2.5))]
     answer = chat("A", "m", choice={"logprobs": {"content": [{"top_logprobs": top}]}})
-    with answering(answer, chat("A", "m")) as server:
-        acting = policy(server.url)
+    with answering(answer, chat("A", "m")) as server, policy(server.url) as acting:
         assert acting.label_logprobs(HELLO, ["A", "B"]) == {"A": -0.1}
         assert acting.label_logprobs(HELLO, ["A", "B"]) is None, "no probabilities given"
-        acting.close()
     assert server.bodies()[0]["max_tokens"] == 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from models import byte_tokenizer
 from playing import play
+from test_chat import CALL, START
 from thinking import DROPS, KEEPS, OPENED, AskingSuite, save_thinker, tokenizer
 from toy import TOOLS
 
@@ -19,11 +20,6 @@ from trace_bench.policies.engine.scheduler import Order, Scheduler
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.talk import Talk, Thoughts
 
-START: tuple[Message, ...] = (
-    {"role": "system", "content": "Use the tool."},
-    {"role": "user", "content": "Add 3."},
-)
-CALL = '<tool_call>\n{"name": "add", "arguments": {"number": 3}}\n</tool_call>'
 RESULT: Message = {"role": "tool", "tool_call_id": "call_0_0", "name": "add", "content": "3"}
 SAID: tuple[tuple[str, Message], ...] = (
     (f"<think>\nThree.\n</think>\n\n{CALL}", RESULT),

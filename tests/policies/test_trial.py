@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from at_servers import answering, policy
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.store import read_json, read_lines
-from trace_bench.llm.client import Endpoint
-from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.rehearse.scripted import Answer, Server, chat, models, serve
+from trace_bench.rehearse.scripted import Answer, Server, chat
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 FIRST = TurnRequest(-1, ({"role": "user", "content": "Hello."},), (TOOL,), max_tokens=33)
@@ -22,28 +21,13 @@ LONG = "This model's maximum context length is 20 tokens. However, you requested
 NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 
 
-def policy(*urls: str) -> OpenAIPolicy:
-    endpoint = Endpoint(urls, retries=1, pause=0.01, deadline=5.0)
-    return OpenAIPolicy(endpoint, "m", capacity=2, extra=None)
-
-
 def tried(*urls: str) -> str:
-    acting = policy(*urls)
-    assert acting.at_servers
-    try:
-        return acting.try_turn(FIRST)
-    finally:
-        assert not acting._open and not any(acting._load), "its episode is forgotten"
-        acting.close()
-
-
-def answering(answer: Answer | Callable[[dict[str, Any]], Answer], owner: str = "scripted") -> Any:
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        if path == "/v1/models":
-            return models("m", owner=owner)
-        return answer(body) if callable(answer) else answer
-
-    return serve(script)
+    with policy(*urls, capacity=2) as acting:
+        assert acting.at_servers
+        try:
+            return acting.try_turn(FIRST)
+        finally:
+            assert not acting._open and not any(acting._load), "its episode is forgotten"
 
 
 @pytest.mark.parametrize(
@@ -70,10 +54,8 @@ def test_what_would_fail_every_episode_is_reported_at_once(answer: Answer, said:
 
 def test_every_server_is_asked() -> None:
     with answering(chat("Hi.", "m")) as one, answering(Answer({}, 403)) as two:
-        assert (
-            tried(one.url)
-            == "asked the server for a first turn with 1 tools: 1 requests, no rollout"
-        )
+        asked = "asked the server for a first turn with 1 tools: 1 requests, no rollout"
+        assert tried(one.url) == asked
         assert "asked 2 servers" in tried(one.url, one.url)
         with pytest.raises(UserError, match=two.url):
             tried(one.url, two.url)
@@ -94,10 +76,8 @@ def reading(prompt: Callable[[dict[str, Any]], list[int]]) -> Any:
 
 
 def test_tools_that_do_not_reach_the_prompt() -> None:
-    with (
-        reading(lambda body: [1, 2]) as server,
-        pytest.raises(UserError, match=r"leaves tools out of the prompt.*2 tokens.*`model\.name`"),
-    ):
+    why = r"leaves tools out of the prompt.*2 tokens.*`model\.name`"
+    with reading(lambda body: [1, 2]) as server, pytest.raises(UserError, match=why):
         tried(server.url)
     with reading(lambda body: [1, 2, 9] if "tools" in body else [1, 2]) as server:
         assert tried(server.url).endswith(": 2 requests, no rollout")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,10 +12,11 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from at_servers import NEEDS_VLLM
 from models import save_adapter
 from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
-from servers.vllm_process import VARIABLE, serve
+from servers.vllm_process import serve
 from word_router import WORDS
 
 from trace_bench.check import main as check
@@ -32,10 +32,7 @@ from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 from trace_bench.tiny import MODEL_FOLDER
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter"),
-]
+pytestmark = NEEDS_VLLM
 MODEL = str(MODEL_FOLDER)
 EQUAL = 0.98  # share of the tasks on which server and local policy must agree
 
@@ -91,17 +88,8 @@ def test_the_routed_agent_scores_the_same_behind_vllm(
     agent = convert(json.loads((trained / "agent.json").read_text()), AgentSpec)
     assert len(agent.adapters) >= 2, "the small run trains fewer adapters than this test wants"
     there = ["policy=openai", f"policy.base_url={url}", "model=served", "model.name=tiny"]
-    run(
-        compose(
-            [
-                "method=base",
-                "evaluation.limit=128",
-                f"agent={trained}",
-                f"run_dir={tmp_path / 'r'}",
-                *there,
-            ]
-        )
-    )
+    again = ["method=base", "evaluation.limit=128", f"agent={trained}", f"run_dir={tmp_path / 'r'}"]
+    run(compose([*again, *there]))
     said = capsys.readouterr().out
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     here, server = outcomes(trained / "here", "final"), outcomes(tmp_path / "r", "final")
@@ -128,9 +116,7 @@ def test_training_on_its_rollouts_knows_every_token(url: str, tmp_path: Path) ->
     assert served(url) == ["tiny"]
 
 
-def test_a_name_served_with_other_weights_is_caught(
-    url: str, trained: Path, tmp_path: Path
-) -> None:
+def test_a_name_with_other_weights_is_caught(url: str, trained: Path, tmp_path: Path) -> None:
     agent = convert(json.loads((trained / "agent.json").read_text()), AgentSpec)
     right = agent.adapters[0]
     wrong = tmp_path / "wrong"
@@ -139,9 +125,8 @@ def test_a_name_served_with_other_weights_is_caught(
     zero = {k: torch.zeros_like(v) if ".lora_B" in k else v for k, v in weights.items()}
     save_file(zero, wrong / "adapter_model.safetensors")
     name = served_name(right)
-    httpx.post(
-        f"{url}/load_lora_adapter", json={"lora_name": name, "lora_path": str(wrong)}
-    ).raise_for_status()
+    loaded = {"lora_name": name, "lora_path": str(wrong)}
+    httpx.post(f"{url}/load_lora_adapter", json=loaded).raise_for_status()
     acting = policy(url)
     with pytest.raises(UserError, match="just as the base model does"):
         acting.load(AgentSpec("tiny", adapters=(right,)))
@@ -184,11 +169,8 @@ def test_a_prompt_beyond_the_context_is_a_stop_and_not_a_failure(url: str) -> No
 def test_it_is_asked_for_one_turn_beforehand(url: str) -> None:
     """Its tools reach the prompt; a prompt that is too long is refused in its own words."""
     acting = policy(url)
-    step = (
-        suite("toolsandbox", "embedded")
-        .make()
-        .reset(suite("toolsandbox", "embedded").tasks("train")[0])
-    )
+    world = suite("toolsandbox", "embedded")
+    step = world.make().reset(world.tasks("train")[0])
     request = TurnRequest(-1, step.messages, step.tools)
     assert acting.try_turn(request).endswith(" tools: 2 requests, no rollout")
     long = replace(request, messages=({"role": "user", "content": "word " * 3000},))

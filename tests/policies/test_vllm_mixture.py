@@ -3,16 +3,16 @@ that were loaded at run time has the trainer's probabilities (.ci/vllm)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from at_servers import NEEDS_VLLM
 from models import save_adapter, save_mixture
 from playing import play
-from servers.vllm_process import VARIABLE, serve
+from servers.vllm_process import serve
 from thinking import OPENED, AskingSuite
 
 from trace_bench.core.protocols import RunContext
@@ -25,10 +25,7 @@ from trace_bench.trainers.job import exact
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import build, stretches
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter"),
-]
+pytestmark = NEEDS_VLLM
 RECIPE = Recipe(target_modules=LINEAR[:4], rank=4, alpha=8.0)
 
 
@@ -50,23 +47,19 @@ def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def differences(
-    model: Path, episodes: Sequence[Trajectory], adapter: AdapterRef | None
-) -> np.ndarray:
+def distances(model: Path, played: Sequence[Trajectory], adapter: AdapterRef | None) -> np.ndarray:
     """Of the sampler's log-probabilities to the trainer's, token by token."""
     learner = Learner(str(model), RECIPE.target_modules, RECIPE.rank, RECIPE.alpha)
     restart(learner.layers, 0)
     if adapter is not None:
         begin_with(learner.layers, adapter, RECIPE)
-    gone = stretches(*episodes)
+    gone = stretches(*played)
     with torch.no_grad():
         ours = learner.logprobs(build(gone)).numpy()
     return np.abs(ours - np.concatenate([each.logprobs for each in gone]))
 
 
-def test_adapters_of_its_attention_act_as_they_were_trained(
-    url: str, model: Path, tmp_path: Path
-) -> None:
+def test_adapters_of_its_attention_act_as_trained(url: str, model: Path, tmp_path: Path) -> None:
     refs = []
     for seed in (1, 2):
         place = save_adapter(model, tmp_path / f"{seed}", seed, targets=list(LINEAR[:4]))
@@ -83,7 +76,7 @@ def test_adapters_of_its_attention_act_as_they_were_trained(
         name = None if acting is None else acting.name
         by_adapter = [t for t in episodes if {turn.adapter for turn in t.turns} == {name}]
         assert len(by_adapter) == 8
-        apart = differences(model, by_adapter, acting)
+        apart = distances(model, by_adapter, acting)
         assert apart.mean() < 1e-5 and apart.max() < 1e-4
-        other = differences(model, by_adapter, refs[0] if acting is None else None)
+        other = distances(model, by_adapter, refs[0] if acting is None else None)
         assert other.mean() > 1e-2, "adapter and base model are the same"

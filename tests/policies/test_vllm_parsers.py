@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
+from at_servers import NEEDS_VLLM
 from models import byte_tokenizer
 from servers.vllm_process import VARIABLE
 from test_call_formats import ARGUMENTS, STOCK, WANTED, template
@@ -20,10 +20,7 @@ from trace_bench.core.chat import call_json
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.talk import read_message
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter"),
-]
+pytestmark = NEEDS_VLLM
 PARSERS = {"hermes": "hermes", "coder": "qwen3_coder"}
 NULLS = {"more='None'", "maybe='None'"}
 """What templates of Qwen3-Coder make of null: vLLM's parser reads a text, ours null."""
@@ -33,14 +30,9 @@ SCRIPT = Path(__file__).parents[1] / "servers" / "vllm_parsers.py"
 def by_vllm(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Their messages, in one process: its start takes most of the time."""
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    done = subprocess.run(
-        [os.environ[VARIABLE], "-P", str(SCRIPT)],  # its folder has a vllm.py too
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=env,
-    )
+    command = [os.environ[VARIABLE], "-P", str(SCRIPT)]  # its folder has a vllm.py too
+    said = json.dumps(asked)
+    done = subprocess.run(command, input=said, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     messages: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return messages

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from at_servers import answering, policy
 from playing import play
 from sandboxes import in_process as suite
 from servers.vllm import FakeVLLM, fake_adapter
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, Message
-from trace_bench.llm.client import Endpoint
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.rehearse.scripted import Answer, chat, models, serve
+from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.tiny import MODEL_FOLDER
 
 ADAPTERS = (AdapterRef("wifi@1", "w"), AdapterRef("mail@1", "m"))
@@ -35,17 +34,10 @@ def letters(**logprobs: float) -> Answer:
     return chat("?", "m", choice={"logprobs": {"content": [{"top_logprobs": top}]}})
 
 
-def answering(answer: Answer) -> Any:
-    return serve(lambda path, body: models("m") if path == "/v1/models" else answer)
-
-
 def routed(router: Any, answer: Answer, text: str = "Please.") -> tuple[str | None, list[Any]]:
-    with answering(answer) as server:
-        acting = OpenAIPolicy(Endpoint((server.url,), retries=0), "m", capacity=4, extra=None)
+    with answering(answer) as server, policy(server.url, retries=0) as acting:
         agent = AgentSpec("m", adapters=ADAPTERS, router=router)
-        choice = make_router(agent, acting).route(said(text), [])
-        acting.close()
-        return choice, server.bodies()
+        return make_router(agent, acting).route(said(text), []), server.bodies()
 
 
 @pytest.mark.parametrize(
@@ -89,13 +81,11 @@ def test_every_episode_is_routed_by_itself_and_a_bad_answer_is_its_failure(tmp_p
     vllm = FakeVLLM(answer)
     world = suite("toolsandbox", "embedded")
     tasks = list(world.tasks("train"))[:32]
-    with serve(vllm) as server:
-        acting = OpenAIPolicy(Endpoint((server.url,), retries=0), "m", capacity=8, extra=None)
-        played = play(acting, world, AgentSpec("m", adapters=adapters, router=ZERO_SHOT), tasks,
-                      [0] * 32)  # fmt: skip
+    agent = AgentSpec("m", adapters=adapters, router=ZERO_SHOT)
+    with serve(vllm) as server, policy(server.url, retries=0) as acting:
+        played = play(acting, world, agent, tasks, [0] * 32)
         assert [name.partition("+")[0] for name in vllm.names] == ["m", "wifi@1", "mail@1"]
-        acting.close()
-        assert vllm.names == ["m"]
+    assert vllm.names == ["m"]
     seen = {"wifi": 0, "remind": 0, "other": 0}
     for task, trajectory in zip(tasks, played, strict=True):
         text = world.make().reset(task).messages[-1]["content"].lower()
