@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ KEY = "sk-planted-1234567890"
 BODY = {"model": "m", "messages": []}
 
 
-def client(url: str, **settings: Any) -> Client:
-    return Client(Endpoint((url,), pause=0.01, **settings))
+def client(url: str, **settings: Any) -> closing[Client]:
+    return closing(Client(Endpoint((url,), pause=0.01, **settings)))
 
 
 def in_turn(*answers: Answer) -> Script:
@@ -39,14 +40,13 @@ def test_no_part_of_the_key_comes_back(start: int) -> None:
     """Also where a server's long complaint is cut off in the middle of it, and in an answer that
     is a success by its status."""
     said = "x" * start + KEY
-    with serve(in_turn(Answer({"error": said}), Answer(said, 400), Answer(said, 500))) as server:
-        asking = client(server.url, key=KEY, retries=1)
+    script = in_turn(Answer({"error": said}), Answer(said, 400), Answer(said, 500))
+    with serve(script) as server, client(server.url, key=KEY, retries=1) as asking:
         texts = [str(asking.ask("/chat/completions", BODY))]
         for _ in range(2):
             with pytest.raises(LLMError) as caught:
                 asking.ask("/chat/completions", BODY)
             texts.append(str(caught.value))
-        asking.close()
         assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     assert not [text for text in (*texts, repr(asking.endpoint)) if KEY[:6] in text]
 
@@ -67,10 +67,9 @@ def test_no_part_of_the_key_comes_back(start: int) -> None:
     ids=["429", "500", "502", "reset", "cut", "no-json", "no-object", "slow", "trickle"],
 )
 def test_what_is_temporary_is_tried_again(trouble: Answer) -> None:
-    with serve(in_turn(trouble, trouble, chat("at last"))) as server:
-        asking = client(server.url, deadline=0.5)
+    script = in_turn(trouble, trouble, chat("at last"))
+    with serve(script) as server, client(server.url, deadline=0.5) as asking:
         reply = asking.ask("/chat/completions", BODY)
-        asking.close()
     assert reply["choices"][0]["message"]["content"] == "at last"
     assert len(server.requests) == 3
     assert (asking.usage.requests, asking.usage.retries, asking.usage.failures) == (1, 2, 0)
@@ -79,11 +78,10 @@ def test_what_is_temporary_is_tried_again(trouble: Answer) -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
 def test_what_is_refused_is_not_tried_again(status: int) -> None:
-    with serve(in_turn(Answer({"error": "no"}, status))) as server:
-        asking = client(server.url)
-        with pytest.raises(LLMError, match=f"HTTP {status}") as caught:
-            asking.ask("/chat/completions", BODY)
-        asking.close()
+    script, refused = in_turn(Answer({"error": "no"}, status)), pytest.raises(LLMError)
+    with serve(script) as server, client(server.url) as asking, refused as caught:
+        asking.ask("/chat/completions", BODY)
+    assert f"HTTP {status}" in str(caught.value)
     assert caught.value.status == status and len(server.requests) == 1
 
 
@@ -96,23 +94,19 @@ def test_a_limit_of_tokens_goes_under_the_name_that_the_server_takes() -> None:
             return Answer({"error": "Unsupported: max_tokens. Use max_completion_tokens."}, 400)
         return chat("Hello") if "stop" not in body else Answer({"error": "stop"}, 400)
 
-    with serve(script) as server:
-        asking = client(server.url)
+    with serve(script) as server, client(server.url) as asking:
         for _ in range(2):
             asking.ask("/chat/completions", {**BODY, "max_tokens": 7})
         with pytest.raises(LLMError, match="stop"):
             asking.ask("/chat/completions", {**BODY, "max_tokens": 7, "stop": "x"})
-        asking.close()
     assert [body.get("max_completion_tokens") for body in bodies] == [None, 7, 7, 7]
 
 
 def test_a_server_may_say_how_long_to_wait() -> None:
     busy = Answer({}, 429, {"Retry-After": "0.4"})
-    with serve(in_turn(busy, chat("x"))) as server:
-        asking = client(server.url)
+    with serve(in_turn(busy, chat("x"))) as server, client(server.url) as asking:
         began = time.monotonic()
         asking.ask("/chat/completions", BODY)
-        asking.close()
     assert time.monotonic() - began >= 0.4
 
 
@@ -131,11 +125,9 @@ def test_no_more_requests_at_once_than_allowed() -> None:
             now -= 1
         return chat("ok")
 
-    with serve(script) as server:
-        asking = client(server.url, concurrency=4)
+    with serve(script) as server, client(server.url, concurrency=4) as asking:
         for future in [asking.start("/chat/completions", BODY) for _ in range(40)]:
             future.result()
-        asking.close()
     assert most == 4
 
 
@@ -145,12 +137,10 @@ def test_only_the_named_server_is_contacted(monkeypatch: pytest.MonkeyPatch) -> 
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, other.url)
         away = Answer({}, 307, {"Location": f"{other.url}/chat/completions"})
-        with serve(in_turn(chat("mine"), away)) as server:
-            asking = client(server.url)
+        with serve(in_turn(chat("mine"), away)) as server, client(server.url) as asking:
             assert asking.ask("/chat/completions", BODY)["choices"]
             with pytest.raises(LLMError, match="HTTP 307"):
                 asking.ask("/chat/completions", BODY)
-            asking.close()
         assert not other.requests
 
 

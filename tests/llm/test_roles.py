@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,11 @@ ASK: list[Message] = [{"role": "user", "content": "How many?"}]
 
 def roles(
     server: Server, path: Path, name: str = "analyst", tries: int = 3, log: Any = print, **more: Any
-) -> Roles:
-    role = Role(
-        Endpoint((server.url,), retries=1, pause=0.01),
-        RoleSettings(
-            model="big", temperature=0.5, seed=1, max_tokens=50, context=4000, tries=tries, **more
-        ),
-        log,
-    )
-    return Roles({name: role}, path)
+) -> closing[Roles]:
+    sizes = {"max_tokens": 50, "context": 4000, "tries": tries, **more}
+    how = RoleSettings(model="big", temperature=0.5, seed=1, **sizes)
+    role = Role(Endpoint((server.url,), retries=1, pause=0.01), how, log)
+    return closing(Roles({name: role}, path))
 
 
 def replies(*texts: str | Answer) -> Any:
@@ -60,8 +57,8 @@ def read(text: str) -> int:
 
 
 def test_an_episode_may_ask_the_judge_and_a_failure_is_the_judges(tmp_path: Path) -> None:
-    with replies("It holds.", Answer({"error": "no"}, status=400)) as server:
-        asked = roles(server, tmp_path / "llm.jsonl", "judge")
+    script = replies("It holds.", Answer({"error": "no"}, status=400))
+    with script as server, roles(server, tmp_path / "llm.jsonl", "judge") as asked:
         assert asked.ask("judge", ASK) == "It holds."
         with pytest.raises(EpisodeError, match="the judge: ") as caught:
             asked.ask("judge", ASK)
@@ -69,15 +66,12 @@ def test_an_episode_may_ask_the_judge_and_a_failure_is_the_judges(tmp_path: Path
         with pytest.raises(EpisodeError, match="no model plays the role 'analyst'"):
             asked.ask("analyst", ASK)
         assert asked.usage()["judge"]["failures"] == 1
-        asked.close()
 
 
 def test_a_model_learns_what_was_wrong(tmp_path: Path) -> None:
     bad = ["I cannot help with that.", '{"n": "three"}', 'Well: ```json\n{"n": 3}\n```']
-    with replies(*bad) as server:
-        asked = roles(server, tmp_path / "llm.jsonl")
+    with replies(*bad) as server, roles(server, tmp_path / "llm.jsonl") as asked:
         assert asked.usable("analyst", "count", ASK, read) == 3
-        asked.close()
     _, second, third = server.bodies()
     assert second["messages"][1] == {"role": "assistant", "content": bad[0]}
     assert "no JSON object" in second["messages"][2]["content"]
@@ -99,33 +93,30 @@ class Choosy:
 
 def test_a_question_says_which_schema_its_answer_has(tmp_path: Path) -> None:
     with serve(Choosy(lambda body: False)) as server:
-        asked = roles(server, tmp_path / "llm.jsonl")
-        assert asked.usable("analyst", "count", ASK, read, SCHEMA) == 3
-        assert asked.usable("analyst", "words", ASK, len) == 8
-        asked.close()
-        never = roles(server, tmp_path / "never.jsonl", schema="never")
-        assert never.usable("analyst", "count", ASK, read, SCHEMA) == 3
-        never.close()
+        with roles(server, tmp_path / "llm.jsonl") as asked:
+            assert asked.usable("analyst", "count", ASK, read, SCHEMA) == 3
+            assert asked.usable("analyst", "words", ASK, len) == 8
+        with roles(server, tmp_path / "never.jsonl", schema="never") as never:
+            assert never.usable("analyst", "count", ASK, read, SCHEMA) == 3
     shaped, *others = server.bodies()
     named = {"name": "answer", "strict": True, "schema": {**SCHEMA, "additionalProperties": False}}
     assert shaped["response_format"] == {"type": "json_schema", "json_schema": named}
     assert not any("response_format" in body for body in others)
 
 
-def test_a_server_that_refuses_schemas_is_asked_without_and_it_is_logged_once(
+def test_a_server_that_refuses_schemas_is_asked_without_and_says_so_once(
     tmp_path: Path,
 ) -> None:
     said: list[str] = []
     with serve(Choosy(lambda body: "response_format" in body)) as server:
-        asked = roles(server, tmp_path / "llm.jsonl", log=said.append)
-        for name in ("a", "b"):
-            assert asked.usable("analyst", name, ASK, read, SCHEMA) == 3
-        assert asked.usage()["analyst"]["requests"] == 2, "the refused one has no answer"
-        asked.close()
+        with roles(server, tmp_path / "llm.jsonl", log=said.append) as asked:
+            for name in ("a", "b"):
+                assert asked.usable("analyst", name, ASK, read, SCHEMA) == 3
+            assert asked.usage()["analyst"]["requests"] == 2, "the refused one has no answer"
+        refused = pytest.raises(LLMError, match="response_format is not known here")
         strict = roles(server, tmp_path / "strict.jsonl", schema="always", log=said.append)
-        with pytest.raises(LLMError, match="response_format is not known here"):
-            strict.usable("analyst", "a", ASK, read, SCHEMA)
-        strict.close()
+        with strict as asked, refused:
+            asked.usable("analyst", "a", ASK, read, SCHEMA)
     assert ["response_format" in body for body in server.bodies()] == [True, False, False, True]
     (line,) = said
     assert line.startswith("big is asked without the schema") and "not known here" in line
@@ -146,13 +137,11 @@ def test_the_field_is_set_in_one_place(tmp_path: Path) -> None:
 def test_a_long_answer_is_not_sent_back_whole(tmp_path: Path) -> None:
     """However often it is asked again, the question stays within what fits."""
     long = Answer(chat("{" + "x" * 50_000, finish="length").body)
-    with replies(long, long, '{"n": 3}') as server:
-        asked = roles(server, tmp_path / "llm.jsonl")
+    with replies(long, long, '{"n": 3}') as server, roles(server, tmp_path / "llm.jsonl") as asked:
         player = asked.role("analyst")
         assert player is not None
         question: list[Message] = [{"role": "user", "content": "?" * player.characters}]
         assert asked.usable("analyst", "count", question, read) == 3
-        asked.close()
     for body in server.bodies():
         assert sum(len(m["content"]) for m in body["messages"]) <= 3 * (4000 - 50)
     assert "cut off" in server.bodies()[2]["messages"][-1]["content"]
@@ -162,55 +151,46 @@ def test_a_failure_that_the_run_went_on_without_stays_one(tmp_path: Path) -> Non
     """What was done after it would not fit an answer that comes later; retracted, it is asked."""
     with replies(Answer({"error": "too long"}, 400), '{"n": 4}') as server:
         for _ in range(2):
-            asked = roles(server, tmp_path / "llm.jsonl")
-            with pytest.raises(LLMError, match="too long") as caught:
+            refused = pytest.raises(LLMError, match="too long")
+            with roles(server, tmp_path / "llm.jsonl") as asked, refused as caught:
                 asked.usable("analyst", "a", ASK, read)
             assert caught.value.status == 400 and not caught.value.outage
-            asked.close()
         assert len(server.requests) == 1
-        asked = roles(server, tmp_path / "llm.jsonl")
-        asked.retract("analyst", "a/")
-        assert asked.usable("analyst", "a", ASK, read) == 4
-        asked.close()
+        with roles(server, tmp_path / "llm.jsonl") as asked:
+            asked.retract("analyst", "a/")
+            assert asked.usable("analyst", "a", ASK, read) == 4
 
 
 def test_a_question_that_nobody_answered_is_asked_again_by_the_same_command(tmp_path: Path) -> None:
     with replies(Answer({"error": "unknown key"}, 401), '{"n": 4}') as server:
-        asked = roles(server, tmp_path / "llm.jsonl")
-        with pytest.raises(UserError, match=r"the analyst does not answer: .*goes on from here"):
+        lost = pytest.raises(UserError, match=r"the analyst does not answer: .*goes on from here")
+        with roles(server, tmp_path / "llm.jsonl") as asked, lost:
             asked.usable("analyst", "a", ASK, read)
-        asked.close()
-        asked = roles(server, tmp_path / "llm.jsonl")
-        assert asked.usable("analyst", "a", ASK, read) == 4
-        asked.close()
+        with roles(server, tmp_path / "llm.jsonl") as asked:
+            assert asked.usable("analyst", "a", ASK, read) == 4
 
 
 def test_answers_are_kept_for_the_next_time(tmp_path: Path) -> None:
     with replies('{"n": 1}', '{"n": 2}', '{"n": 3}') as server:
         for _ in range(2):
-            asked = roles(server, tmp_path / "llm.jsonl")
-            assert asked.usable("analyst", "a", ASK, read) == 1
-            assert asked.usage()["analyst"]["completion_tokens"] == 2
-            asked.close()
+            with roles(server, tmp_path / "llm.jsonl") as asked:
+                assert asked.usable("analyst", "a", ASK, read) == 1
+                assert asked.usage()["analyst"]["completion_tokens"] == 2
         assert len(server.requests) == 1
-        asked = roles(server, tmp_path / "llm.jsonl")
-        other = [{"role": "user", "content": "And now?"}]
-        assert asked.usable("analyst", "a", other, read) == 2, "another question of that name"
-        asked.retract("analyst", "a")
-        assert asked.usable("analyst", "a", ASK, read) == 3, "retracted"
-        asked.close()
-    asked = roles(server, tmp_path / "llm.jsonl")
-    assert asked.usable("analyst", "a", ASK, read) == 3, "and so it stays"
-    asked.close()
+        with roles(server, tmp_path / "llm.jsonl") as asked:
+            other = [{"role": "user", "content": "And now?"}]
+            assert asked.usable("analyst", "a", other, read) == 2, "another question of that name"
+            asked.retract("analyst", "a")
+            assert asked.usable("analyst", "a", ASK, read) == 3, "retracted"
+    with roles(server, tmp_path / "llm.jsonl") as asked:
+        assert asked.usable("analyst", "a", ASK, read) == 3, "and so it stays"
 
 
 @pytest.mark.parametrize("role", ["user", "judge"])
 def test_what_an_episode_holds_is_not_kept_but_counted(role: str, tmp_path: Path) -> None:
-    with replies("Hello.") as server:
-        asked = roles(server, tmp_path / "llm.jsonl", role)
+    with replies("Hello.") as server, roles(server, tmp_path / "llm.jsonl", role) as asked:
         assert asked.ask(role, ASK) == asked.ask(role, ASK) == "Hello."
         assert len(server.requests) == 2
-        asked.close()
     lines = [json.loads(line) for line in (tmp_path / "llm.jsonl").read_text().splitlines()]
     assert lines == [{"role": role, "prompt_tokens": 10, "completion_tokens": 2}] * 2
 
@@ -305,21 +285,15 @@ def test_the_last_block_is_the_answer(reads: Callable[[str], Any]) -> None:
     ],
 )
 @pytest.mark.parametrize("role", ["user", "judge", "simulator"])
-def test_thoughts_are_no_part_of_an_answer(
-    role: str, message: dict[str, str], tmp_path: Path
-) -> None:
-    path = tmp_path / "llm.jsonl"
-    with replies(chat({"role": "assistant", **message})) as server:
-        asked = roles(server, path, role)
+def test_thoughts_are_no_part_of_an_answer(role: str, message: Any, tmp_path: Path) -> None:
+    path, said = tmp_path / "llm.jsonl", chat({"role": "assistant", **message})
+    with replies(said) as server, roles(server, path, role) as asked:
         assert asked.ask(role, ASK) == "Said."
         assert asked.usable(role, "named", ASK, str.strip) == "Said."
-        asked.close()
     assert "A draft" in path.read_text(), "for a reader of the file"
 
 
 def test_an_answer_that_is_cut_is_asked_for_again(tmp_path: Path) -> None:
     old = Answer(chat("I quote:\n```\nan old one\n```\nand now", finish="length").body)
-    with replies(old, "```\nnew\n```") as server:
-        asked = roles(server, tmp_path / "llm.jsonl")
+    with replies(old, "```\nnew\n```") as server, roles(server, tmp_path / "llm.jsonl") as asked:
         assert asked.usable("analyst", "prompt", ASK, read_block) == "new\n"
-        asked.close()
