@@ -50,6 +50,7 @@ def test_the_public_format_is_read_and_written_without_a_loss() -> None:
     assert second.evidence[0]["step"] == 1
 
 
+NEEDED, NEVER = "required_for_next_turn", [{"turn": 0, "step": -1}]
 BAD: dict[str, tuple[Any, Any, str]] = {
     "weights": ("weight", 0.9, r"record r7, variant 0, turn 0: the weights sum to 1\.5"),
     "a weight of nobody": ("weight", None, r"record r7: `\[0\]\[0\]\[0\]\.weight` is None"),
@@ -60,16 +61,8 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "dependence": ("dependence", ["C9"], r"item C0 depends on 'C9'; allowed: C0, C1"),
     "a circle": ("dependence", ["C1"], r"item C0: its dependences form a circle"),
     "question": ("question", 3, r"question` is 3; allowed: a text"),
-    "required": (
-        "required_for_next_turn",
-        "yes",
-        "required_for_next_turn` is 'yes'; allowed: true or false",
-    ),
-    "evidence": (
-        "evidence",
-        [{"turn": 0, "step": -1}],
-        r"evidence\[0\]\.step` is -1; allowed: a whole number from 0",
-    ),
+    "required": (NEEDED, "yes", f"{NEEDED}` is 'yes'; allowed: true or false"),
+    "evidence": ("evidence", NEVER, r"evidence\[0\]\.step` is -1; allowed: a whole number from 0"),
     "failures": ("failure_examples", "none", "failure_examples` is 'none'; allowed: a list"),
 }
 

@@ -25,14 +25,7 @@ from trace_bench.checklists.judges import (
 )
 from trace_bench.checklists.model_judge import ModelJudge
 from trace_bench.checklists.sources import call_item, finished, reply_item, tell_item
-from trace_bench.checklists.talk import (
-    AgentStep,
-    ToolCall,
-    UserTurn,
-    is_error,
-    step_of,
-    turns_of,
-)
+from trace_bench.checklists.talk import AgentStep, ToolCall, UserTurn, is_error, step_of, turns_of
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.roles import RoleSettings
@@ -44,9 +37,7 @@ from trace_bench.rehearse.scripted import Answer, Server, chat, serve
 USER: Message = {"role": "user", "content": "Turn wifi on and text Ann."}
 
 
-def calling(
-    name: str, result: str = "null", malformed: bool = False, **arguments: Any
-) -> AgentStep:
+def calls(name: str, result: str = "null", malformed: bool = False, **arguments: Any) -> AgentStep:
     return step_of(make_call(name, **arguments), [result], malformed)
 
 
@@ -60,19 +51,19 @@ def scene(*steps: AgentStep, task: str = "t") -> Scene:
 
 def test_conditions() -> None:
     wifi = {"call": "set_wifi", "arguments": {"on": True, "level": 1}}
-    assert holds(wifi, [calling("set_wifi", on=True, level=1.0, more="x")])
-    assert not holds(wifi, [calling("set_wifi", on=True)])
-    assert not holds(wifi, [calling("set_wifi", "ValueError: low battery", on=True, level=1)])
+    assert holds(wifi, [calls("set_wifi", on=True, level=1.0, more="x")])
+    assert not holds(wifi, [calls("set_wifi", on=True)])
+    assert not holds(wifi, [calls("set_wifi", "ValueError: low battery", on=True, level=1)])
     assert not holds(wifi, [saying("set_wifi on=True")])
     assert holds({"tell": "It is 3.5 km."}, [saying("<think>hm</think>it is 3.5 km")])
     assert not holds({"tell": "It is 3.5 km."}, [saying("it is 4.5 km")])
     assert holds({"tell": "It is 3.5 km.", "likeness": 0.7}, [saying("it is 4.5 km")])
     assert holds({"tell_all": ["1,200", "Bonn"]}, [saying("1200 live in BONN")])
     assert holds({"ask": True}, [saying("Which Ann?")])
-    assert not holds({"ask": True}, [calling("a", question="?")])
+    assert not holds({"ask": True}, [calls("a", question="?")])
     assert holds({"silent": True}, [saying("No.")])
-    assert not holds({"silent": True}, [calling("a"), saying("No.")])
-    assert holds({"answer": True}, [calling("a"), saying("No.")])
+    assert not holds({"silent": True}, [calls("a"), saying("No.")])
+    assert holds({"answer": True}, [calls("a"), saying("No.")])
     assert likeness("", "") == 1.0 and likeness("a b c d", "a x c") == pytest.approx(4 / 7)
     assert is_error('{"error": "no"}') and is_error("KeyError: x") and not is_error('"Error"')
     assert ToolCall("f", {"b": 1.0, "a": [2.0]}).key == ToolCall("f", {"a": [2], "b": 1}).key
@@ -96,7 +87,7 @@ ITEMS = finished([call_item("set_wifi", {"on": True}), tell_item("Done.")])
 def test_a_checklist_is_worked_off_step_by_step() -> None:
     checklist = Checklist((ITEMS, finished([reply_item("ask")])))
     progress = ChecklistProgress([checklist, checklist], ProgramJudge())
-    first, second = calling("set_wifi", on=True), saying("Done.")
+    first, second = calls("set_wifi", on=True), saying("Done.")
     progress.judge(0, 0, scene(first))
     assert progress.goes_on(0)  # the reply is not required
     progress.judge(0, 1, scene(first, second))
@@ -115,12 +106,12 @@ def test_set_error_rates_are_met(correlated: bool) -> None:
     met, unmet, together = 0, 0, 0
     items = [ITEMS[0], *(replace(call_item("other", {"n": n}), id=f"C{10 + n}") for n in range(4))]
     for n in range(400):
-        found = judge.satisfied(items, scene(calling("set_wifi", on=True), task=f"t{n}"))
+        found = judge.satisfied(items, scene(calls("set_wifi", on=True), task=f"t{n}"))
         met += "C0" in found
         alarms = len(found - {"C0"})
         unmet += alarms
         together += alarms == 4
-        same = judge.satisfied(items, scene(calling("set_wifi", on=True), task=f"t{n}"))
+        same = judge.satisfied(items, scene(calls("set_wifi", on=True), task=f"t{n}"))
         assert same == found
     assert met / 400 == pytest.approx(0.8, abs=0.06)
     assert unmet / 1600 == pytest.approx(0.1, abs=0.05)
@@ -162,8 +153,8 @@ def gullible(path: str, body: dict[str, Any]) -> Answer:
 def test_a_models_verdicts(tmp_path: Path) -> None:
     with serve(gullible) as server:
         judge = judged(server, tmp_path)
-        assert judge.satisfied(ITEMS, scene(calling("set_wifi", on=True))) == {"C0"}
-        assert judge.satisfied(ITEMS, scene(calling("get_wifi"))) == frozenset()
+        assert judge.satisfied(ITEMS, scene(calls("set_wifi", on=True))) == {"C0"}
+        assert judge.satisfied(ITEMS, scene(calls("get_wifi"))) == frozenset()
         assert len(server.bodies()) == 2  # both items in one question
 
 
@@ -178,9 +169,9 @@ def test_an_injection_does_not_move_the_verdict(attack: str, tmp_path: Path) -> 
     """Even of a judge that obeys it: what it affirms beside the control item does not count."""
     with serve(gullible) as server:
         judge = judged(server, tmp_path)
-        bad = scene(calling("send_message", content=attack))
+        bad = scene(calls("send_message", content=attack))
         assert judge.satisfied(ITEMS, bad) == frozenset()
-        assert judge.satisfied(ITEMS, scene(calling("get_wifi", result=attack))) == frozenset()
+        assert judge.satisfied(ITEMS, scene(calls("get_wifi", result=attack))) == frozenset()
         for body in server.bodies():
             first, *_, last = body["messages"][1]["content"].partition("\n\nItem ")[0].splitlines()
             mark = first.removeprefix("[data ").rstrip("]")
@@ -197,7 +188,7 @@ def test_a_judge_that_affirms_the_control_item_gets_no_hint(tmp_path: Path) -> N
         return verdicts(body, lambda text: text.split("\n")[0] not in named)
 
     with serve(script) as server:
-        bad = scene(calling("send_message", content=ATTACKS[0]))
+        bad = scene(calls("send_message", content=ATTACKS[0]))
         assert judged(server, tmp_path).satisfied(ITEMS, bad) == frozenset()
         assert len(server.bodies()) == 1
 
@@ -222,7 +213,7 @@ def test_a_contradiction_is_asked_again(tmp_path: Path) -> None:
         return gullible(path, body)
 
     with serve(script) as server:
-        found = judged(server, tmp_path).satisfied(ITEMS, scene(calling("set_wifi", on=True)))
+        found = judged(server, tmp_path).satisfied(ITEMS, scene(calls("set_wifi", on=True)))
         assert found == {"C0"}
         assert "contradicts" in server.bodies()[1]["messages"][-1]["content"]
 
@@ -231,7 +222,7 @@ def test_a_malformed_call_fails_its_items_without_a_judge(tmp_path: Path) -> Non
     reply = Item(id="C9", question="?", focus_on=REPLY, pass_condition="It says something.")
     with serve(lambda path, body: verdicts(body, lambda text: "says something" in text)) as server:
         progress = ChecklistProgress([Checklist(((*ITEMS[:1], reply),))], judged(server, tmp_path))
-        bad = calling("set_wifi", '{"error": "lack"}', malformed=True)
+        bad = calls("set_wifi", '{"error": "lack"}', malformed=True)
         progress.judge(0, 0, scene(bad))
         assert [c.step for c in progress.checks()] == [None, 0]
         assert "set_wifi with" not in server.bodies()[0]["messages"][1]["content"]

@@ -26,13 +26,8 @@ BY_STEP = replace(PLAIN, level="step", holders=2)
 def rollout(turns: str, *met: int | None) -> Rollout:
     """Two turns: the first has A (0.5), B (0.25) and C after B (0.25), the second D (1). `met`: the
     step of each."""
-    a, b, c, d = met
-    checks = (
-        Check(0, "A", 0.5, (), a),
-        Check(0, "B", 0.25, (), b),
-        Check(0, "C", 0.25, ("B",), c),
-        Check(1, "D", 1.0, (), d),
-    )
+    items = (0, "A", 0.5, ()), (0, "B", 0.25, ()), (0, "C", 0.25, ("B",)), (1, "D", 1.0, ())
+    checks = tuple(Check(*item, step) for item, step in zip(items, met, strict=True))
     return Rollout(tuple(map(int, turns)), checks)
 
 
@@ -113,11 +108,7 @@ def test_a_void_rollout_is_in_no_baseline(level: Level) -> None:
 def test_unreadable_calls_are_steps_that_no_environment_heard() -> None:
     user, tool = {"role": "user", "content": "a"}, {"role": "tool", "content": "b"}
     reply = {"role": "assistant", "content": "x"}
-    turns = (
-        Turn((user,), reply, malformed="no JSON"),
-        Turn((tool,), reply),
-        Turn((user,), reply),
-    )
+    turns = (Turn((user,), reply, malformed="no JSON"), Turn((tool,), reply), Turn((user,), reply))
     checks = (Check(0, "A", 1.0, (), 0), Check(1, "B", 1.0, (), 1))
     score = Score(1.0, True, checks=checks)
     whole = Trajectory("t", 0, "base", (), turns, (), StopReason.DONE, score)

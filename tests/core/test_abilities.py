@@ -53,15 +53,13 @@ class Idle(Method):
     """A method that has no `fit`."""
 
 
-@pytest.mark.parametrize(
-    ("cls", "said"),
-    [
-        (Guest, "gives Guest, which is no Method: its class must inherit trace_bench.Method"),
-        (Idle, "gives Idle, which is no Method: it has no fit"),
-    ],
-)
-def test_what_is_no_part_of_its_kind_is_refused(cls: type, said: str) -> None:
+NO_METHODS = {Guest: "its class must inherit trace_bench.Method", Idle: "it has no fit"}
+
+
+@pytest.mark.parametrize(("cls", "why"), NO_METHODS.items())
+def test_what_is_no_part_of_its_kind_is_refused(cls: type, why: str) -> None:
     factory = Factory(cls, "method.factory", "mine:Mine")
+    said = f"gives {cls.__name__}, which is no Method: {why}"
     with pytest.raises(UserError, match=rf"{said}\. Change `method\.factory`\."):
         factory.make({}, RunContext(), "method", Method)
 

@@ -20,14 +20,9 @@ from trace_bench.core.types import StopReason, Stored, Trajectory, Turn
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.floats(-1e308, 0)
-TURNS = st.builds(
-    Turn,
-    messages=st.just(()),
-    reply=st.just({"content": "x", "role": "assistant"}),
-    prompt_ids=IDS,
-    token_ids=IDS,
-    logprobs=st.lists(NUMBERS, max_size=4).map(tuple),
-)
+LOGPROBS = st.lists(NUMBERS, max_size=4).map(tuple)
+REPLY = st.just({"content": "x", "role": "assistant"})
+TURNS = st.builds(Turn, st.just(()), REPLY, IDS, IDS, LOGPROBS)
 
 
 def stored(*turns: Turn) -> Stored:

@@ -22,28 +22,19 @@ from trace_bench.core.types import (
     to_json,
 )
 
-FAILED = Trajectory(
-    task="t",
-    seed=1,
-    agent="base",
-    tools=({"type": "function", "function": {"name": "f"}},),
-    turns=(Turn(({"role": "user", "content": "é"},), {"role": "assistant"}, (1,), (2,), (-0.5,)),),
-    closing=(),
-    stop=StopReason.ERROR,
-    score=Score(0.5, False, {"a": 1}, (Milestone("m", 0.5, False, 3),)),
-    failure=Failure(Boundary.SANDBOX, "gone"),
-)
+TOOL = {"type": "function", "function": {"name": "f"}}
+TURN = Turn(({"role": "user", "content": "é"},), {"role": "assistant"}, (1,), (2,), (-0.5,))
+SCORE = Score(0.5, False, {"a": 1}, (Milestone("m", 0.5, False, 3),))
+GONE = Failure(Boundary.SANDBOX, "gone")
+FAILED = Trajectory("t", 1, "base", (TOOL,), (TURN,), (), StopReason.ERROR, SCORE, GONE)
 
 
 def test_seeds_are_the_same_in_every_process():
-    here = store.stable_seed("run", 3, "train/grpo/iter0001", 7)
-    code = (
-        "from trace_bench.core.store import stable_seed as s\n"
-        "print(s('run', 3, 'train/grpo/iter0001', 7))"
-    )
-    there = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONHASHSEED": "1"}
-    )
+    given = ("run", 3, "train/grpo/iter0001", 7)
+    here = store.stable_seed(*given)
+    code = f"from trace_bench.core.store import stable_seed as s; print(s(*{given}))"
+    command, other = [sys.executable, "-c", code], {"PYTHONHASHSEED": "1"}
+    there = subprocess.run(command, capture_output=True, text=True, env=other)
     assert here == int(there.stdout)
     assert here == 3057428230788123393 and 0 <= here < 2**63
     assert store.stable_seed("a", "b") != store.stable_seed("ab")
@@ -61,14 +52,9 @@ def test_json_files_are_replaced_whole(tmp_path):
     path = tmp_path / "deep" / "summary.json"
     store.write_json(path, {"score": Score(0.5, False)})
     store.write_json(path, {"score": Score(1.0, True, {"m": [1]})})
-    assert store.read_json(path)["score"] == {
-        "similarity": 1.0,
-        "success": True,
-        "details": {"m": [1]},
-        "milestones": [],
-        "minefields": [],
-        "checks": [],
-    }
+    score = {"similarity": 1.0, "success": True, "details": {"m": [1]}}
+    none: dict[str, list[object]] = {"milestones": [], "minefields": [], "checks": []}
+    assert store.read_json(path)["score"] == {**score, **none}
     assert [p.name for p in path.parent.iterdir()] == ["summary.json"]
 
 

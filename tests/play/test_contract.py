@@ -13,26 +13,14 @@ import numpy as np
 import pytest
 from phone_world import wifi_task
 
-from trace_bench.core.chat import tool
+from trace_bench.core.chat import answer_call, make_call, text_message, tool
 from trace_bench.core.protocols import Env, Suite
 from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.play.contract import Report, check
 
-REFERENCE: list[Message] = [
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {
-                "id": "c0",
-                "type": "function",
-                "function": {"name": "set_wifi_status", "arguments": '{"on": false}'},
-            }
-        ],
-    },
-    {"role": "assistant", "content": "Wifi is turned off"},
-]
+OFF, TOLD = make_call("set_wifi_status", on=False), text_message("Wifi is turned off")
+REFERENCE: list[Message] = [OFF, TOLD]
 
 
 class OneTask(Suite):
@@ -94,15 +82,11 @@ class Raises(ToolSandboxEnv):
 
 
 class Generous(ToolSandboxEnv):
-    """Scores outside [0, 1]."""
-
     def score(self) -> Score:
         return Score(1.5, True)
 
 
 class Endless(ToolSandboxEnv):
-    """Never ends."""
-
     def step(self, action: Message) -> Step:
         return Step(messages=({"role": "user", "content": "Go on"},))
 
@@ -157,9 +141,10 @@ def test_faults_are_found_and_named(env: type[Env], broken: str) -> None:
     assert "test/wifi" in str(report)
 
 
-@pytest.mark.parametrize(
-    "number", ["full", None, float("nan"), [1.0], {}, Decimal(1), np.ones(2), 10**400], ids=repr
-)
+ODD = ["full", None, float("nan"), [1.0], {}, Decimal(1), np.ones(2), 10**400]
+
+
+@pytest.mark.parametrize("number", ODD, ids=repr)
 def test_a_score_that_is_no_number_is_named(number: Any) -> None:
     class Wordy(ToolSandboxEnv):
         def score(self) -> Score:
@@ -225,9 +210,10 @@ def test_a_generator_is_tried(makes: Any, fault: str | None) -> None:
     assert (line.times, line.faults) == (1, wanted)
 
 
-@pytest.mark.parametrize(
-    ("names", "fault"), [([], "it names none"), (None, "TypeError: 'NoneType' object is not iter")]
-)
+NAMELESS = [([], "it names none"), (None, "TypeError: 'NoneType' object is not iter")]
+
+
+@pytest.mark.parametrize(("names", "fault"), NAMELESS)
 def test_capabilities_that_are_none_are_named(names: Any, fault: str) -> None:
     suite = Generating(lambda seed: wifi_task())
     suite.capabilities = lambda: names  # type: ignore[method-assign]
@@ -237,9 +223,8 @@ def test_capabilities_that_are_none_are_named(names: Any, fault: str) -> None:
 
 def test_a_reference_that_falls_short_is_found() -> None:
     report = run(reference=REFERENCE[1:])
-    assert [line.name for line in report.lines if line.faults] == [
-        "the reference earns the full score"
-    ]
+    broken = [line.name for line in report.lines if line.faults]
+    assert broken == ["the reference earns the full score"]
     assert report.reference == 0.5
 
 
@@ -250,10 +235,8 @@ class Toolless(Env):
         return Step(({"role": "user", "content": "Say yes."},))
 
     def step(self, action: Message) -> Step:
-        answers = tuple(
-            {"role": "tool", "tool_call_id": c["id"], "name": "", "content": "ValueError: no tool"}
-            for c in action.get("tool_calls", ())
-        )
+        calls = action.get("tool_calls", ())
+        answers = tuple(answer_call(call, "ValueError: no tool") for call in calls)
         return Step(answers, done=not answers, score=None if answers else self.score())
 
     def score(self) -> Score:

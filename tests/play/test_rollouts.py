@@ -26,11 +26,7 @@ from trace_bench.core.types import (
 )
 from trace_bench.play import rollouts
 from trace_bench.play.steps import step_one
-from trace_bench.policies.scripted import (
-    IdlePolicy,
-    RandomPolicy,
-    ReferencePolicy,
-)
+from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy
 
 AGENT = AgentSpec("none")
 

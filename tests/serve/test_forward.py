@@ -94,9 +94,10 @@ def test_the_opening_ends_with_the_users_first_message(opening: str) -> None:
         assert choose(Shown(), ChatRequest(model="agent", messages=messages), "") == opening
 
 
-@pytest.mark.parametrize(
-    "text", ["one\u2028two", "<think>Hm.</think>\none\u2028two", "Hm.</think>one\u2028two"]
-)
+TEXTS = ["one\u2028two", "<think>Hm.</think>\none\u2028two", "Hm.</think>one\u2028two"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_an_answer_is_without_thoughts_also_where_it_is_streamed(tmp_path: Path, text: str) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     message = {"role": "assistant", "content": text, "reasoning": None, "tool_calls": [call]}

@@ -17,14 +17,18 @@ import pytest
 from models import save_adapter, save_model
 from servers.agent import Served, local, routed_agent, serving
 
+from trace_bench.core.beginning import read_agent
+from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import main
 from trace_bench.serve.request import ServeSettings
 
+Said = pytest.CaptureFixture[str]
 JSON = {"Content-Type": "application/json"}
 HELLO = [{"role": "user", "content": "send a message"}]
+IMAGE = {"role": "user", "content": [{"type": "image_url"}]}
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +43,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def agent(place: Path) -> AgentSpec:
-    return agent_in(place)
-
-
-def agent_in(place: Path) -> AgentSpec:
-    from trace_bench.core.beginning import read_agent
-
     return read_agent(place / "agent.json")
 
 
@@ -55,9 +53,10 @@ def served(place: Path, agent: AgentSpec) -> Iterator[Served]:
         yield served
 
 
-def ask(served: Served, messages: list[Any] = HELLO, **fields: Any) -> httpx.Response:
+def ask(served: Served, messages: Any = HELLO, key: str = "", **fields: Any) -> httpx.Response:
     body = {"model": "agent", "messages": messages, "temperature": 0, "max_tokens": 8, **fields}
-    return httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +68,13 @@ def ask(served: Served, messages: list[Any] = HELLO, **fields: Any) -> httpx.Res
         ("--backend http://127.0.0.1:9/v1", "change its address (--backend)."),
     ],
 )
-def test_errors_name_the_options_of_this_command(
-    place: Path, words: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_name_its_own_options(place: Path, words: str, said: str, capsys: Said) -> None:
     assert main([str(place), *words.split()]) == 2
     told = capsys.readouterr().err
     assert said in told and "policy." not in told
 
 
-def test_a_port_that_is_in_use_is_refused_before_the_model_loads(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_in_use_is_refused_before_the_model_loads(place: Path, capsys: Said) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main([str(place), "--port", str(port), "--model", "/nowhere"]) == 2
@@ -96,8 +91,6 @@ def said(response: httpx.Response) -> dict[str, Any]:
 
 def alone(place: Path, agent: AgentSpec, adapter: str | None, messages: list[Any]) -> str:
     """What the policy itself says, greedily."""
-    from trace_bench.core.protocols import TurnRequest
-
     policy = LocalPolicy(place / "model", batch=1, threads=1)
     policy.load(agent)
     policy.submit([TurnRequest(1, tuple(messages), (), adapter, 0, 0.0, 8)])
@@ -214,11 +207,7 @@ def test_a_client_that_goes_frees_its_place(stream: bool, endless: Served) -> No
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "one must be the user's"),
         ({"messages": [{"role": "robot", "content": "x"}]}, 400, "`messages[0].role` is 'robot'"),
         ({"messages": [*HELLO, {"role": "assistant", "content": "x"}]}, 400, "last message"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            400,
-            "`messages[0].content[0].type` is 'image_url'",
-        ),
+        ({"messages": [IMAGE]}, 400, "`messages[0].content[0].type` is 'image_url'"),
         ({"messages": [{"role": "user", "content": "x" * 1100}]}, 400, "context length"),
         ({"messages": [{"role": "user", "content": "x" * 21_000}]}, 413, "longer than 20000"),
         ({"max_tokens": 65}, 400, "1 to 64"),
@@ -246,10 +235,9 @@ def test_what_is_no_request_is_refused(served: Served) -> None:
     url = f"{served.url}/v1/chat/completions"
     for body in (b"", b"{", b"[1]", b"\xff", b'{"model": NaN}', b"[" * 5000):
         assert httpx.post(url, content=body, headers=JSON).status_code == 400
-    half = (
-        b'{"model": "agent", "max_tokens": 2, "messages": [{"role": "user", "content": "\\ud800"}]}'
-    )
-    assert httpx.post(url, content=half, headers=JSON, timeout=60).status_code == 200
+    half = {"model": "agent", "max_tokens": 2, "messages": [{"role": "user", "content": "\ud800"}]}
+    answer = httpx.post(url, content=json.dumps(half), headers=JSON, timeout=60)
+    assert answer.status_code == 200
     assert httpx.get(url).status_code == 405
     assert httpx.get(f"{served.url}/v1/embeddings").status_code == 404
 
@@ -259,10 +247,7 @@ def test_with_a_key_only_its_owner_is_answered(place: Path, agent: AgentSpec) ->
     with serving(backend, key="s3cret") as served:
         assert ask(served).status_code == 401
         assert httpx.get(f"{served.url}/v1/models").status_code == 401
-        headers = {"Authorization": "Bearer s3cret"}
-        body = {"model": "agent", "messages": HELLO, "max_tokens": 2}
-        url = f"{served.url}/v1/chat/completions"
-        assert httpx.post(url, json=body, headers=headers).status_code == 200
+        assert ask(served, key="s3cret", max_tokens=2).status_code == 200
     assert not any("s3cret" in line or "send" in line for line in served.lines)
     assert "model 'agent', 1 messages, adapter a@0001" in served.lines[-1]
 

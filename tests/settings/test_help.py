@@ -57,9 +57,7 @@ def test_a_choice_shows_its_settings(asked: list[str], capsys: pytest.CaptureFix
     assert "method.gap=0.2" in shown and "lowest contrastive gap of the error rates" in shown
 
 
-def test_a_choice_with_a_file_shows_what_differs_and_all_it_has(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_choice_of_a_file_shows_what_differs_and_all(capsys: pytest.CaptureFixture[str]) -> None:
     shown = said(capsys, "--help", "policy=openai")
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in shown and "policy.batch=64" in shown
     assert "llm.judge.by=endpoint" in text("llm=endpoint")

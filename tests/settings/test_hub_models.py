@@ -31,17 +31,14 @@ print(json.dumps([model_path(s, p), identity(s, p)["model"]]))
 
 
 @pytest.mark.slow
-def test_a_revision_is_read_from_the_cache_and_its_weights_are_in_the_identity(
-    tmp_path: Path,
-) -> None:
+def test_a_cached_revision_is_read_and_its_weights_are_in_the_identity(tmp_path: Path) -> None:
     held = tmp_path / "hub" / "models--someone--agent"
     shutil.copytree(MODEL_FOLDER, held / "snapshots" / COMMIT)
     (held / "refs").mkdir()
     (held / "refs" / "v1").write_text(COMMIT)
     alone = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
-    out = subprocess.run(
-        [sys.executable, "-c", SHOW], env=alone, check=True, capture_output=True, text=True
-    ).stdout
+    command = [sys.executable, "-c", SHOW]
+    out = subprocess.run(command, env=alone, check=True, capture_output=True).stdout
     place, model = json.loads(out)
     assert Path(place) == held / "snapshots" / COMMIT
     assert (model["path"], model["revision"]) == ("someone/agent", "v1")
