@@ -12,56 +12,45 @@ from typing import Any
 import pytest
 import shared
 
-import trace_bench
-from trace_bench import (
-    AgentSpec,
-    Lab,
-    MethodPlan,
-    Phase,
-    PlannedRun,
-    Purpose,
-    Result,
-    Task,
-    Trajectory,
-    UserError,
-)
+import trace_bench as tb
 from trace_bench.__main__ import main
-from trace_bench.core.protocols import Method
+from trace_bench.core.errors import UserError
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.report.runs import find
 from trace_bench.results.__main__ import main as results
 
+Said = pytest.CaptureFixture[str]
 SHORT: dict[str, Any] = {"evaluation__limit": 6, "evaluation__split": "dev"}
 QUICK: dict[str, Any] = {"method": "base", "policy": "reference", **SHORT}
 
 
-class Advice(Method):
+class Advice(tb.Method):
     """A method of one's own: a line in the prompt, after one look at some tasks. What it plays
     changes nothing, so that it also runs with a scripted agent."""
 
     def __init__(self, line: str = "Ask when something is missing.", episodes: int = 8) -> None:
         self.line, self.episodes = line, episodes
 
-    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+    def fit(self, base: tb.AgentSpec, tasks: Sequence[tb.Task], lab: tb.Lab) -> tb.AgentSpec:
         some = [tasks[n % len(tasks)] for n in range(self.episodes)]
-        played = lab.rollouts("look", base, some, purpose=Purpose.PROMPT)
+        played = lab.rollouts("look", base, some, purpose=tb.Purpose.PROMPT)
         assert [t.task for t in played] == [t.id for t in some]
         return replace(base, prompt=self.line, version="advised")
 
-    def plan(self, run: PlannedRun) -> MethodPlan:
-        return MethodPlan(phases=(Phase("look", self.episodes),), learns=False)
+    def plan(self, run: tb.PlannedRun) -> tb.MethodPlan:
+        return tb.MethodPlan(phases=(tb.Phase("look", self.episodes),), learns=False)
 
 
 class Greedy(Advice):
     """It plays more than it planned."""
 
-    def plan(self, run: PlannedRun) -> MethodPlan:
-        return MethodPlan(phases=(Phase("look", self.episodes - 1),), learns=False)
+    def plan(self, run: tb.PlannedRun) -> tb.MethodPlan:
+        return tb.MethodPlan(phases=(tb.Phase("look", self.episodes - 1),), learns=False)
 
-    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        lab.rollouts("look", base, [tasks[0]] * (self.episodes + 1), purpose=Purpose.PROMPT)
+    def fit(self, base: tb.AgentSpec, tasks: Sequence[tb.Task], lab: tb.Lab) -> tb.AgentSpec:
+        lab.rollouts("look", base, [tasks[0]] * (self.episodes + 1), purpose=tb.Purpose.PROMPT)
         return base
 
 
@@ -71,24 +60,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def advised(**changes: Any) -> Result:
+def advised(**changes: Any) -> tb.Result:
     settings: dict[str, Any] = {"method": Advice(), "policy": "reference", "budget": 8, **SHORT}
-    return trace_bench.run(**{**settings, **changes})
+    return tb.run(**{**settings, **changes})
 
 
 # -- results --------------------------------------------------------------------------------------
 
 
-def test_another_algorithm_is_named_wherever_a_run_is(
-    grpo_run: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_algorithm_is_named_at_every_run(grpo_run: Path, here: Path, capsys: Said) -> None:
     title = "grpo, gspo"
     small = ("budget=8", "trainer.group_size=4", "trainer.groups=2", "checkpoints=[]")
     words = ("method=grpo", "trainer.algorithm=gspo", *shared.RUN.split(), *small)
     assert main([*words, "run_dir=run"]) == 0
     closing = capsys.readouterr().out
     assert f"\n{title} on toolsandbox/embedded" in closing and f"\n{title}  " in closing
-    result = trace_bench.load("run")
+    result = tb.load("run")
     assert [row.name for row in result.summary.table][:2] == ["base", title]
     assert [row.method for row in find([here / "run"])[0]] == [f"{title}, budget 8"]
     assert results(["compare", str(grpo_run), "run"]) == 0
@@ -96,7 +83,7 @@ def test_another_algorithm_is_named_wherever_a_run_is(
     assert "A: grpo |" in said and f"B: {title} |" in said
 
 
-def test_a_run_and_all_that_is_in_its_result(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_and_all_that_is_in_its_result(capfd: Said) -> None:
     """With the model itself, whose libraries like to talk; nothing is printed."""
     result = advised(seed=3, policy="local")
     score = result.score
@@ -107,22 +94,20 @@ def test_a_run_and_all_that_is_in_its_result(capfd: pytest.CaptureFixture[str]) 
     assert result.agent.prompt == "Ask when something is missing."
     assert result.table.startswith(f"{__name__}:Advice on toolsandbox/embedded")
     assert result.folder.is_relative_to("runs") and (result.folder / "ledger.jsonl").exists()
-    played: list[Trajectory] = result.trajectories()
+    played: list[tb.Trajectory] = result.trajectories()
     assert len(played) == 8 and all(t.turns for t in played)
     held_out = result.trajectories(evaluation=True)
     assert {t.agent for t in held_out} >= {"base", "advised"}
     assert repr(result).startswith(f"Result({__name__}:Advice, success 0.")
-    trace_bench.compare(result, trace_bench.load(result.folder))
+    tb.compare(result, tb.load(result.folder))
     assert capfd.readouterr() == ("", "")
 
 
-def test_load_a_repeated_run_and_the_command_line_give_the_same(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    first = trace_bench.run(**QUICK, seed=4)
+def test_load_a_repeated_run_and_the_command_line_give_the_same(capfd: Said) -> None:
+    first = tb.run(**QUICK, seed=4)
     before = (first.folder / "summary.json").stat().st_mtime_ns
-    again = trace_bench.run(**QUICK, seed=4)
-    loaded = trace_bench.load(str(first.folder))
+    again = tb.run(**QUICK, seed=4)
+    loaded = tb.load(str(first.folder))
     assert again == loaded and loaded.folder == first.folder and loaded.table == first.table
     assert (first.folder / "summary.json").stat().st_mtime_ns == before
     assert capfd.readouterr() == ("", "")
@@ -136,7 +121,7 @@ def test_load_a_repeated_run_and_the_command_line_give_the_same(
 @pytest.mark.parametrize("name", ["ledger.jsonl", "./config.yaml", "../elsewhere.json"])
 def test_a_method_cannot_write_over_the_runs_own_files(name: str) -> None:
     class Careless(Advice):
-        def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        def fit(self, base: tb.AgentSpec, tasks: Sequence[tb.Task], lab: tb.Lab) -> tb.AgentSpec:
             lab.write(name, {})
             return base
 
@@ -164,13 +149,13 @@ def test_a_method_that_asks_for_more_than_its_budget_is_refused() -> None:
 # -- silence --------------------------------------------------------------------------------------
 
 
-def test_it_runs_in_a_notebook_with_a_hydra_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_runs_in_a_notebook_with_a_hydra_of_its_own(capfd: Said) -> None:
     """Beside a running event loop."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    async def cell() -> Result:
-        return trace_bench.run(**QUICK)
+    async def cell() -> tb.Result:
+        return tb.run(**QUICK)
 
     (Path.cwd() / "conf").mkdir()
     (Path.cwd() / "conf" / "mine.yaml").write_text("a: 1\n")
@@ -195,12 +180,12 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("keywords", "argv"), WRONG, ids=lambda v: " ".join(v) if v else None)
 def test_errors_are_those_of_the_command_line(
-    keywords: dict[str, Any], argv: list[str], capsys: pytest.CaptureFixture[str], here: Path
+    keywords: dict[str, Any], argv: list[str], capsys: Said, here: Path
 ) -> None:
     assert main(argv) == 2
     line = capsys.readouterr().err
     with pytest.raises(UserError) as caught:
-        trace_bench.run(**keywords)
+        tb.run(**keywords)
     assert line == f"error: {caught.value}\n"
     assert capsys.readouterr() == ("", "")
     assert not list(here.iterdir())  # and no folder is left behind
@@ -209,7 +194,7 @@ def test_errors_are_those_of_the_command_line(
 @pytest.mark.parametrize("name", ["it's (a run), c=1", "ünï/{x}[1]\\"])
 def test_any_folder_can_be_named(name: str, here: Path) -> None:
     """What means something to Hydra's grammar is quoted."""
-    assert trace_bench.run(**QUICK, run_dir=here / name).folder == here / name
+    assert tb.run(**QUICK, run_dir=here / name).folder == here / name
 
 
 def said(lines: list[str], more: Mapping[str, Any]) -> Advice:
@@ -224,53 +209,53 @@ def test_lists_and_mappings_arrive_as_they_are() -> None:
     agent = json.loads((result.folder / "agent.json").read_text())
     assert agent["prompt"] == "\n".join([*lines, json.dumps(more)])
     with pytest.raises(UserError, match=r"checkpoints.* is not allowed; allowed: a whole number"):
-        trace_bench.run(**QUICK, checkpoints={4})
+        tb.run(**QUICK, checkpoints={4})
 
 
 def test_errors_of_python_alone() -> None:
     with pytest.raises(UserError, match="gives object, which is no Suite: its class must inherit"):
-        trace_bench.run(env=object())
+        tb.run(env=object())
     with pytest.raises(UserError, match="gives int, which is no Method: its class must inherit"):
-        trace_bench.run(method=3)
+        tb.run(method=3)
     with pytest.raises(UserError, match=r"dry_run=true prints .*Leave `dry_run` out"):
-        trace_bench.run(**QUICK, dry_run=True)
+        tb.run(**QUICK, dry_run=True)
     with pytest.raises(UserError, match=r"nowhere is not a folder"):
-        trace_bench.load("nowhere")
+        tb.load("nowhere")
     with pytest.raises(UserError, match=r"is not a finished run"):
-        trace_bench.load(Path.cwd())
+        tb.load(Path.cwd())
     with pytest.raises(UserError, match=r"nowhere is not a folder"):
-        trace_bench.compare("nowhere", "nowhere")
+        tb.compare("nowhere", "nowhere")
     with pytest.raises(AttributeError, match="has no attribute 'rum'"):
-        trace_bench.rum()  # type: ignore[attr-defined]
+        tb.rum()  # type: ignore[attr-defined]
 
 
 # -- comparisons ----------------------------------------------------------------------------------
 
 
 def test_two_methods_are_compared(base_run: Path, grpo_run: Path) -> None:
-    base = trace_bench.load(base_run)
-    change = trace_bench.compare(grpo_run, base)
-    success = [r.score.success or 0.0 for r in (trace_bench.load(grpo_run), base)]
+    base = tb.load(base_run)
+    change = tb.compare(grpo_run, base)
+    success = [r.score.success or 0.0 for r in (tb.load(grpo_run), base)]
     assert change.value == pytest.approx(success[0] - success[1])
     assert change.low <= change.value <= change.high and 0.0 <= change.p_value <= 1.0
     assert change.n == 8
-    assert trace_bench.compare(base, base).value == 0.0
+    assert tb.compare(base, base).value == 0.0
 
 
 def test_runs_that_differ_in_more_than_method_budget_and_seed_are_refused() -> None:
     """One method's runs are compared across seeds and its settings; not if edited."""
     one = advised()
     for other in (advised(seed=1), advised(method=Advice("Be brief."))):
-        change = trace_bench.compare(one, other)
+        change = tb.compare(one, other)
         assert change.value == 0.0
     with pytest.raises(UserError, match=r"differ in more than .*evaluation\.limit is 4 .*or 6"):
-        trace_bench.compare(one, advised(evaluation__limit=4))
+        tb.compare(one, advised(evaluation__limit=4))
     with pytest.raises(UserError, match=r"differ in more than method, budget and seed: env"):
-        trace_bench.compare(one, advised(env=EmbeddedSuite("all_tools")))
+        tb.compare(one, advised(env=EmbeddedSuite("all_tools")))
     path = other.folder / "evaluation.jsonl"
     path.write_text(path.read_text().replace("true", "false", 1))
     with pytest.raises(UserError, match=r"evaluation\.jsonl"):
-        trace_bench.compare(one, other)
+        tb.compare(one, other)
 
 
 # -- objects --------------------------------------------------------------------------------------
@@ -311,18 +296,10 @@ def pressing(*episodes: int) -> Interrupted:
     return suite
 
 
-def train(suite: Interrupted, folder: str) -> Result:
-    return trace_bench.run(
-        "trainer.groups=2",
-        method="grpo",
-        env=suite,
-        budget=48,
-        run_dir=folder,
-        checkpoints=[],
-        policy__max_tokens=16,
-        policy__max_turns=2,
-        **SHORT,
-    )
+def train(suite: Interrupted, folder: str) -> tb.Result:
+    small: dict[str, Any] = {"policy__max_tokens": 16, "policy__max_turns": 2, **SHORT}
+    small |= {"checkpoints": [], "run_dir": folder}
+    return tb.run("trainer.groups=2", method="grpo", env=suite, budget=48, **small)
 
 
 def parts_of(folder: Path) -> dict[str, Any]:
@@ -352,6 +329,6 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_result(here: Path) -> No
             train(pressing(press), "parts")
         assert (here / "parts" / "config.yaml").exists()
         with pytest.raises(UserError, match="not a finished run"):
-            trace_bench.load("parts")
+            tb.load("parts")
     train(pressing(), "parts")
     assert parts_of(here / "parts") == parts_of(here / "whole")

@@ -89,9 +89,7 @@ def test_a_chain_counts_every_rollout_and_names_the_demonstrations(place: Path) 
     assert first_adapters(place / "again", "train/grpo/iter0000") == {start.name}
 
 
-def test_weights_are_trained_under_the_prompt_of_the_beginning(
-    base_run: Path, tmp_path: Path
-) -> None:
+def test_weights_are_trained_under_the_beginnings_prompt(base_run: Path, tmp_path: Path) -> None:
     begun = tmp_path / "base"
     shutil.copytree(base_run, begun)
     prompt = "Ask when something is not clear."
@@ -106,9 +104,7 @@ def test_weights_are_trained_under_the_prompt_of_the_beginning(
     assert iteration_0(tmp_path / "grpo")["logprob_difference_max"] < 1e-4
 
 
-def test_a_changed_beginning_is_refused_and_a_lost_one_was_kept(
-    place: Path, tmp_path: Path
-) -> None:
+def test_a_changed_beginning_is_refused_and_a_lost_one_is_kept(place: Path, tmp_path: Path) -> None:
     begun = tmp_path / "sft"
     shutil.copytree(place / "sft", begun)
     command = ["method=grpo", "budget=8", f"agent={begun}"]
@@ -159,22 +155,20 @@ def test_a_routed_agent_is_evaluated_and_not_trained(routed: Path, tmp_path: Pat
     lines = read_lines(tmp_path / "base" / "evaluation.jsonl")
     names = {a["name"] for a in agent_of(tmp_path / "base")["adapters"]}
     assert {e["agent"] for e in lines} >= {f"adapter:{n}" for n in names} | {"adapter:none"}
-    stored = tmp_path / "base" / "adapters"
-    assert sorted(p.parent.name for p in stored.glob("*/1")) == sorted(
-        n.partition("@")[0] for n in names
-    )
+    stored = (tmp_path / "base" / "adapters").glob("*/1")
+    assert sorted(p.parent.name for p in stored) == sorted(n.partition("@")[0] for n in names)
     assert not (tmp_path / "grpo").exists(), "a refused run leaves nothing behind"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["method=grpo", "trainer.rank=2"], r"rank 4, more than trainer\.rank=2"),
-        (["method=grpo", "trainer.target_modules=[q_proj]"], "down_proj.*target_modules"),
-        (["method=base", "policy=idle"], "needs a policy that runs a model"),
-        (["method=grpo", "agent=/nowhere"], "holds no agent"),
-    ],
-)
+REFUSED = [
+    (["method=grpo", "trainer.rank=2"], r"rank 4, more than trainer\.rank=2"),
+    (["method=grpo", "trainer.target_modules=[q_proj]"], "down_proj.*target_modules"),
+    (["method=base", "policy=idle"], "needs a policy that runs a model"),
+    (["method=grpo", "agent=/nowhere"], "holds no agent"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "words"), REFUSED)
 def test_what_cannot_be_begun_with_is_refused(
     overrides: list[str], words: str, place: Path, tmp_path: Path
 ) -> None:
@@ -185,9 +179,7 @@ def test_what_cannot_be_begun_with_is_refused(
     assert re.search(words, describe(settings, parts_of(settings))[0]), "a dry run says so too"
 
 
-def test_an_agent_of_an_unfinished_run_or_another_model_is_refused(
-    place: Path, tmp_path: Path
-) -> None:
+def test_agents_of_unfinished_runs_or_other_models_are_refused(place: Path, tmp_path: Path) -> None:
     begun = tmp_path / "sft"
     shutil.copytree(place / "sft", begun)
     text = (begun / "config.yaml").read_text()

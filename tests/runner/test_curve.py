@@ -25,13 +25,13 @@ def run(folder: Path, *settings: str) -> dict[str, Any]:
     return json.loads((folder / "summary.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(["method=grpo", "trainer.decay=constant"], marks=pytest.mark.slow, id="grpo"),
-        pytest.param(["method=base", "policy=reference"], id="base"),
-    ],
-)
+METHODS = [
+    pytest.param(["method=grpo", "trainer.decay=constant"], marks=pytest.mark.slow, id="grpo"),
+    pytest.param(["method=base", "policy=reference"], id="base"),
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_point_equals_a_run_of_its_own(method: list[str], tmp_path: Path) -> None:
     long = run(tmp_path / "long", *method, "budget=128", "checkpoints=[64,100,128]")
     short = run(tmp_path / "short", *method, "budget=64", "checkpoints=[64]")
@@ -65,13 +65,13 @@ def test_points_between_iterations_or_checkpoints_are_not_called_equal(
     assert why in (caveat(*given, f"checkpoints=[{other}]") or "")
 
 
-@pytest.mark.parametrize(
-    ("method", "why"),
-    [
-        ("trace", "shares of the whole budget"),
-        ("gepa", "might not fit"),
-        ("grpo", "trainer.decay=linear"),
-    ],
-)
+CAVEATS = [
+    ("trace", "shares of the whole budget"),
+    ("gepa", "might not fit"),
+    ("grpo", "trainer.decay=linear"),
+]
+
+
+@pytest.mark.parametrize(("method", "why"), CAVEATS)
 def test_where_it_does_not_hold_it_says_so(method: str, why: str) -> None:
     assert why in (caveat(f"method={method}") or "")

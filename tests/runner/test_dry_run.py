@@ -24,7 +24,13 @@ from trace_bench.trainers.verl import preflight
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
 EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
+Said = pytest.CaptureFixture[str]
 PAPER = [name for name in EXPERIMENTS if name.startswith(("paper_tau2", "paper_toolsandbox"))]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def described(settings: Settings) -> str:
@@ -38,17 +44,11 @@ def plan(settings: Settings, tasks: int) -> MethodPlan:
     return plan_of(settings, parts["method"].make(RunContext()), trainer, tasks)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name == "train_large" else [])
-        for name in EXPERIMENTS
-    ],
-)
-def test_every_experiment_has_a_plan(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+SLOW = {"train_large": [pytest.mark.slow]}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW.get(n, [])) for n in EXPERIMENTS])
+def test_every_experiment_has_a_plan(name: str, tmp_path: Path, capsys: Said) -> None:
     code = run(compose([f"experiment={name}", "dry_run=true"]))
     said = capsys.readouterr().out
     assert "base evaluation" in said and "in all, at most" in said and "agent: about" in said
@@ -92,9 +92,7 @@ def test_the_papers_protocol_is_what_the_paper_says() -> None:
     ("name", "budgets"),
     [("paper_tau2", (1280, 2560, 3840, 5120)), ("paper_toolsandbox", (640, 1280, 1920, 2560))],
 )
-def test_every_budget_of_the_paper_trains_as_many_adapters_as_it_pays_for(
-    name: str, budgets: tuple[int, ...]
-) -> None:
+def test_a_budget_of_the_paper_pays_for_its_adapters(name: str, budgets: tuple[int, ...]) -> None:
     """Analysis and calibration are free there: all of the budget is training."""
     for budget in budgets:
         settings = compose([f"experiment={name}", f"budget={budget}"])
@@ -143,12 +141,11 @@ def test_phases_add_up_and_servers_are_looked_at() -> None:
     with serve(lambda path, body: models("tiny")) as server:
         there = [f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]
         text = described(compose(["method=grpo", "budget=320", "checkpoints=[]", *there]))
-    numbers = {line[:34].strip(): line[34:].split()[-1] for line in text.splitlines()[3:8] if line}
-    assert numbers["base evaluation"] == numbers["final evaluation"] == "387"
-    assert numbers["training"] == "320" and numbers["in all, at most"] == str(2 * 387 + 320)
-    assert "nothing keeps it from running here" in text
-    with serve(lambda path, body: models("tiny")) as server:
-        there = [f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]
+        lines = [line for line in text.splitlines()[3:8] if line]
+        numbers = {line[:34].strip(): line[34:].split()[-1] for line in lines}
+        assert numbers["base evaluation"] == numbers["final evaluation"] == "387"
+        assert numbers["training"] == "320" and numbers["in all, at most"] == str(2 * 387 + 320)
+        assert "nothing keeps it from running here" in text
         text = described(compose(["method=trace", *there]))
         assert "nothing keeps it from running here" in text, "the published router is the default"
         text = described(compose(["method=trace", "method.route=classifier", *there]))
@@ -170,20 +167,19 @@ def test_a_model_that_servers_lack_is_listed_in_the_words_of_the_run() -> None:
         assert {path for path, _ in server.requests} == {"/v1/models"}, "no turn is asked for"
 
 
-@pytest.mark.parametrize(
-    ("given", "missing"),
-    [
-        (["model=hf", "model.path=/nope"], "a model in the folder /nope (there is no /nope/config"),
-        (["model=hf", "model.path=../nope"], "a model in the folder ../nope"),
-        (["policy.device=abacus"], "policy.device=abacus cannot be used on this machine"),
-        (["method=sft", "method.data=/nope.jsonl"], "/nope.jsonl cannot be read"),
-        (["checkpoints=[9000]"], "checkpoints=[9000] lie beyond budget=640"),
-        (["method=base", "checkpoints=[9000]"], "checkpoints=[9000] lie beyond budget=640"),
-    ],
-)
-def test_what_is_missing_is_listed_and_the_exit_code_says_so(
-    given: list[str], missing: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+MISSING = [
+    (["model=hf", "model.path=/nope"], "a model in the folder /nope (there is no /nope/config"),
+    (["model=hf", "model.path=../nope"], "a model in the folder ../nope"),
+    (["policy.device=abacus"], "policy.device=abacus cannot be used on this machine"),
+    (["method=sft", "method.data=/nope.jsonl"], "/nope.jsonl cannot be read"),
+    (["method=trace", "budget=50"], "budget=50 is too small for method=trace"),
+    (["checkpoints=[9000]"], "checkpoints=[9000] lie beyond budget=640"),
+    (["method=base", "checkpoints=[9000]"], "checkpoints=[9000] lie beyond budget=640"),
+]
+
+
+@pytest.mark.parametrize(("given", "missing"), MISSING)
+def test_a_plan_lists_what_is_missing(given: list[str], missing: str, capsys: Said) -> None:
     assert run(compose([*given, "dry_run=true"])) == 1
     assert f"  - {missing}" in capsys.readouterr().out
 
@@ -224,29 +220,26 @@ class Suite(ToySuite):
 """
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (["run_dir=file/x"], "file/x cannot be made: Not a directory"),
-        (["run_dir=full"], "full is not empty and not a run folder"),
-        (["trainer.target_modules=[nope]"], "unknown LoRA target 'nope'"),
-        (["policy.context=8"], "none of 8 first prompts of held-out tasks fits"),
-        (["policy.context=9999999"], "policy.context=9999999 is not allowed; allowed: 2"),
-        (["policy.thinking=true"], "has no `enable_thinking`"),
-        ([*SERVED, "policy.thoughts=keep"], "policy.thoughts=keep needs prompts"),
-        ([*SERVED, "policy.extra={messages: []}"], "`policy.extra` holds messages"),
-        (["llm.generator.by=endpoint"], "needs llm.generator.model (or llm.shared.model)"),
-        ([*ROLE, "llm.shared.base_url=[ftp://x]"], "llm.user.base_url='ftp://x' is not allowed"),
-        ([*ROLE, "llm.user.key_env=NO_SUCH_VARIABLE"], "llm.user.key_env=NO_SUCH_VARIABLE, but"),
-        ([*ROLE, "llm.user.extra={response_format: 1}"], "`llm.user.extra` holds response_format"),
-        (["method=base", "policy=reference", *WORDLESS], "replays reference trajectories, and"),
-        ([*WORDLESS, "env.options.broken=true"], "about() raised or is not JSON-safe"),
-    ],
-)
-def test_what_a_run_refuses_first_is_listed(
-    given: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+FIRST = [
+    (["run_dir=file/x"], "file/x cannot be made: Not a directory"),
+    (["run_dir=full"], "full is not empty and not a run folder"),
+    (["trainer.target_modules=[nope]"], "unknown LoRA target 'nope'"),
+    (["policy.context=8"], "none of 8 first prompts of held-out tasks fits"),
+    (["policy.context=9999999"], "policy.context=9999999 is not allowed; allowed: 2"),
+    (["policy.thinking=true"], "has no `enable_thinking`"),
+    ([*SERVED, "policy.thoughts=keep"], "policy.thoughts=keep needs prompts"),
+    ([*SERVED, "policy.extra={messages: []}"], "`policy.extra` holds messages"),
+    (["llm.generator.by=endpoint"], "needs llm.generator.model (or llm.shared.model)"),
+    ([*ROLE, "llm.shared.base_url=[ftp://x]"], "llm.user.base_url='ftp://x' is not allowed"),
+    ([*ROLE, "llm.user.key_env=NO_SUCH_VARIABLE"], "llm.user.key_env=NO_SUCH_VARIABLE, but"),
+    ([*ROLE, "llm.user.extra={response_format: 1}"], "`llm.user.extra` holds response_format"),
+    (["method=base", "policy=reference", *WORDLESS], "replays reference trajectories, and"),
+    ([*WORDLESS, "env.options.broken=true"], "about() raised or is not JSON-safe"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), FIRST)
+def test_what_a_run_refuses_first_is_listed(given: list[str], why: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "wordless.py").write_text(WORDLESS_SUITE)
     (tmp_path / "full").mkdir()
@@ -291,8 +284,3 @@ def test_every_refusal_of_preflight_is_listed(
     with pytest.raises(UserError, match=re.escape(why)) as refused:
         function(job)
     assert f"  - {refused.value}" in described(settings)
-
-
-def test_a_budget_that_is_too_small_is_listed() -> None:
-    text = described(compose(["method=trace", "budget=50"]))
-    assert "budget=50 is too small for method=trace" in text

@@ -23,20 +23,11 @@ from trace_bench.settings.compose import compose
 
 def outcomes(agent: str, adapter: str | None, similarities: list[float | None]) -> list[Outcome]:
     """Outcomes on tasks 0, 1, ...; 1.0 is a success, None an episode that was lost."""
-    return [
-        Outcome(
-            agent=agent,
-            version=agent,
-            adapter=adapter,
-            task=f"t{i}",
-            trial=0,
-            score=None if s is None else Figures(s == 1.0, s),
-            stop=StopReason.DONE,
-            error=None if s is not None else "environment: broken",
-            tokens=1,
-        )
-        for i, s in enumerate(similarities)
-    ]
+    found = []
+    for i, s in enumerate(similarities):
+        score, error = (None, "environment: broken") if s is None else (Figures(s == 1.0, s), None)
+        found.append(Outcome(agent, agent, adapter, f"t{i}", 0, score, StopReason.DONE, error, 1))
+    return found
 
 
 BASE = outcomes("base", None, [1.0, 0.2, 0.0, 0.5])
@@ -84,12 +75,9 @@ def test_lost_episodes_are_shown_and_never_scored() -> None:
 
 
 def make(folder: Path, policy: Policy, suite: ToySuite) -> Evaluator:
-    return Evaluator(
-        folder / "evaluation.jsonl",
-        Player(policy, Suites(suite), max_turns=8, max_tokens=8),
-        compose(["max_lost=1"]),
-        Progress(0, stream=io.StringIO()),
-    )
+    player = Player(policy, Suites(suite), max_turns=8, max_tokens=8)
+    quiet = Progress(0, stream=io.StringIO())
+    return Evaluator(folder / "evaluation.jsonl", player, compose(["max_lost=1"]), quiet)
 
 
 def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
@@ -99,9 +87,8 @@ def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     evaluator = make(tmp_path, ReferencePolicy(suite), suite)
     first = evaluator.evaluate("base", agent, tasks, trials=2, keep=True)
     evaluator.close()
-    assert [(o.task[-1], o.trial) for o in first] == [
-        (task, trial) for trial in (0, 1) for task in "012"
-    ]
+    order = [(task, trial) for trial in (0, 1) for task in "012"]
+    assert [(o.task[-1], o.trial) for o in first] == order
     assert [o.score is None for o in first] == [False, False, True] * 2
     assert first[2].error == "environment: ValueError: broken at step"
 

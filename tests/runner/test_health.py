@@ -17,6 +17,12 @@ from trace_bench.core.types import Boundary, Failure, Score, StopReason, Traject
 from trace_bench.runner import report
 from trace_bench.runner.evaluation import outcome_of
 
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 REPLY = {"role": "assistant", "content": ""}
 TURN = Turn((), REPLY)
 FINE = Trajectory("t", 0, "base", (), (TURN,), (), StopReason.DONE, Score(1.0, True))
@@ -90,11 +96,8 @@ def run(suite: Any, **settings: Any) -> trace_bench.Result:
     return trace_bench.run(env=suite, **{**given, **settings})
 
 
-def test_a_finished_run_plays_what_evaluation_has_lost_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_plays_what_evaluation_has_lost_again() -> None:
     """And when nothing is lost any more, it is answered from disk."""
-    monkeypatch.chdir(tmp_path)
     suite = Outage()
     suite.broken = 3
     first = run(suite)
@@ -107,10 +110,7 @@ def test_a_finished_run_plays_what_evaluation_has_lost_again(
     assert run(suite).summary == second.summary and len(suite.made) == before
 
 
-def test_a_run_without_a_score_is_not_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_without_a_score_is_not_finished() -> None:
     suite = Outage()
     suite.broken = 10**6
     with pytest.raises(trace_bench.UserError, match="evaluation of base: 8 of 8 episodes"):
@@ -123,10 +123,7 @@ def test_a_run_without_a_score_is_not_finished(
     assert trace_bench.load(folder).score.failures == 0
 
 
-def test_a_run_opens_with_what_it_does_where_someone_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_opens_with_what_it_does_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
     suite = Whole()
     assert run(suite).folder and capsys.readouterr() == ("", "")
     result = run(suite, verbose=True, seed=1, evaluation__trials=2)

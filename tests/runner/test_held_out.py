@@ -116,26 +116,24 @@ class Plays(tb.Method):
 
 
 @pytest.mark.parametrize("suite", [Diaries("list"), Diaries("dict"), Diaries("deep"), Batched()])
-def test_what_an_environment_writes_into_a_task_no_other_episode_sees(
-    tmp_path: Path, suite: Diaries
-) -> None:
+def test_what_an_environment_writes_into_a_task_nobody_sees(tmp_path: Path, suite: Diaries) -> None:
     result = tb.run(method=Plays(), env=suite, run_dir=str(tmp_path / "run"), **PLAIN)
     assert result.summary.base_score.success == result.score.success == 0.0
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("id", "d/test/0, which is held out"),
-        ("content", "d/train/0, which is held out or has the content"),
-        ("content, renamed", "d/mine/1, which is held out or has the content"),
-        ("change", "the held-out task d/test/0 was changed during the run"),
-        ("model", "an agent with the model elsewhere"),
-        ("adapter", "an agent with the adapter /nowhere/a"),
-        ("ledger", "the ledger has 12 rollouts with budget=8"),
-        ("yardstick", "d/test/0, which is held out"),
-    ],
-)
+REACHES = [
+    ("id", "d/test/0, which is held out"),
+    ("content", "d/train/0, which is held out or has the content"),
+    ("content, renamed", "d/mine/1, which is held out or has the content"),
+    ("change", "the held-out task d/test/0 was changed during the run"),
+    ("model", "an agent with the model elsewhere"),
+    ("adapter", "an agent with the adapter /nowhere/a"),
+    ("ledger", "the ledger has 12 rollouts with budget=8"),
+    ("yardstick", "d/test/0, which is held out"),
+]
+
+
+@pytest.mark.parametrize(("what", "words"), REACHES)
 def test_a_method_that_reaches_further_ends_the_run(tmp_path: Path, what: str, words: str) -> None:
     """Also for held-out tasks beyond those that are measured."""
     more = {**PLAIN, "evaluation__limit": 1} if "content" in what else PLAIN

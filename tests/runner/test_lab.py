@@ -48,17 +48,15 @@ def make(
     faults: Faults | None = None,
     max_lost: float = 0.5,
 ) -> RunLab:
-    progress = Progress(budget, stream=io.StringIO())
+    suites, quiet = Suites(suite or ToySuite()), Progress(budget, stream=io.StringIO())
     return RunLab(
         folder,
         seed=3,
         ledger=Ledger(folder / "ledger.jsonl", budget),
-        player=Player(
-            policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16, faults or Faults()
-        ),
+        player=Player(policy or CountingPolicy(), suites, 8, 16, faults or Faults()),
         trainer=None,  # type: ignore[arg-type]
         tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
-        progress=progress,
+        progress=quiet,
         max_lost=max_lost,
     )
 
@@ -87,16 +85,16 @@ def test_budget_is_charged_per_call(tmp_path: Path) -> None:
     assert lab.ledger.by_purpose() == {"analysis": 10, "training": 10}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "said", "unspent"),
-    [
-        ([], "", (40, "the method plays none")),
-        ([16, 16], "", (8, "fewer than the 16 of another call such as 1")),
-        ([16, 8], "", (16, "the method had ended")),
-        ([16, 8], "nothing is lacking", (16, "nothing is lacking")),
-        ([20, 20], "nothing is lacking", (0, "")),
-    ],
-)
+LEFT = [
+    ([], "", (40, "the method plays none")),
+    ([16, 16], "", (8, "fewer than the 16 of another call such as 1")),
+    ([16, 8], "", (16, "the method had ended")),
+    ([16, 8], "nothing is lacking", (16, "nothing is lacking")),
+    ([20, 20], "nothing is lacking", (0, "")),
+]
+
+
+@pytest.mark.parametrize(("sizes", "said", "unspent"), LEFT)
 def test_what_is_left_of_the_budget_is_told_with_the_reason(
     sizes: list[int], said: str, unspent: tuple[int, str], tmp_path: Path
 ) -> None:
@@ -144,18 +142,14 @@ def test_a_finished_call_is_answered_from_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ledger_lines", [0, 4, 10, 13])
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_a_killed_run_ends_like_an_undisturbed_one(
-    tmp_path: Path, ledger_lines: int, ahead: int
-) -> None:
+def test_a_killed_run_ends_like_a_whole_one(tmp_path: Path, ledger_lines: int, ahead: int) -> None:
     """Cut where a kill can cut: the trajectory is written first, the last line may be torn."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     scenario(make(whole))
     expected = contents(whole)
     cut.mkdir()
-    for name, count in (
-        ("ledger.jsonl", ledger_lines),
-        ("trajectories.jsonl", ledger_lines + ahead),
-    ):
+    counts = {"ledger.jsonl": ledger_lines, "trajectories.jsonl": ledger_lines + ahead}
+    for name, count in counts.items():
         lines = [*expected[name].splitlines(keepends=True), b""]
         (cut / name).write_bytes(b"".join(lines[:count]) + lines[count][: len(lines[count]) // 2])
     assert scenario(make(cut)) == [30, 20]
@@ -166,10 +160,9 @@ def test_lines_of_another_program_version_are_refused(tmp_path: Path) -> None:
     lab = make(tmp_path)
     lab.rollouts("one", BASE, lab.suite.tasks("train")[:2], purpose=Purpose.ANALYSIS)
     lab.close()
+    others = lab.suite.tasks("train")[2:4]
     with pytest.raises(UserError, match=r"another version .* `run_dir`"):
-        make(tmp_path).rollouts(
-            "one", BASE, lab.suite.tasks("train")[2:4], purpose=Purpose.ANALYSIS
-        )
+        make(tmp_path).rollouts("one", BASE, others, purpose=Purpose.ANALYSIS)
 
 
 def test_progress_says_phase_budget_reward_and_time() -> None:
@@ -188,9 +181,8 @@ def test_progress_says_phase_budget_reward_and_time() -> None:
     for _ in range(10):
         now[0] += 1.0
         progress.episode(None, charged=False)
-    assert progress.line() == (
-        "evaluation of base | 10/40 episodes | rollouts 20/100 | 0:00:30 left"
-    )
+    line = "evaluation of base | 10/40 episodes | rollouts 20/100 | 0:00:30 left"
+    assert progress.line() == line
 
 
 class MoodyPolicy(CountingPolicy):
@@ -204,9 +196,7 @@ class MoodyPolicy(CountingPolicy):
 
 
 @pytest.mark.parametrize("cut", [0, 4])
-def test_with_a_policy_that_would_not_repeat_itself_only_what_is_missing_is_played(
-    tmp_path: Path, cut: int
-) -> None:
+def test_of_a_policy_that_never_repeats_only_the_rest_is_played(tmp_path: Path, cut: int) -> None:
     """Killed after some episodes, `cut` of them without their ledger line."""
     first = make(tmp_path, policy=MoodyPolicy())
     tasks = first.suite.tasks("train")[:10]
@@ -220,9 +210,8 @@ def test_with_a_policy_that_would_not_repeat_itself_only_what_is_missing_is_play
     second = again.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
     again.close()
     kept_tasks = {t.task for t in second if t in played}
-    assert len(kept_tasks) == 6 and acting.asked == sum(
-        len(t.turns) for t in second if t.task not in kept_tasks
-    )
+    turns = sum(len(t.turns) for t in second if t.task not in kept_tasks)
+    assert len(kept_tasks) == 6 and acting.asked == turns
     entries = (tmp_path / "ledger.jsonl").read_text().splitlines()
     assert len(entries) == 10 and len({json.loads(line)["index"] for line in entries}) == 10
     third = make(tmp_path).rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)

@@ -2,42 +2,20 @@ import dataclasses
 
 import pytest
 
+import trace_bench as tb
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import (
-    CHARGED,
-    Boundary,
-    Entry,
-    Failure,
-    Purpose,
-    Score,
-    StopReason,
-    Trajectory,
-    Turn,
-    charged,
-)
+from trace_bench.core.types import CHARGED, Boundary, Entry, Failure, charged
 from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
 
-SCORED = Trajectory(
-    task="toy/tests/train/0001",
-    seed=7,
-    agent="grpo@0003",
-    tools=(),
-    turns=(Turn((), {"role": "assistant", "content": "x"}, (1, 2), (3,), (-0.5,)),),
-    closing=(),
-    stop=StopReason.DONE,
-    score=Score(0.25, False),
-    adapter="grpo@0003",
-)
-FAILED = dataclasses.replace(
-    SCORED,
-    score=None,
-    stop=StopReason.ERROR,
-    failure=Failure(Boundary.ENVIRONMENT, "ValueError: no"),
-)
+TURN = tb.Turn((), {"role": "assistant", "content": "x"}, (1, 2), (3,), (-0.5,))
+HOW = (tb.StopReason.DONE, tb.Score(0.25, False), None, "grpo@0003")
+SCORED = tb.Trajectory("toy/tests/train/0001", 7, "grpo@0003", (), (TURN,), (), *HOW)
+GONE = Failure(Boundary.ENVIRONMENT, "ValueError: no")
+FAILED = dataclasses.replace(SCORED, score=None, stop=tb.StopReason.ERROR, failure=GONE)
 
 
-def fill(ledger, call, indices, purpose=Purpose.TRAINING, trajectory=SCORED):
+def fill(ledger, call, indices, purpose=tb.Purpose.TRAINING, trajectory=SCORED):
     return [ledger.record(entry(call, i, purpose, trajectory)) for i in indices]
 
 
@@ -48,17 +26,17 @@ def test_a_line_holds_what_an_episode_was(tmp_path):
     good, bad = read_lines(ledger.path, Entry)
     assert (good.similarity, good.success, good.tokens, good.turns) == (0.25, False, 3, 1)
     assert (good.task, good.seed, good.agent) == ("toy/tests/train/0001", 7, "grpo@0003")
-    assert good.adapter == "grpo@0003" and good.purpose is Purpose.TRAINING
-    assert good.stop is StopReason.DONE and good.error is None
-    assert (bad.similarity, bad.success, bad.stop) == (None, None, StopReason.ERROR)
+    assert good.adapter == "grpo@0003" and good.purpose is tb.Purpose.TRAINING
+    assert good.stop is tb.StopReason.DONE and good.error is None
+    assert (bad.similarity, bad.success, bad.stop) == (None, None, tb.StopReason.ERROR)
     assert bad.error == "environment: ValueError: no"
 
 
 def test_evaluation_is_written_and_not_charged(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", 3)
     fill(ledger, "train", range(2))
-    fill(ledger, "dev", range(5), Purpose.EVALUATION)
-    ledger.check("test", 1000, Purpose.EVALUATION, ledger.left)
+    fill(ledger, "dev", range(5), tb.Purpose.EVALUATION)
+    ledger.check("test", 1000, tb.Purpose.EVALUATION, ledger.left)
     assert (ledger.spent, ledger.left) == (2, 1)
     assert ledger.by_purpose() == {"training": 2, "evaluation": 5}
     assert len(read_lines(ledger.path, Entry)) == 7
@@ -68,9 +46,9 @@ def test_the_budget_cannot_be_exceeded(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", 4)
     fill(ledger, "a", range(3))
     with pytest.raises(BudgetExceeded, match=r"'b' asks for 2 rollouts; 1 of 4.*`budget`"):
-        ledger.check("b", 2, Purpose.ANALYSIS, ledger.left)
-    ledger.check("b", 1, Purpose.ANALYSIS, ledger.left)
-    fill(ledger, "b", [0], Purpose.ANALYSIS)
+        ledger.check("b", 2, tb.Purpose.ANALYSIS, ledger.left)
+    ledger.check("b", 1, tb.Purpose.ANALYSIS, ledger.left)
+    fill(ledger, "b", [0], tb.Purpose.ANALYSIS)
     assert len(read_lines(ledger.path, Entry)) == 4
 
 
@@ -105,7 +83,7 @@ def test_a_line_that_is_not_ours_is_named(tmp_path, line):
 def test_the_ledger_charges_what_the_accounting_names(tmp_path):
     for accounting, spent in (("strict", 5), ("paper", 3)):
         ledger = Ledger(tmp_path / accounting, 9, CHARGED[accounting])
-        for index, purpose in enumerate(Purpose):
+        for index, purpose in enumerate(tb.Purpose):
             ledger.record(entry(purpose.value, index, purpose, SCORED))
         assert ledger.spent == spent == charged(ledger.by_purpose(), accounting)
         ledger.close()

@@ -50,10 +50,10 @@ def make(folder: Path, broken: set[int] | None = None, **how: Any) -> RunLab:
     return make_lab(folder, suite=Outage(broken or set()), faults=faults, **how)
 
 
-def play(lab: RunLab) -> int:
+def play(lab: RunLab, by: PlayElsewhere | None = None) -> int:
     """Eight episodes; how many of them are lost."""
     tasks = [toy_task(i) for i in range(8)]
-    played = lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING)
+    played = lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING, by=by)
     return sum(t.score is None for t in played)
 
 
@@ -148,35 +148,28 @@ class Elsewhere(PlayElsewhere):
 
 
 def test_a_trainer_elsewhere_that_goes_back_plays_them_again(tmp_path: Path) -> None:
-    def trained(lab: RunLab, by: Elsewhere) -> int:
-        tasks = [toy_task(i) for i in range(8)]
-        played = lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING, by=by)
-        return sum(t.score is None for t in played)
-
     by = Elsewhere(tmp_path / "other", {1, 2, 3, 4, 5})
     with pytest.raises(UserError, match=r"5 of 8 .* the lost episodes are run again"):
-        trained(make(tmp_path / "run"), by)
+        play(make(tmp_path / "run"), by)
     assert by.taken == []
     by = Elsewhere(tmp_path / "again", set())
-    assert trained(make(tmp_path / "run"), by) == 0
+    assert play(make(tmp_path / "run"), by) == 0
     assert by.taken == [[1, 2, 3, 4, 5, 6, 7]], "6 and 7 had not been heard of"
     lines = read_lines(tmp_path / "run/ledger.jsonl")
     assert sorted(x["index"] for x in lines) == list(range(8))
 
 
-@pytest.mark.parametrize(
-    ("env", "boundary", "counted"),
-    [
-        ("toy", Boundary.ENVIRONMENT, True),
-        ("toy", Boundary.USER, True),
-        ("generated/a", Boundary.POLICY, True),
-        ("generated/a", Boundary.ENVIRONMENT, False),
-        ("generated/a", Boundary.SANDBOX, False),
-    ],
-)
-def test_a_generated_environment_that_fails_is_a_finding(
-    env: str, boundary: Boundary, counted: bool
-) -> None:
+COUNTED = [
+    ("toy", Boundary.ENVIRONMENT, True),
+    ("toy", Boundary.USER, True),
+    ("generated/a", Boundary.POLICY, True),
+    ("generated/a", Boundary.ENVIRONMENT, False),
+    ("generated/a", Boundary.SANDBOX, False),
+]
+
+
+@pytest.mark.parametrize(("env", "boundary", "counted"), COUNTED)
+def test_a_broken_generated_world_is_a_finding(env: str, boundary: Boundary, counted: bool) -> None:
     task = Task("x", env, "train", 0)
     assert counts(task, Failure(boundary, "gone")) is counted
     assert not counts(task, None)

@@ -17,10 +17,13 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Tracker
 from trace_bench.runner.trackers import MOST_SAID, Metrics, Silent
 
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 PLAYED = ("method=base", "policy=idle", "evaluation.limit=1", "evaluation.split=dev")
-RUN: dict[str, Any] = {
-    "method": "base", "policy": "idle", "evaluation__limit": 1, "evaluation__split": "dev",
-}  # fmt: skip
 
 
 def test_a_line_is_written_once(tmp_path: Path) -> None:
@@ -63,13 +66,9 @@ class Failing(Tracker):
 
 
 @pytest.mark.parametrize("at", ["conclude", "close"])
-def test_a_run_says_that_its_tracker_failed(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_says_that_its_tracker_failed(at: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Below its table and in summary.json, and again when the stored result is asked for; the
     result is the same."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     named = ["tracker=custom", "tracker.factory=test_metrics:Failing", f"tracker.options.at={at}"]
     assert main([*PLAYED, "run_dir=silent"]) == 0
     capsys.readouterr()
@@ -78,21 +77,18 @@ def test_a_run_says_that_its_tracker_failed(
         assert main([*PLAYED, *named, "run_dir=run"]) == 0
         printed = capsys.readouterr()
         assert f"{said}; the metrics are in metrics.jsonl" in printed.out.splitlines()
-    one, two = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("silent", "run"))
+    one, two = (json.loads(Path(n, "summary.json").read_text()) for n in ("silent", "run"))
     assert "No space left" in two["health"].pop("tracker") and not one["health"].pop("tracker")
     assert one["health"] == two["health"] and one["table"] == two["table"]
 
 
-def test_a_tracker_of_a_run_that_cannot_go_on_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    trace_bench.run(**RUN, run_dir="run")
+def test_a_tracker_of_a_run_that_cannot_go_on_is_closed() -> None:
+    trace_bench.run(*PLAYED, run_dir="run")
     Path("run/summary.json").unlink()
     Path("run/ledger.jsonl").write_text("damaged\n")
     tracker = Failing("never")
     with pytest.raises(UserError, match=r"ledger\.jsonl"):
-        trace_bench.run(**RUN, run_dir="run", tracker=tracker)
+        trace_bench.run(*PLAYED, run_dir="run", tracker=tracker)
     assert tracker.called == ["close"]
 
 

@@ -23,6 +23,11 @@ from trace_bench.settings.schema import PolicySettings
 TASKS = [toy_task(i) for i in range(40)]
 
 
+class Broken(ToySuite):
+    def make(self) -> Any:
+        raise OSError("no desk")
+
+
 def sizes(small_model: Path, tasks: Sequence[Task] = TASKS) -> list[int]:
     """Tokens of the first prompts of the tasks that are looked at."""
     policy = LocalPolicy(small_model, batch=1)
@@ -38,19 +43,14 @@ def test_a_context_that_holds_no_first_prompt_is_refused(small_model: Path) -> N
 
 def test_a_template_that_leaves_tools_out_is_refused(small_model: Path) -> None:
     policy = LocalPolicy(small_model, batch=1)
-    policy.chat.tokenizer.chat_template = (
-        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    )
+    bare = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    policy.chat.tokenizer.chat_template = bare
     with pytest.raises(UserError, match=r"leaves tools out of the prompt.*`model`"):
         check_prompts(policy.context, policy.first_prompt, ToySuite(), TASKS)
     assert policy.first_prompt(({"role": "user", "content": "Add 1."},), ()) > 0
 
 
 def test_what_cannot_be_known_is_left_to_the_run(small_model: Path) -> None:
-    class Broken(ToySuite):
-        def make(self) -> Any:
-            raise OSError("no desk")
-
     class Odd(ToyEnv):
         def reset(self, task: Task) -> Step:
             return {"done": True}  # type: ignore[return-value]
@@ -93,10 +93,6 @@ def test_the_first_turn_is_asked_for_with_the_shortest_prompt() -> None:
     class Asking(ToySuite):
         def asks_user(self) -> bool:
             return True
-
-    class Broken(ToySuite):
-        def make(self) -> Any:
-            raise OSError("no desk")
 
     for suite in (Asking(), Broken()):
         found = asked(suite)

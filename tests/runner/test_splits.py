@@ -84,9 +84,7 @@ def test_a_curve_that_was_asked_for_needs_development_tasks() -> None:
 
 
 @pytest.mark.parametrize(("suite", "method"), [("OnlyHeldOut", "base"), ("NoDevelopment", "rl")])
-def test_a_suite_without_some_splits_is_forecast_and_rehearsed(
-    suite: str, method: str, tmp_path: Path
-) -> None:
+def test_a_suite_without_some_splits_is_rehearsed(suite: str, method: str, tmp_path: Path) -> None:
     words = ["env=custom", f"env.factory=test_splits:{suite}", "sandbox=inline", f"method={method}"]
     settings = compose([*words, "checkpoints=[]"])
     text, missing = describe(settings, parts_of(settings))

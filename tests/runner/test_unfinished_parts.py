@@ -28,6 +28,13 @@ class Whole(ToySuite):
         return [toy_task(i) for i in range(start, start + 8)]
 
 
+def holding(env: type[ToyEnv]) -> Whole:
+    """It, with these environments."""
+    suite = Whole()
+    suite.make = env  # type: ignore[method-assign]
+    return suite
+
+
 def run(suite: Any, **changes: Any) -> Result:
     settings = {"method": "base", "policy": "reference", "evaluation__retries": 0, "max_lost": 1.0}
     return trace_bench.run(**{**settings, "env": suite, **changes})
@@ -104,20 +111,14 @@ def test_what_is_no_step_fails_the_episode_and_is_no_score(name: str, place: str
         def step(self, action: Any) -> Step:
             return step
 
-    class Suite(Whole):
-        def make(self) -> ToyEnv:
-            return Odd()
-
-    result = run(Suite())
+    result = run(holding(Odd))
     assert result.score == AgentScore(None, failures=8)
     for trajectory in result.trajectories(evaluation=True):
         assert trajectory.failure is not None and trajectory.score is None
         assert trajectory.failure.boundary == "environment" and why in trajectory.failure.error
 
 
-def test_a_run_without_a_score_says_why_and_exits_with_1(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_without_a_score_says_why_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     text = "from test_unfinished_parts import Whole\nclass Suite(Whole):\n"
     Path("odd.py").write_text(text + "    def make(self):\n        raise OSError('no desk')\n")
     settings = ["env=custom", "env.factory=odd:Suite", "method=base", "policy=reference"]
@@ -154,11 +155,7 @@ def test_a_score_of_a_conversation_that_was_cut_off_is_looked_at_too() -> None:
         def score(self) -> Score:
             return Score(-1.0, False)
 
-    class Suite(Whole):
-        def make(self) -> ToyEnv:
-            return Endless()
-
-    assert run(Suite(), policy__max_turns=3).score.failures == 8
+    assert run(holding(Endless), policy__max_turns=3).score.failures == 8
 
 
 def test_a_reference_that_raises_is_a_failure_of_the_policy_that_plays_it() -> None:
@@ -190,13 +187,13 @@ class Planless(Method):
         return {"phases": []}
 
 
-@pytest.mark.parametrize(
-    ("method", "why"),
-    [
-        (Forgetful, r"Forgetful returned NoneType instead of"),
-        (Planless, r"Planless\.plan returned dict"),
-    ],
-)
+METHODS = [
+    (Forgetful, r"Forgetful returned NoneType instead of"),
+    (Planless, r"Planless\.plan returned dict"),
+]
+
+
+@pytest.mark.parametrize(("method", "why"), METHODS)
 def test_a_method_that_returns_something_else_is_named(method: type[Method], why: str) -> None:
     with pytest.raises(UserError, match=why):
         run(Whole(), method=method())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trace_bench.runner.trackers import Metrics, WandbTracker
 
 pytestmark = needs("wandb", "the tracker needs wandb, which is not installed")
 
+Said = pytest.CaptureFixture[str]
 RUN = ["method=base", "policy=reference", "evaluation.limit=4", "evaluation.split=dev"]
 
 
@@ -56,9 +58,8 @@ def metrics(folder: Path, seed: int) -> tuple[Metrics, WandbTracker]:
     """A run's metrics with W&B listening."""
     run = RunContext(folder=folder, fingerprint=f"seed{seed}", identity={"seed": seed})
     tracker = WandbTracker(run, "p", "offline")
-    return Metrics(folder / "metrics.jsonl", tracker, lambda text: print(text, file=sys.stderr)), (
-        tracker
-    )
+    log = partial(print, file=sys.stderr)
+    return Metrics(folder / "metrics.jsonl", tracker, log), tracker
 
 
 def test_a_repeated_run_logs_only_what_is_new(tmp_path: Path) -> None:
@@ -72,9 +73,7 @@ def test_a_repeated_run_logs_only_what_is_new(tmp_path: Path) -> None:
     assert len(runs) == 2 and len({run.name.split("-")[3] for run in runs}) == 1  # one id
 
 
-def test_an_outage_is_logged_once_and_the_run_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_outage_is_logged_once_and_the_run_goes_on(tmp_path: Path, capsys: Said) -> None:
     lines, tracker = metrics(tmp_path, 2)
     tracker._run.finish()  # as if the service had gone away
     for step in range(3):
@@ -86,7 +85,7 @@ def test_an_outage_is_logged_once_and_the_run_goes_on(
 
 
 def test_no_key_gets_into_anything_that_a_run_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Said
 ) -> None:
     """A server that repeats the key in its refusals, W&B listening."""
     key = "sk-planted-5551234567"
