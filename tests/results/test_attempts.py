@@ -16,21 +16,14 @@ from trace_bench.results.run import Drops, counted, drops
 from trace_bench.results.statistics import pass_hat
 
 
-def line(task: str, success: bool | None, attempt: int = 0, trial: int = 0) -> Outcome:
-    score = None if success is None else Figures(success, float(success))
+def line(task: str, success: bool | None, attempt: int = 0) -> Outcome:
+    """`success` None: a lost episode."""
+    if success is None:
+        stop, error = StopReason.ERROR, "sandbox: gone"
+        return Outcome("final", "final", None, task, 0, None, stop, error, 1, attempt)
+    score = Figures(success, float(success))
     stop = StopReason.TURN_LIMIT if task == "d" else StopReason.DONE
-    return Outcome(
-        agent="final",
-        version="final",
-        adapter=None,
-        task=task,
-        trial=trial,
-        score=score,
-        stop=stop if score else StopReason.ERROR,
-        error=None if score else "sandbox: gone",
-        tokens=1,
-        attempt=attempt,
-    )
+    return Outcome("final", "final", None, task, 0, score, stop, None, 1, attempt)
 
 
 LINES = [line("a", True), line("b", None), line("c", None), line("d", False),

@@ -83,9 +83,7 @@ def test_without_a_run_of_the_base_agent_other_beginnings_have_no_common_one() -
     assert "base agents are not one agent; pairs_640 compares the rows." in table.caption
 
 
-def test_an_unknown_cost_stands_in_no_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_cost_is_in_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unknown = began(record("grpo", [1, 0]), {**GEPA, "rollouts": None})
     with pytest.raises(UserError, match="began with an agent of unknown cost"):
         by_total([record("base", [1, 1]), unknown])
@@ -102,10 +100,7 @@ def test_a_record_keeps_what_it_began_with(tmp_path: Path) -> None:
     again = read_records(tmp_path / "r.jsonl")
     assert again[1].beginning == both[1].beginning and name(again[1]) == "sft > gepa > grpo"
     assert (again[0].before, again[1].before, again[1].total) == (0, 304, 600)
-    damages: list[dict[str, Any]] = [
-        {"rollouts": -1}, {"runs": [{}]}, {"demonstrations": "many"},
-    ]  # fmt: skip
-    for damage in damages:
+    for damage in ({"rollouts": -1}, {"runs": [{}]}, {"demonstrations": "many"}):
         line = json.loads(as_line(both[1]))
         line["beginning"] |= damage
         write_text(tmp_path / "r.jsonl", json.dumps(line) + "\n")

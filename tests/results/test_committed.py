@@ -17,19 +17,19 @@ TEXTS = (".csv", ".md", ".tex")
 COMMANDS = re.compile(r"^    (table|python [\w./]+\.py)((?: .*\\\n)*.*)", re.MULTILINE)
 
 
+SCRIPTS = sorted(RESULTS.glob("*/run.sh"))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "script", sorted(RESULTS.glob("*/run.sh")), ids=lambda path: path.parent.name
-)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.parent.name)
 def test_the_committed_tables_are_made_again_from_the_committed_records(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the commands of each experiment's script, to the byte. Pictures depend on matplotlib's
     version; other tests draw each kind."""
     copy = tmp_path / "results"
-    shutil.copytree(
-        RESULTS, copy, ignore=shutil.ignore_patterns("*.png", "*.svg", *(f"*{x}" for x in TEXTS))
-    )
+    made = shutil.ignore_patterns("*.png", "*.svg", *(f"*{x}" for x in TEXTS))
+    shutil.copytree(RESULTS, copy, ignore=made)
     monkeypatch.chdir(copy / script.parent.name)
     monkeypatch.syspath_prepend(copy / "common")  # as runs.sh does
     for name in ("savefig", "tight_layout"):
@@ -66,15 +66,11 @@ def test_every_experiment_is_whole_and_named_on_the_page() -> None:
             assert code, f"{folder.name}/README.md does not name the commit that made its runs"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "phone/tables/ranking",
-        "budgets/tables/rollout_scaling",
-        "paper/paper_tau2",
-        "paper/paper_rollout_scaling",
-    ],
-)
+FIGURES = ["phone/tables/ranking", "budgets/tables/rollout_scaling"]
+FIGURES += ["paper/paper_tau2", "paper/paper_rollout_scaling"]
+
+
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_committed_figure_is_read_without_its_page(name: str) -> None:
     """A title in words, what the intervals are, names of methods instead of keys; ours and the
     paper's never together."""

@@ -99,9 +99,7 @@ def test_two_agents_are_compared_over_their_seeds() -> None:
         sides(one, two, TRACE)
 
 
-def test_a_comparison_refuses_lossy_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_comparisons_refuse_lossy_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lossy = replace(record("sft", [1.0, None, None]), drops=Drops(episodes=3, excluded=2))
     file = filed((GRPO, lossy), tmp_path / "records.jsonl")
     assert main(["compare", file]) == 2

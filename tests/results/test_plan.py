@@ -74,9 +74,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         varied(made[:4])
 
 
-def test_across_joins_runs_that_differ_in_a_setting(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_across_joins_runs_of_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = runs(np.random.default_rng(2), 4, 0.0)
     epochs = {"grpo": 2, "trace": 7}
     own = [replace(r, settings={**r.settings, "trainer.epochs": epochs[r.method]}) for r in made]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,9 +66,7 @@ def test_folders_become_records_and_the_unfinished_is_named(folders: Path, tmp_p
             read_records(wrong)
 
 
-def test_a_bound_of_which_every_episode_was_lost_has_no_value(
-    folders: Path, tmp_path: Path
-) -> None:
+def test_a_bound_of_which_every_episode_is_lost_has_no_value(folders: Path, tmp_path: Path) -> None:
     place = tmp_path / "run"
     shutil.copytree(folders / "run0", place)
     path, summary = place / "evaluation.jsonl", read_object(place / "summary.json")
@@ -81,42 +81,41 @@ def test_a_bound_of_which_every_episode_was_lost_has_no_value(
     assert read_run(folders / "run0").floors.keys() - read_run(place).floors.keys() == {"idle"}
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("config.yaml", b"a: [1"),
-        ("config.yaml", b"\xff\xfe\x00"),
-        ("config.yaml", None),
-        ("config.yaml", "protocol"),
-        ("summary.json", b'{"complete": true}'),
-        ("summary.json", "rollouts"),
-        ("evaluation.jsonl", b""),
-        ("metrics.jsonl", b'{"phase": "training"}\n'),
-    ],
-)
+def another_protocol(path: Path) -> None:
+    path.write_text(path.read_text().replace("protocol: held_out", "protocol: paper"))
+
+
+def more_rollouts(path: Path) -> None:
+    summary = read_object(path)
+    summary["rollouts"]["training"] = 64
+    write_json(path, summary)
+
+
+DAMAGES: list[tuple[str, bytes | Callable[[Path], None], str]] = [
+    ("config.yaml", b"a: [1", ""),
+    ("config.yaml", b"\xff\xfe\x00", ""),
+    ("config.yaml", Path.unlink, ""),
+    ("config.yaml", another_protocol, "is not the one that"),
+    ("summary.json", b'{"complete": true}', ""),
+    ("summary.json", more_rollouts, "the ledger holds {}, the summary"),
+    ("evaluation.jsonl", b"", ""),
+    ("metrics.jsonl", b'{"phase": "training"}\n', ""),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "why"), DAMAGES)
 def test_a_damaged_folder_is_skipped_named_and_counted(
-    folders: Path, tmp_path: Path, name: str, content: bytes | str | None
+    folders: Path, tmp_path: Path, name: str, damage: Any, why: str
 ) -> None:
     path = tmp_path / "bad" / name
     shutil.copytree(folders / "run0", path.parent)
-    if content is None:
-        path.unlink()
-    elif isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content == "protocol":
-        path.write_text(path.read_text().replace("protocol: held_out", "protocol: paper"))
-    else:
-        summary = read_object(path)
-        summary["rollouts"]["training"] = 64
-        write_json(path, summary)
+    path.write_bytes(damage) if isinstance(damage, bytes) else damage(path)
     (tmp_path / "empty").mkdir()
     selection = find([tmp_path, folders / "run1"])
     assert [r.method for r in selection.runs] == ["grpo"]
     assert len(selection.skipped) == 2 and str(path.parent) in selection.skipped[0]
+    assert why in selection.skipped[0]
     assert "no run (no config.yaml)" in selection.skipped[1]
-    if isinstance(content, str):
-        why = {"protocol": "is not the one that", "rollouts": "the ledger holds {}, the summary"}
-        assert why[content] in selection.skipped[0]
     assert "could not be used: 2" in captions.describe(selection.runs, selection.skipped)
 
 
@@ -154,10 +153,8 @@ def test_runs_that_differ_in_more_are_refused_with_the_keys() -> None:
             check_same_settings([one, other])
         if "settings" in differs:
             check_same_settings([one, other], free=("protocol", "llm.user.seed"))
-    assert (
-        "About the suite: data: tasks 0.2; user: llm (model tester, temperature 0.0, seed 42)."
-        in captions.describe([one])
-    )
+    about = "About the suite: data: tasks 0.2; user: llm (model tester, temperature 0.0, seed 42)."
+    assert about in captions.describe([one])
 
 
 def test_a_cell_averages_seeds_and_leaves_out_what_was_lost() -> None:
