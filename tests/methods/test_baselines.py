@@ -30,10 +30,8 @@ HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
 THREE = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 
 
-def fit(
-    name: str, budget: int, habits: dict | None = None, **settings: Any
-) -> tuple[AgentSpec, Any]:
-    lab = MemoryLab(HABITS if habits is None else habits, budget, seed=7)
+def fit(name: str, budget: int, habits: dict = HABITS, **settings: Any) -> tuple[AgentSpec, Any]:
+    lab = MemoryLab(habits, budget, seed=7)
     return method(name, **settings).fit(BASE, lab.suite.tasks("train"), lab), lab
 
 
@@ -42,9 +40,8 @@ def test_single_capability_gives_the_whole_budget_to_the_first_one() -> None:
     selected = [c["name"] for c in lab.files["capabilities.json"]["candidates"] if c["selected"]]
     assert len(selected) == 2 and [a.capability for a in agent.adapters] == selected[:1]
     assert lab.left == 0 and agent.router is not None
-    assert any(
-        "not trained: budget and method.max_capabilities allow 1" in text for text in lab.logged
-    )
+    why = "not trained: budget and method.max_capabilities allow 1"
+    assert any(why in text for text in lab.logged)
     (job,) = lab.trainer.jobs
     assert job.rollouts == 1280 - sum(len(t) for _, p, t in lab.calls if p is not Purpose.TRAINING)
 
@@ -110,25 +107,17 @@ def test_the_target_finishes_from_the_base_agent_where_nothing_was_trained() -> 
     agent, lab = fit("joint", 640, {}, finish=0.25, reward="success")
     (job,) = lab.trainer.jobs
     assert (job.name, job.agent, job.reward) == ("finish", BASE, "success")
-    assert job.rollouts == 640 - spent(lab)[Purpose.ANALYSIS] and lab.left == 0
+    assert job.rollouts == 640 - lab.spent()[Purpose.ANALYSIS] and lab.left == 0
     assert agent.router is None and [a.name for a in agent.adapters] == ["finish-v1"]
-    with pytest.raises(
-        UserError, match=r"method\.route=classifier chooses .* method\.route=linear"
-    ):
+    why = r"method\.route=classifier chooses .* method\.route=linear"
+    with pytest.raises(UserError, match=why):
         method("trace", finish=0.25)
-
-
-def spent(lab: MemoryLab) -> Counter[Purpose]:
-    counted: Counter[Purpose] = Counter()
-    for _, purpose, tasks in lab.calls:
-        counted[purpose] += len(tasks)
-    return counted
 
 
 def test_without_calibration_its_rollouts_go_to_training() -> None:
     _, usual = fit("trace", 600, THREE, **QUICK["trace"])
     _, lab = fit("trace", 600, THREE, **QUICK["trace"], calibration_rounds=0)
-    before, after = spent(usual), spent(lab)
+    before, after = usual.spent(), lab.spent()
     assert before[Purpose.CALIBRATION] > 0 and after[Purpose.CALIBRATION] == 0
     assert after[Purpose.TRAINING] == before[Purpose.TRAINING] + before[Purpose.CALIBRATION]
     assert [j.name for j in lab.trainer.jobs] == [j.name for j in usual.trainer.jobs]
@@ -145,9 +134,7 @@ def test_a_models_environments_need_calibration() -> None:
         method("trace", calibration_rounds=0).plan(run)
 
 
-def test_a_joint_adapter_is_finished_whole_and_several_by_their_weight(
-    small_adapter: Path, tmp_path: Path
-) -> None:
+def test_a_finish_begins_with_the_weighted_adapters(small_adapter: Path, tmp_path: Path) -> None:
     import torch
 
     place = tmp_path / "adapters" / "a" / "0001"

@@ -16,6 +16,7 @@ from trace_bench.core.protocols import PlannedRun, RunContext
 from trace_bench.rehearse.scripted import Answer, chat, serve
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
+Said = pytest.CaptureFixture[str]
 SETTINGS = TrainerSettings(groups=2, group_size=4)
 
 
@@ -24,9 +25,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_apart(tmp_path_factory.mktemp("rec") / "phone", recorded(6))
 
 
-def test_a_run_with_another_trainer_is_refused_at_its_start(
-    recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_trainer_is_refused_at_once(recordings: Path, tmp_path: Path, capsys: Said) -> None:
     given = ["env=recorded", f"env.folder={recordings}", "trainer=custom"]
     given += ["trainer.factory=trace_lab:ScriptedTrainer", "budget=16", f"run_dir={tmp_path / 'r'}"]
     assert main(["method=cm2", *given]) == 2
@@ -38,10 +37,10 @@ def test_a_run_with_another_trainer_is_refused_at_its_start(
 
 
 def test_an_assignment_from_which_nothing_can_be_learned_is_refused() -> None:
+    run = PlannedRun(64, 8, LocalTrainer(SETTINGS, RunContext()))
+
     def plan(**settings: Any) -> Any:
-        return method("cm2", **settings).plan(
-            PlannedRun(64, 8, LocalTrainer(SETTINGS, RunContext()))
-        )
+        return method("cm2", **settings).plan(run)
 
     plan(level="trajectory")  # its baseline is that of all rollouts
     plan(level="step", holders=4)
@@ -60,9 +59,7 @@ def judge(path: str, body: dict[str, Any]) -> Answer:
     return chat(json.dumps({"verdicts": said}))
 
 
-def test_a_run_says_what_a_judge_cost(
-    recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_says_what_a_judge_cost(recordings: Path, tmp_path: Path, capsys: Said) -> None:
     given = ["method=base", "policy=reference", "env=recorded", f"env.folder={recordings}"]
     given += ["checkpoints=[0]", "evaluation.trials=2"]
     given += ["llm.judge.by=endpoint", "llm.judge.model=j"]

@@ -10,32 +10,11 @@ import pytest
 from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.types import (
-    AgentSpec,
-    Milestone,
-    Purpose,
-    Score,
-    StopReason,
-    Task,
-    Trajectory,
-    to_json,
-)
+from trace_bench.core.types import AgentSpec, Milestone, Purpose, Score, StopReason, Trajectory
+from trace_bench.methods import reflectors as r
 from trace_bench.methods.gepa import Gepa, GepaAdapter, GepaSettings
 from trace_bench.methods.looking.capabilities import VOCABULARY
 from trace_bench.methods.looking.evidence import as_text, feedback
-from trace_bench.methods.reflectors import (
-    CONDITION,
-    ERROR,
-    GAVE_UP,
-    NO_CALL,
-    NO_QUESTION,
-    PARTS,
-    POOL,
-    SEVERAL,
-    VALUES,
-    ProgramReflector,
-    symptoms,
-)
 
 ADVICE = {c.advice: c.name for c in VOCABULARY if c.advice}
 HABITS = {"recovers_from_errors": 0.9, "completes_all_parts": 0.9}
@@ -44,9 +23,7 @@ HABITS = {"recovers_from_errors": 0.9, "completes_all_parts": 0.9}
 class ListeningLab(MemoryLab):
     """Its agent rarely lacks a capability that a line of its prompt speaks of."""
 
-    def rollouts(
-        self, call: str, agent: AgentSpec, tasks: Sequence[Task], **how: Any
-    ) -> list[Trajectory]:
+    def rollouts(self, call: str, agent: AgentSpec, tasks: Any, **how: Any) -> list[Trajectory]:
         told = {ADVICE[line] for line in agent.prompt.splitlines() if line in ADVICE}
         self.habits = {name: 0.05 if name in told else p for name, p in HABITS.items()}
         return super().rollouts(call, agent, tasks, **how)
@@ -88,7 +65,7 @@ def test_every_episode_is_charged_and_validation_is_kept_apart(fitted) -> None:
 def test_a_repeated_run_makes_the_same_calls(fitted) -> None:
     agent, lab = fitted
     again, other = fit()
-    assert to_json(again) == to_json(agent)
+    assert again == agent
     assert other.calls == lab.calls and other.files == lab.files
 
 
@@ -134,29 +111,29 @@ def test_the_reflector_is_shown_conversations_and_scores_only() -> None:
     assert set(record) == {"Conversation", "Feedback", "Score"}
 
 
-@pytest.mark.parametrize(
-    ("text", "there", "absent"),
-    [
-        ("user: call Bo\nagent: Sorry.", {NO_CALL, NO_QUESTION}, {ERROR, PARTS, VALUES}),
-        (
-            "user: do a and b\ncall: a {}\nresult: ValueError: no\nagent: Sorry.",
-            {ERROR, GAVE_UP, PARTS},
-            {NO_CALL},
-        ),
-        (
-            'user: if x, text 5\ncall: s {}\nresult: [{"a": 1}, {"a": 2}]\nagent: Which one?',
-            {SEVERAL, CONDITION, VALUES},
-            {NO_QUESTION, ERROR},
-        ),
-    ],
-)
+TALKS = [
+    ("user: call Bo\nagent: Sorry.", {r.NO_CALL, r.NO_QUESTION}, {r.ERROR, r.PARTS, r.VALUES}),
+    (
+        "user: do a and b\ncall: a {}\nresult: ValueError: no\nagent: Sorry.",
+        {r.ERROR, r.GAVE_UP, r.PARTS},
+        {r.NO_CALL},
+    ),
+    (
+        'user: if x, text 5\ncall: s {}\nresult: [{"a": 1}, {"a": 2}]\nagent: Which one?',
+        {r.SEVERAL, r.CONDITION, r.VALUES},
+        {r.NO_QUESTION, r.ERROR},
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "there", "absent"), TALKS)
 def test_symptoms(text: str, there: set[str], absent: set[str]) -> None:
-    seen = symptoms(text)
+    seen = r.symptoms(text)
     assert there <= seen and not absent & seen
 
 
 def test_proposals_differ_stay_short_and_come_from_the_pool() -> None:
-    reflector = ProgramReflector(lines=3, seed=1)
+    reflector = r.ProgramReflector(lines=3, seed=1)
     prompt, seen = "", set()
     for n in range(40):
         record = {"Conversation": f"user: text {n}", "Score": 0.0}
@@ -164,7 +141,7 @@ def test_proposals_differ_stay_short_and_come_from_the_pool() -> None:
         assert changed != prompt and changed == reflector(prompt, [record])
         lines = changed.splitlines()
         assert len(lines) == len(set(lines)) <= 3
-        assert set(lines) <= set(POOL)
+        assert set(lines) <= set(r.POOL)
         seen |= set(lines)
         prompt = changed
     assert len(seen) > 12

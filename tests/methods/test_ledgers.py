@@ -81,9 +81,8 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
             (spent, agent.adapters[-1].name.partition("@")[0])
         ),
     )
-    agent = method(name.partition(",")[0], **SETTINGS[name]).fit(
-        BASE, lab.suite.tasks("train"), lab
-    )
+    made = method(name.partition(",")[0], **SETTINGS[name])
+    agent = made.fit(BASE, lab.suite.tasks("train"), lab)
     left = lab.budget_left()
     lab.close()
     return Fitted(agent, counted, left, shown)

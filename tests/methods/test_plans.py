@@ -50,9 +50,7 @@ def plan(name: str, budget: int, *, tasks: int = 64, **facts: Any) -> MethodPlan
 def test_a_plan_agrees_with_what_is_played(name: str, budget: int, habits: Any, leave: int) -> None:
     """The lab raises when a call goes beyond the budget."""
     lab, promised = played(name, budget, habits, leave), plan(name, budget)
-    counted: Counter[Any] = Counter()
-    for _, purpose, tasks in lab.calls:
-        counted[purpose] += len(tasks)
+    counted: Counter[Any] = lab.spent()
     assert sum(counted.values()) == budget - lab.left
     assert len({call for call, _, _ in lab.calls}) == len(lab.calls)
     assert not any("/test/" in t or "/dev/" in t for _, _, tasks in lab.calls for t in tasks)
@@ -77,20 +75,18 @@ def test_free_phases_are_planned_as_they_are_counted() -> None:
     assert free.adapters == 3 > plan("trace", 300).adapters
 
 
-@pytest.mark.parametrize(
-    ("name", "budget", "words"),
-    [
-        ("trace", 159, "160 rollouts: analysis 32 .*, calibration 32 .*, training 96 .method"),
-        ("select", 127, "128 rollouts: analysis, which calibrates too 32 .*, training 96 .method"),
-        ("joint", 159, "at least 160 rollouts: .*; as it is, analysis has 31"),
-        ("prompt_only", 31, r"32 rollouts: analysis 32 \(method.analysis_minimum\)"),
-        ("gepa", 63, "method=gepa, which needs at least 64"),
-        ("ace", 31, "method=ace, which needs at least 32"),
-    ],
-)
-def test_a_budget_that_is_too_small_is_refused_beforehand(
-    name: str, budget: int, words: str
-) -> None:
+TOO_SMALL = [
+    ("trace", 159, "160 rollouts: analysis 32 .*, calibration 32 .*, training 96 .method"),
+    ("select", 127, "128 rollouts: analysis, which calibrates too 32 .*, training 96 .method"),
+    ("joint", 159, "at least 160 rollouts: .*; as it is, analysis has 31"),
+    ("prompt_only", 31, r"32 rollouts: analysis 32 \(method.analysis_minimum\)"),
+    ("gepa", 63, "method=gepa, which needs at least 64"),
+    ("ace", 31, "method=ace, which needs at least 32"),
+]
+
+
+@pytest.mark.parametrize(("name", "budget", "words"), TOO_SMALL)
+def test_a_budget_that_is_too_small_is_refused_at_once(name: str, budget: int, words: str) -> None:
     with pytest.raises(UserError, match=words):
         plan(name, budget)
     plan(name, budget + 1)
@@ -184,14 +180,10 @@ def test_what_a_method_needs_of_the_others() -> None:
         return {n.ability for n in plan(name, 437, models=frozenset(models)).needs}
 
     states = {Policy.prompt_states}  # for the default route
-    assert (
-        needs("trace") == needs("single_capability") == {Suite.reference, Suite.synthetic} | states
-    )
+    made = {Suite.reference, Suite.synthetic}
+    assert needs("trace") == needs("single_capability") == made | states
     assert needs("select") == {Suite.reference} | states
-    assert needs("prompt_only") == {Suite.reference} and needs("joint") == {
-        Suite.reference,
-        Suite.synthetic,
-    }
+    assert needs("prompt_only") == {Suite.reference} and needs("joint") == made
     assert needs("trace", "analyst", "generator") == needs("select", "analyst") == states
     assert needs("untargeted") == {Suite.synthetic}
     assert needs("sft") == {Trainer.learner, Suite.reference}

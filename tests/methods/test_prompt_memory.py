@@ -77,11 +77,8 @@ def test_rounds_are_whole_where_there_are_few_tasks() -> None:
 
 
 def test_edits() -> None:
-    memory = (
-        Lesson("A.", helped=1),
-        Lesson("B.", harmed=1),
-        *map(Lesson, ("C.", "D.", "E.", "F.")),
-    )
+    others = map(Lesson, ("C.", "D.", "E.", "F."))
+    memory = (Lesson("A.", helped=1), Lesson("B.", harmed=1), *others)
     texts = [lesson.text for lesson in edited(memory, {"add": ["G.", "G.", " A. "]})]
     assert texts == ["A.", "C.", "D.", "E.", "F.", "G."]
     assert edited(memory, {"add": [], "remove": [1, 9]}) == memory[1:]

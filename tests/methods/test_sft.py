@@ -25,12 +25,8 @@ from trace_bench.tiny.template import render
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 BASE = AgentSpec(model=str(MODEL_FOLDER))
-TALK = {
-    "messages": [
-        {"role": "user", "content": "How warm is it in Oslo?"},
-        {"role": "assistant", "content": "It is 7 degrees."},
-    ]
-}
+ASKED = {"role": "user", "content": "How warm is it in Oslo?"}
+TALK = {"messages": [ASKED, {"role": "assistant", "content": "It is 7 degrees."}]}
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +48,11 @@ def sft(**settings: Any) -> Sft:
 
 def lab(folder: Path, trainer: Any) -> Any:
     notes: dict[str, list] = {"metrics": [], "logged": [], "steps": []}
-    return SimpleNamespace(
-        folder=folder,
-        seed=3,
-        suite=EmbeddedSuite(),
-        trainer=trainer,
-        budget_left=lambda: 640,
-        metric=lambda **values: notes["metrics"].append(values),
-        log=notes["logged"].append,
-        step=lambda *done: notes["steps"].append(done),
-        notes=notes,
-    )
+    parts = {"folder": folder, "suite": EmbeddedSuite(), "trainer": trainer, "notes": notes}
+    place = SimpleNamespace(seed=3, budget_left=lambda: 640, **parts)
+    place.metric = lambda **values: notes["metrics"].append(values)
+    place.log, place.step = notes["logged"].append, lambda *done: notes["steps"].append(done)
+    return place
 
 
 def test_tokens_are_those_of_the_agents_own_training(chat: Chat) -> None:
@@ -168,9 +158,8 @@ def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: A
         sft(epochs=2).fit(BASE, [], lab(tmp_path / "cut", trainer))
 
 
-def test_in_another_world_the_training_tasks_are_solved_and_mistakes_not_learned(
-    chat: Chat, tmp_path: Path, trainer: Any
-) -> None:
+def test_another_worlds_mistakes_are_not_learned(chat: Chat, tmp_path: Path, trainer: Any) -> None:
+    """The demonstrations are solutions of its training tasks."""
     suite, tasks = ToySuite(), [toy_task(n) for n in range(6)]
     shown = list(played(suite, tasks, 20, 1, 20))
     assert {each.task for each in shown} == {task.id for task in tasks}

@@ -114,10 +114,8 @@ def test_a_capability_that_the_generator_does_not_know_is_named_and_not_trained(
 
     agent, lab = fit(Trace(TraceSettings()), Other())
     assert agent is BASE
-    assert (
-        f"{PARTS} is selected but not trained: it is not among the suite's capabilities()"
-        in lab.logged
-    )
+    why = f"{PARTS} is selected but not trained: it is not among the suite's capabilities()"
+    assert why in lab.logged
     assert any(f"{PARTS} cannot be trained" in text for text in lab.logged)
     (candidate,) = (c for c in lab.files["capabilities.json"]["candidates"] if c["name"] == PARTS)
     assert candidate["selected"] and not candidate["trainable"]
@@ -132,19 +130,16 @@ def test_the_other_methods_of_this_kind_work_there_too() -> None:
     assert len(broad.adapters) == 1 and len(lab.trainer.jobs[0].tasks) == 16
 
 
-@pytest.mark.parametrize(
-    ("method", "suite", "hint"),
-    [
-        (Trace(TraceSettings()), ToySuite(), "method.synthesis=select"),
-        (Trace(TraceSettings(synthesis="select")), Bare(), "llm.analyst.by=endpoint"),
-        (PromptOnly(PromptOnlySettings()), Bare(), "llm.analyst.by=endpoint"),
-        (Untargeted(TaskSettings()), ToySuite(), "method=grpo"),
-    ],
-    ids=["no generator", "no references", "prompt_only", "untargeted"],
-)
-def test_what_a_suite_lacks_is_known_before_anything_is_played(
-    method: Any, suite: Any, hint: str
-) -> None:
+LACKS = {
+    "no generator": (Trace(TraceSettings()), ToySuite(), "method.synthesis=select"),
+    "no references": (Trace(TraceSettings(synthesis="select")), Bare(), "llm.analyst.by=endpoint"),
+    "prompt_only": (PromptOnly(PromptOnlySettings()), Bare(), "llm.analyst.by=endpoint"),
+    "untargeted": (Untargeted(TaskSettings()), ToySuite(), "method=grpo"),
+}
+
+
+@pytest.mark.parametrize(("method", "suite", "hint"), LACKS.values(), ids=LACKS)
+def test_what_a_suite_lacks_is_known_beforehand(method: Any, suite: Any, hint: str) -> None:
     needs = method.plan(PlannedRun(300, 16, Adding(suite).trainer)).needs
     (lacking,) = [n for n in needs if n.group == "env" and not suite.has(n.ability)]
     assert hint in lacking.hint

@@ -21,42 +21,40 @@ def test_every_setting_has_a_default_and_survives_the_edge() -> None:
     assert build(TraceSettings, {"gap": 0.3}, "method").gap == 0.3
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"gapp": 0.2}, ["gapp", "gap", "method.gapp"]),
-        ({"gap": 1.5}, ["1.5", "0 to 1"]),
-        ({"keep_runs": 11}, ["keep_runs=11", "1 to method.runs=10"]),
-        ({"route": {"name": "linear", "others": 0.1}}, ["setting of", "soft", "method.route"]),
-        ({"route": {"name": "linear", "weight": -1}}, ["method.route.weight"]),
-    ],
-)
+BAD = [
+    ({"gapp": 0.2}, ["gapp", "gap", "method.gapp"]),
+    ({"gap": 1.5}, ["1.5", "0 to 1"]),
+    ({"keep_runs": 11}, ["keep_runs=11", "1 to method.runs=10"]),
+    ({"route": {"name": "linear", "others": 0.1}}, ["setting of", "soft", "method.route"]),
+    ({"route": {"name": "linear", "weight": -1}}, ["method.route.weight"]),
+]
+
+
+@pytest.mark.parametrize(("values", "says"), BAD)
 def test_bad_settings_are_named(values: dict, says: list[str]) -> None:
     with pytest.raises(UserError) as error:
         build(TraceSettings, values, "method")
     assert all(part in str(error.value) for part in says), str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("budget", "n_train", "want"),
-    [
-        (640, 64, 64),  # the share and one each
-        (2560, 64, 256),  # the share
-        (640, 16, 64),
-        (320, 64, 64),  # one each, within the ceiling
-        (240, 64, 60),  # the ceiling
-        (160, 64, 32),  # what one capability leaves
-        (2560, 2048, 640),  # one each is out of reach: the ceiling
-    ],
-)
+SHARES = [
+    (640, 64, 64),  # the share and one each
+    (2560, 64, 256),  # the share
+    (640, 16, 64),
+    (320, 64, 64),  # one each, within the ceiling
+    (240, 64, 60),  # the ceiling
+    (160, 64, 32),  # what one capability leaves
+    (2560, 2048, 640),  # one each is out of reach: the ceiling
+]
+
+
+@pytest.mark.parametrize(("budget", "n_train", "want"), SHARES)
 def test_analysis_rollouts(budget: int, n_train: int, want: int) -> None:
     assert Budget(DEFAULTS, budget).looking(n_train) == want
 
 
 @given(st.integers(96, 20000), st.integers(1, 3000), st.integers(1, 10))
-def test_free_phases_leave_the_whole_budget_to_training(
-    total: int, n_train: int, selected: int
-) -> None:
+def test_free_phases_leave_the_budget_to_training(total: int, n_train: int, selected: int) -> None:
     least, budget = DEFAULTS.minimum_training, Budget(DEFAULTS, total, free=True)
     assert budget.looking(n_train) >= DEFAULTS.analysis_minimum
     assert budget.after_looking(n_train) == total

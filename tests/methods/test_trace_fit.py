@@ -7,24 +7,19 @@ from dataclasses import replace
 
 import pytest
 from named import method
-from trace_lab import BASE, MemoryLab, ScriptedTrainer, States
+from trace_lab import BASE, THREE, MemoryLab, ScriptedTrainer, States
 
 from trace_bench.core.types import AgentSpec, Purpose, to_json
 from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.routing.router import make_router
 
-HABITS = {
-    "recovers_from_errors": 0.7,
-    "asks_when_information_is_missing": 0.7,
-    "completes_all_parts": 0.5,
-}
 SMALL = {"synthetic_tasks": 40}
 HIDDEN = ("requires", "shape", "kinds")
 
 
-def fit(budget: int = 1280, habits: dict | None = None, **settings) -> tuple[AgentSpec, MemoryLab]:
-    lab = MemoryLab(HABITS if habits is None else habits, budget, seed=7)
+def fit(budget: int = 1280, habits: dict = THREE, **settings) -> tuple[AgentSpec, MemoryLab]:
+    lab = MemoryLab(habits, budget, seed=7)
     agent = method("trace", **{**SMALL, **settings}).fit(BASE, lab.suite.tasks("train"), lab)
     return agent, lab
 
@@ -36,12 +31,12 @@ def fitted() -> tuple[AgentSpec, MemoryLab]:
 
 def test_finds_the_capabilities_that_the_agent_lacks(fitted) -> None:
     agent, lab = fitted
-    assert {a.capability for a in agent.adapters} == set(HABITS)
+    assert {a.capability for a in agent.adapters} == set(THREE)
     report = lab.files["capabilities.json"]
     selected = {c["name"] for c in report["candidates"] if c["selected"]}
-    assert selected == set(HABITS)
+    assert selected == set(THREE)
     assert not any(c["selected"] for c in report["candidates"] if c["control"])
-    assert {c["name"] for c in report["calibration"]} == set(HABITS)
+    assert {c["name"] for c in report["calibration"]} == set(THREE)
     for c in report["candidates"]:
         assert len(c["runs"]) == 10
     rows = report["labels"]
@@ -51,9 +46,7 @@ def test_finds_the_capabilities_that_the_agent_lacks(fitted) -> None:
 
 def test_every_rollout_is_charged_and_the_budget_is_used_up(fitted) -> None:
     _, lab = fitted
-    spent: Counter[Purpose] = Counter()
-    for _, purpose, tasks in lab.calls:
-        spent[purpose] += len(tasks)
+    spent = lab.spent()
     assert set(spent) == {Purpose.ANALYSIS, Purpose.CALIBRATION, Purpose.TRAINING}
     assert sum(spent.values()) == 1280 and lab.left == 0
     assert spent[Purpose.ANALYSIS] == 128
@@ -98,7 +91,7 @@ def test_a_repeated_run_gives_the_same_also_without_hidden_notes(fitted) -> None
         replace(t, data={k: v for k, v in t.data.items() if k not in HIDDEN})
         for t in lab.suite.tasks("train")
     ]
-    other = MemoryLab(HABITS, 1280, seed=7)
+    other = MemoryLab(THREE, 1280, seed=7)
     again = Trace(TraceSettings(**SMALL)).fit(BASE, bare, other)  # type: ignore[arg-type]
     assert to_json(again) == to_json(agent)
     assert other.calls == lab.calls and other.files == lab.files
@@ -119,14 +112,14 @@ def test_joint_trains_one_adapter_for_all_tasks(fitted) -> None:
     agent, lab = fit(adapters="joint")
     assert [a.capability for a in agent.adapters] == ["joint"] and agent.router is None
     (job,) = lab.trainer.jobs
-    first = [t.id.split("/")[-2] for t in job.tasks[: len(HABITS)]]
-    assert set(first) == set(HABITS)  # interleaved
+    first = [t.id.split("/")[-2] for t in job.tasks[: len(THREE)]]
+    assert set(first) == set(THREE)  # interleaved
     assert lab.left == 0
     assert job.rollouts == sum(j.rollouts for j in fitted[1].trainer.jobs)
 
 
 def test_what_a_job_leaves_goes_to_the_next() -> None:
-    lab = MemoryLab(HABITS, 1280, seed=7, trainer=ScriptedTrainer(leave=10))
+    lab = MemoryLab(THREE, 1280, seed=7, trainer=ScriptedTrainer(leave=10))
     Trace(TraceSettings(**SMALL)).fit(BASE, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
     shares = [j.rollouts for j in lab.trainer.jobs]
     assert shares[0] < shares[1] < shares[2]

@@ -157,16 +157,12 @@ def test_the_gradient_passes_the_rounding(refs: Any, monkeypatch: pytest.MonkeyP
     smooth = gate.mix(state)
     tenths = (applied - 0.35) / 0.65 * 10
     assert torch.allclose(tenths, tenths.round(), atol=1e-9) and not torch.equal(applied, smooth)
-    grads = [
-        torch.autograd.grad(mix[0], gate.bias, retain_graph=True)[0] for mix in (applied, smooth)
-    ]
-    torch.testing.assert_close(grads[0], grads[1])
+    one, two = (torch.autograd.grad(m[0], gate.bias, retain_graph=True) for m in (applied, smooth))
+    torch.testing.assert_close(one, two)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_the_agent_samples_is_what_the_trainer_computes(
-    policy: LocalPolicy, refs: Any, form: str
-) -> None:
+def test_sampler_and_trainer_compute_the_same(policy: LocalPolicy, refs: Any, form: str) -> None:
     gate = gate_of(refs, form)
     agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
     world = suite("toolsandbox", "embedded")

@@ -70,9 +70,8 @@ def label(task: View, trajectory: Trajectory) -> dict[str, Label]:
     score = trajectory.score
     assert score is not None
     hits = score.milestones if len(score.milestones) == len(task.milestones) else ()
-    milestones = tuple(
-        replace(m, tells=tells) for m, tells in zip(hits, task.milestones, strict=False)
-    )
+    pairs = zip(hits, task.milestones, strict=False)
+    milestones = tuple(replace(m, tells=tells) for m, tells in pairs)
     minefields = (Milestone("never this", 0.0, False),) if task.forbidden else ()
     score = replace(score, milestones=milestones, minefields=minefields)
     return labelling.label(task.reference, replace(trajectory, score=score))
@@ -157,10 +156,7 @@ FORMAT = view(RAW, call("send", "m1", **SEND), say("Sent."))
 LATER = user("remind me to eat in 3 hours")
 CLOCK = call("now", 1790000000)
 SHIFT = call("shift", 1790010800, timestamp=1790000000, hours=3)
-SHIFTED = view(
-    LATER, CLOCK, SHIFT,
-    call("add", None, at=1790010800), say("Set."),
-)  # fmt: skip
+SHIFTED = view(LATER, CLOCK, SHIFT, call("add", None, at=1790010800), say("Set."))
 
 
 IMPOSSIBLE = view(DELETE, say("Sorry, I can't do that."), forbidden=True)
@@ -269,17 +265,17 @@ def test_parts_are_what_does_not_feed_one_another() -> None:
     assert len(parts(COMPOUND.reference)) == 2
 
 
-@pytest.mark.parametrize(
-    ("hits", "sent", "want"),
-    [
-        ((1.0, 1.0), True, PRESENT),
-        ((1.0, 0.0), True, LACKING),
-        ((1.0, 0.7), True, PRESENT),  # said something like it: unclear
-        ((0.0, 0.0), True, NA),  # the act failed, so there was nothing to tell
-        ((1.0, 0.0), False, NA),
-        ((), True, NA),
-    ],
-)
+TOLD = [
+    ((1.0, 1.0), True, PRESENT),
+    ((1.0, 0.0), True, LACKING),
+    ((1.0, 0.7), True, PRESENT),  # said something like it: unclear
+    ((0.0, 0.0), True, NA),  # the act failed, so there was nothing to tell
+    ((1.0, 0.0), False, NA),
+    ((), True, NA),
+]
+
+
+@pytest.mark.parametrize(("hits", "sent", "want"), TOLD)
 def test_tells_the_user(hits: tuple[float, ...], sent: bool, want: Label) -> None:
     agent = [SENT] if sent else []
     assert label(TELLS, acted(ASKED, *agent, say("Done."), hits=hits))["tells_the_user"] is want

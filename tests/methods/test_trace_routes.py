@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from named import method
-from trace_lab import BASE, MemoryLab
+from trace_lab import BASE, THREE, MemoryLab
 
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose
 from trace_bench.policies.local import LocalPolicy
@@ -18,12 +18,6 @@ from trace_bench.policies.routing.classifier import ClassifierRouter, blend, fit
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
-
-HABITS = {
-    "recovers_from_errors": 0.7,
-    "asks_when_information_is_missing": 0.7,
-    "completes_all_parts": 0.5,
-}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +30,7 @@ def policy() -> Any:
 def fitted(
     policy: LocalPolicy, budget: int, base: AgentSpec = BASE, **settings: Any
 ) -> tuple[AgentSpec, MemoryLab]:
-    lab = MemoryLab(HABITS, budget, seed=7)
+    lab = MemoryLab(THREE, budget, seed=7)
     lab.policy = policy
     small = {"synthetic_tasks": 32, **settings}
     tasks = lab.suite.tasks("train")
@@ -67,16 +61,13 @@ def test_logistic_regression_finds_the_regularized_minimum() -> None:
     loss = (each * apart).sum() + 1e-2 / 2 * w.square().sum()
     grads = torch.autograd.grad(loss, (w, b))
     assert max(float(g.abs().max()) for g in grads) < 1e-5
-    assert found.right == pytest.approx(
-        float(((x @ found.weights.t() + found.bias).argmax(1) == y).double().mean())
-    )
+    right = (x @ found.weights.t() + found.bias).argmax(1) == y
+    assert found.right == pytest.approx(float(right.double().mean()))
 
 
 def test_the_classifier_learns_from_synthetic_openings_alone(classified: Any, policy: Any) -> None:
     agent, lab = classified
-    spent: Counter[Purpose] = Counter()
-    for _, purpose, tasks in lab.calls:
-        spent[purpose] += len(tasks)
+    spent = lab.spent()
     assert sum(spent.values()) == 1280 and lab.left == 0
     assert set(spent) == {Purpose.ANALYSIS, Purpose.CALIBRATION, Purpose.TRAINING}
     summed = fitted(policy, 1280, route="linear")[1]
@@ -94,7 +85,7 @@ def test_the_classifier_sends_new_tasks_to_their_adapter(classified: Any, policy
     hits: Counter[bool] = Counter()
     for task in lab.suite.tasks("dev"):
         needs = set(task.data["requires"])
-        if len(needs) == 1 and needs <= set(HABITS):
+        if len(needs) == 1 and needs <= set(THREE):
             step = lab.suite.make().reset(task)
             choice = router.route(step.messages, step.tools)
             hits[{of.get(str(whole(choice)))} == needs] += 1
@@ -111,9 +102,7 @@ BEGUN = replace(BASE, adapters=(AdapterRef("sft@0001", "somewhere"),))
 
 
 @pytest.mark.parametrize("route", ["classifier", "soft", "linear"])
-def test_the_adapter_that_all_were_trained_on_from_counts_once_in_a_sum(
-    policy: LocalPolicy, route: str
-) -> None:
+def test_the_adapter_that_all_began_with_counts_once(policy: LocalPolicy, route: str) -> None:
     agent, lab = fitted(policy, 640, base=BEGUN, route=route, synthetic_tasks=16)
     assert agent.adapters[0].name == "sft@0001" and len(agent.adapters) > 2
     router = make_router(agent, policy)

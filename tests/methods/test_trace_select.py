@@ -6,20 +6,8 @@ from typing import Any
 
 import pytest
 
-from trace_bench.methods.looking.capabilities import (
-    VOCABULARY,
-    AnalysisSettings,
-    Counts,
-    Label,
-    Labelled,
-    Verdict,
-    as_json,
-    count,
-    missed,
-    resamples,
-    select,
-    table,
-)
+from trace_bench.methods.looking import capabilities
+from trace_bench.methods.looking.capabilities import AnalysisSettings, Label, Labelled, count
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 NAME = "disambiguates"
@@ -38,16 +26,17 @@ SAMPLE = rows(
 
 def choose(
     labelled: list[Labelled], names: list[str], settings: AnalysisSettings, seed: int
-) -> list[Verdict]:
+) -> list[capabilities.Verdict]:
     """As the analysis selects from a program's labels."""
-    runs = resamples(labelled, settings.runs, seed)
-    by_name = {c.name: c for c in VOCABULARY}
-    return select(runs, [by_name[name] for name in names], settings, settings.keep_runs)
+    runs = capabilities.resamples(labelled, settings.runs, seed)
+    by_name = {c.name: c for c in capabilities.VOCABULARY}
+    chosen = [by_name[name] for name in names]
+    return capabilities.select(runs, chosen, settings, settings.keep_runs)
 
 
 def test_counts_and_rates_by_hand() -> None:
     counts = count(SAMPLE, NAME)
-    assert counts == Counts(
+    assert counts == capabilities.Counts(
         lacking_failed=3, present_failed=1, lacking_passed=1, present_passed=4, failed=10
     )
     assert counts.support == 9
@@ -59,19 +48,19 @@ def test_counts_and_rates_by_hand() -> None:
     assert (empty.coverage, empty.error_failed, empty.gap, empty.support) == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("changed", "want"),
-    [
-        ({}, True),
-        ({"coverage": 0.31}, False),
-        ({"coverage": 0.30}, True),  # at the threshold
-        ({"gap": 0.56}, False),
-        ({"minimum_support": 10}, False),
-        ({"minimum_support": 9}, True),
-    ],
-)
+THRESHOLDS = [
+    ({}, True),
+    ({"coverage": 0.31}, False),
+    ({"coverage": 0.30}, True),  # at the threshold
+    ({"gap": 0.56}, False),
+    ({"minimum_support": 10}, False),
+    ({"minimum_support": 9}, True),
+]
+
+
+@pytest.mark.parametrize(("changed", "want"), THRESHOLDS)
 def test_a_run_needs_all_three_thresholds(changed: dict, want: bool) -> None:
-    assert (not missed(count(SAMPLE, NAME), AnalysisSettings(**changed))) is want
+    assert (not capabilities.missed(count(SAMPLE, NAME), AnalysisSettings(**changed))) is want
 
 
 def test_three_trajectories_make_no_capability() -> None:
@@ -83,7 +72,7 @@ def test_three_trajectories_make_no_capability() -> None:
 
 
 def test_resamples_are_seeded_and_of_equal_size() -> None:
-    one, two, other = (resamples(SAMPLE, 10, seed) for seed in (1, 1, 2))
+    one, two, other = (capabilities.resamples(SAMPLE, 10, seed) for seed in (1, 1, 2))
     assert one == two != other
     assert all(len(run) == len(SAMPLE) for run in one)
     assert len({tuple(count(run, NAME).__dict__.values()) for run in one}) > 1
@@ -111,9 +100,9 @@ def test_order_is_by_gap() -> None:
 def test_every_number_is_kept_and_printed() -> None:
     settings = AnalysisSettings()
     verdicts = choose(two_causes(), [NAME, "closes_conversation"], settings, seed=0)
-    kept: dict[str, Any] = dict(as_json(verdicts[0]))
+    kept: dict[str, Any] = dict(capabilities.as_json(verdicts[0]))
     assert kept["name"] == NAME and kept["selected"] is True and len(kept["runs"]) == 10
     assert kept["gap"] == pytest.approx(sum(run["gap"] for run in kept["runs"]) / 10)
     assert [v.votes for v in verdicts] == [10, 0]
-    text = table(verdicts, settings, 8, 10)
+    text = capabilities.table(verdicts, settings, 8, 10)
     assert "10/10" in text and "(control)" in text and "support < 5 in 10 of 10 runs" in text

@@ -20,16 +20,8 @@ from trace_bench.core.protocols import Source
 from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.methods.making import opening, self_test
-from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.checks import (
-    TOO_CLOSE,
-    Leaks,
-    examine,
-    floors,
-    quoted,
-    texts_of,
-    violations,
-)
+from trace_bench.methods.trace import Trace, checks
+from trace_bench.methods.trace.checks import TOO_CLOSE, Leaks, quoted, violations
 from trace_bench.methods.trace.generation import CHECKED, again, seeds_of
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.play.suites import Suites
@@ -65,7 +57,7 @@ def target() -> tuple[Mapping[str, Tool], Leaks, str]:
     world = suite("toolsandbox", "embedded")
 
     def texts(tasks: Any) -> list[list[str]]:
-        return [[*texts_of(t), opening(world, t)] for t in tasks]
+        return [[*checks.texts_of(t), opening(world, t)] for t in tasks]
 
     train, hidden = world.tasks("train"), [*world.tasks("dev"), *world.tasks("test")]
     tools = {t["function"]["name"]: t for task in train for t in world.make().reset(task).tools}
@@ -83,7 +75,7 @@ def verdict(code: str, sandbox: Sandbox = PROCESS) -> list[str]:
     suites = [load(name, code, tools, sandbox) for name in ("a@0", "b@0")]
     try:
         seeds = seeds_of(0, "a@0", code, CHECKED)
-        return examine(suites[0], suites[1], seeds, tools, leaks)
+        return checks.examine(suites[0], suites[1], seeds, tools, leaks)
     finally:
         for one in suites:
             one.close()
@@ -107,14 +99,14 @@ def test_faults_are_found_by_playing(name: str) -> None:
     assert problems and BY_PLAYING[name] in problems[0], problems
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        (counting(20), "only talks earns 1.00"),
-        (counting(60, pay=0.15), "is rewarded otherwise in another process"),  # below the limits
-    ],
-    ids=["pays all", "pays little"],
-)
+COUNTS = {
+    "pays all": (counting(20), "only talks earns 1.00"),
+    # Below the limits.
+    "pays little": (counting(60, pay=0.15), "is rewarded otherwise in another process"),
+}
+
+
+@pytest.mark.parametrize(("code", "why"), COUNTS.values(), ids=COUNTS)
 def test_a_module_that_counts_its_episodes_is_refused(code: str, why: str) -> None:
     assert violations(code) == []
     (said,) = verdict(code)
@@ -153,17 +145,15 @@ def test_seeds_do_not_tell_what_they_are_for(run: int) -> None:
 def test_names_and_texts_in_the_program_count_too() -> None:
     leaks = Leaks.of([["Write to Fredrik Thordendal in New York."]], [["New York is far."]])
     assert leaks.overlap(["met fredrik", "In New York"]) == []
-    assert leaks.overlap(quoted("def f():\n    return {'to': 'Fredrik Thordendal'}\n")) == [
-        "'fredrik thordendal'"
-    ]
+    said = quoted("def f():\n    return {'to': 'Fredrik Thordendal'}\n")
+    assert leaks.overlap(said) == ["'fredrik thordendal'"]
 
 
 def test_what_training_tasks_say_is_no_leak() -> None:
     leaks = Leaks.of([["the quick brown fox jumps over dogs", "id 991122"]], [["id 991122"]])
     assert leaks.overlap(["id 991122"]) == []
-    assert leaks.overlap(["the quick brown fox jumps over"]) == [
-        "the wording 'the quick brown fox jumps over'"
-    ]
+    words = "the quick brown fox jumps over"
+    assert leaks.overlap([words]) == [f"the wording '{words}'"]
 
 
 @pytest.mark.parametrize("code", ["x = " + "(" * 5000, "\0", "é" * 70_000, "return 1", ""])
@@ -215,7 +205,7 @@ class OneCall(ToyEnv):
 def test_one_call_at_random_is_a_floor_as_well_as_four() -> None:
     suite = ToySuite()
     suite.make = lambda: OneCall(6)  # type: ignore[method-assign]
-    (said,) = floors(suite, suite, suite.tasks("train")[:4])
+    (said,) = checks.floors(suite, suite, suite.tasks("train")[:4])
     assert "calls one tool at random earns 1.00" in said
 
 
@@ -242,15 +232,12 @@ class WritingLab(MemoryLab):
     def prompt_limit(self, role: str) -> int | None:
         return 200_000 if role == "generator" else None
 
-    def ask(
-        self, role: str, call: str, messages: Sequence[Message], read: Any, schema: Any = None
-    ) -> Any:
+    def ask(self, role: str, call: str, messages: Any, read: Any, schema: Any = None) -> Any:
         return read(block(self.modules[call.partition("/")[0]]))
 
     def generated_suite(self, name: str, code: str, given: Mapping[str, Any]) -> Any:
-        suite = load(
-            name, code, given["TOOLS"], Sandbox("process", allow_untrusted=True, deadline=20.0)
-        )
+        box = Sandbox("process", allow_untrusted=True, deadline=20.0)
+        suite = load(name, code, given["TOOLS"], box)
         self.suites.add(f"generated/{name}", suite)
         return suite
 

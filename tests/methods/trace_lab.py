@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ from trace_bench.policies.scripted import IdlePolicy
 
 SHAPES = {shape.name: shape for shape in shapes()}
 BASE = AgentSpec(model="scripted")
+THREE = {
+    "recovers_from_errors": 0.7,
+    "asks_when_information_is_missing": 0.7,
+    "completes_all_parts": 0.5,
+}
+"""What an agent lacks, and how often."""
 _EPISODES: dict[tuple[str, frozenset[str]], Trajectory] = {}
 """Of the embedded world, for all labs: by task and what the agent lacks."""
 
@@ -43,17 +50,9 @@ def trajectory_of(task: Task, record: Playback) -> Trajectory:
             pending = []
         else:
             pending.append(message)
-    assert record.last.stop is not None
-    return Trajectory(
-        task.id,
-        0,
-        "base",
-        tuple(record.first.tools),
-        tuple(turns),
-        tuple(pending),
-        record.last.stop,
-        record.last.score,
-    )
+    tools, acted, last = tuple(record.first.tools), tuple(turns), record.last
+    assert last.stop is not None
+    return Trajectory(task.id, 0, "base", tools, acted, tuple(pending), last.stop, last.score)
 
 
 def act_out(task: Task, lacks: frozenset[str]) -> Trajectory:
@@ -82,20 +81,12 @@ class ScriptedTrainer(Trainer):
 
 
 class MemoryLab:
-    """`protocols.Lab`. `habits`: how often the agent lacks each capability; `charged`: what the
-    budget pays for."""
+    """`protocols.Lab`. `habits`: how often the agent lacks each capability."""
 
     def __init__(
-        self,
-        habits: Mapping[str, float],
-        budget: int,
-        seed: int = 0,
-        suite: Any = None,
-        trainer: Any = None,
-        charged: frozenset[Purpose] = CHARGED["strict"],
+        self, habits: dict[str, float], budget: int, seed: int = 0, suite: Any = None, trainer=None
     ) -> None:
         self.folder = Path("unused")
-        self.charged = charged
         self.seed = seed
         self.suite = suite or EmbeddedSuite()
         self.trainer = trainer or ScriptedTrainer()
@@ -108,23 +99,21 @@ class MemoryLab:
         self._episodes = _EPISODES if suite is None else {}
 
     def charges(self, purpose: Purpose) -> bool:
-        return purpose in self.charged
+        return purpose in CHARGED["strict"]
 
     def budget_left(self) -> int:
         return self.left
+
+    def spent(self) -> Counter[Purpose]:
+        """Rollouts by purpose, charged or not."""
+        purposes = [purpose for _, purpose, tasks in self.calls for _ in tasks]
+        return Counter(purposes)
 
     def leave(self, why: str) -> None:
         self.logged.append(why)
 
     def rollouts(
-        self,
-        call: str,
-        agent: AgentSpec,
-        tasks: Sequence[Task],
-        *,
-        purpose: Purpose,
-        temperature: float = 1.0,
-        route: Sequence[str | None] | None = None,
+        self, call: str, agent: AgentSpec, tasks: Sequence[Task], *, purpose: Purpose, **how: Any
     ) -> list[Trajectory]:
         assert call not in [c for c, _, _ in self.calls], f"{call} is used twice"
         charge = len(tasks) if self.charges(purpose) else 0
