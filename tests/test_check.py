@@ -12,15 +12,24 @@ from pages import EXAMPLES
 
 from trace_bench.check import main
 
+Said = pytest.CaptureFixture[str]
 
-def test_the_embedded_suite_passes(capsys: pytest.CaptureFixture[str]) -> None:
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_the_embedded_suite_passes(capsys: Said) -> None:
     assert main(["env=toolsandbox", "split=dev", "limit=6"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("toolsandbox/embedded dev, sandbox=inline: 6 tasks")
     assert "mean similarity: reference 1.000" in printed
 
 
-def test_a_sandbox_is_checked_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sandbox_is_checked_the_same_way(capsys: Said) -> None:
     assert main(["sandbox=process", "limit=2"]) == 0
     assert "train, sandbox=process: 2 tasks" in capsys.readouterr().out
 
@@ -36,14 +45,10 @@ class Suite(Desk):
 """
 
 
-def test_splits_that_share_tasks_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_splits_that_share_tasks_are_found(here: Path, capsys: Said) -> None:
     """The same data is the same task, whatever its id."""
-    shutil.copy(EXAMPLES / "desk.py", tmp_path)
-    (tmp_path / "overlap.py").write_text(OVERLAP)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copy(EXAMPLES / "desk.py", here)
+    (here / "overlap.py").write_text(OVERLAP)
     assert main(["env.factory=desk:Suite", "limit=2"]) == 0
     assert "ok         6  the splits share no task" in capsys.readouterr().out
     assert main(["env.factory=overlap:Suite", "limit=2"]) == 1
@@ -53,13 +58,9 @@ def test_splits_that_share_tasks_are_found(
     assert main(["env.factory=overlap:Suite", "limit=2", "protocol=paper"]) == 0
 
 
-def test_what_trace_can_see_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copy(EXAMPLES / "desk.py", tmp_path / "broker.py")
-    shutil.copy(EXAMPLES.parent / "results" / "own_worlds" / "stock.py", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_what_trace_can_see_is_told(here: Path, capsys: Said) -> None:
+    shutil.copy(EXAMPLES / "desk.py", here / "broker.py")
+    shutil.copy(EXAMPLES.parent / "results" / "own_worlds" / "stock.py", here)
     assert main(["env.factory=broker:Suite"]) == 0
     printed = capsys.readouterr().out
     assert "  recovers_from_errors: visible in 3 of 16 tasks\n" in printed
@@ -78,10 +79,8 @@ def test_what_trace_can_see_is_told(
     text = text.replace('<= self.data["there"]\n', '<= self.data["there"] else "no"\n')
     Path("words.py").write_text(text)
     assert main(["env.factory=words:Suite", "limit=8"]) == 0
-    assert (
-        "checks_preconditions: in none, though your suite names it, as no"
-        in capsys.readouterr().out
-    )
+    why = "checks_preconditions: in none, though your suite names it, as no"
+    assert why in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["calendar", "email", "torch", "time"])
@@ -136,16 +135,10 @@ class Suite(tb.Suite):
     [('"done"', "no error in 'done' to"), ("c['x']", "KeyError: 'x', after the call")],
 )
 def test_a_failed_check_shows_the_call_it_sent(
-    answer: str,
-    why: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    answer: str, why: str, here: Path, capsys: Said
 ) -> None:
-    (tmp_path / "deaf.py").write_text(BELL.replace('"ValueError: it is broken"', answer))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "deaf", raising=False)
+    (here / "deaf.py").write_text(BELL.replace('"ValueError: it is broken"', answer))
+    sys.modules.pop("deaf", None)
     assert main(["env.factory=deaf:Suite", "limit=1"]) == 1
     call = '{"id": "bad_0", "type": "function", "function": {"name": "no_such_tool"'
     assert f"bell/train/0: Broken: {why} {call}" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,14 +59,9 @@ def test_forks_behave_as_programs(tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     (package / "its.py").write_text(ITS)
     command = [sys.executable, str(HERE / "interpreter.py"), "NAME=value", "decimal"]
-    done = subprocess.run(
-        [*command, "--", "outer.py"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path / "lib"), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    where: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
+    env = {"PYTHONPATH": str(tmp_path / "lib"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([*command, "--", "outer.py"], env=env, **where)
     assert (done.returncode, done.stderr) == (1, "no more\n")
     said = f"there 1 True\n 7 b'heard'\nFalse {sys.executable}\n\n"
     assert done.stdout == said

@@ -24,6 +24,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "lib"
 
 
+def python(built: Path, place: Path, *words: str) -> str:
+    """What an interpreter with the built package says, started in a folder."""
+    env = {**os.environ, "PYTHONPATH": str(built)}
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def relative(folder: Path, pattern: str) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob(pattern) if p.is_file()}
 
@@ -35,14 +44,7 @@ def test_settings_files_are_in_the_package(built: Path) -> None:
 
 
 def test_the_built_package_writes_a_file_to_begin_with(built: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trace_bench.new", "env", "desk"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(built)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    python(built, tmp_path, "-m", "trace_bench.new", "env", "desk")
     assert (tmp_path / "desk.py").read_text() == (ROOT / "examples" / "desk.py").read_text()
 
 
@@ -60,15 +62,8 @@ def test_the_built_package_finds_its_settings(built: Path, tmp_path: Path) -> No
         "print(conf_dir())\n"
         "print(c.compose(['method=base']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(built)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == str(built / "trace_bench" / "conf")
+    said = python(built, tmp_path, "-c", code)
+    assert said.splitlines()[0] == str(built / "trace_bench" / "conf")
 
 
 def test_readme_has_the_two_commands_that_ci_takes_from_it() -> None:

@@ -48,9 +48,8 @@ def test_every_task_is_listed_and_filtered(trace_run: Path, capsys: Said) -> Non
 
 def test_a_conversation_is_readable(trace_run: Path, capsys: Said) -> None:
     """Options may stand anywhere."""
-    called = (
-        e.trajectory for e in held_out(trace_run) if e.trajectory.turns[0].reply["tool_calls"]
-    )
+    talks = [e.trajectory for e in held_out(trace_run)]
+    called = (t for t in talks if t.turns[0].reply["tool_calls"])
     played = next(t for t in called if t.score and t.score.milestones and t.score.success)
     name = "/".join(played.task.split("/")[-2:])
     assert main(["--agent", "base", str(trace_run), name]) == 0
@@ -66,9 +65,7 @@ def test_a_conversation_is_readable(trace_run: Path, capsys: Said) -> None:
     assert capsys.readouterr().out == text
 
 
-def test_the_labels_of_the_analysis_and_all_episodes_of_a_task_are_named(
-    trace_run: Path, capsys: Said
-) -> None:
+def test_labels_and_all_episodes_of_a_task_are_named(trace_run: Path, capsys: Said) -> None:
     rows = read_json(trace_run / "capabilities.json")["labels"]
     row = next(r for r in rows if "LACKING" in r["labels"].values())
     assert main([str(trace_run), row["task"], "--agent", "analysis", "0"]) == 0
@@ -78,9 +75,7 @@ def test_the_labels_of_the_analysis_and_all_episodes_of_a_task_are_named(
     assert "episode 0 of 0 to 1 of this task; add a number to see" in capsys.readouterr().out
 
 
-def test_a_final_agent_that_is_the_base_agent_has_its_conversations(
-    base_run: Path, capsys: Said
-) -> None:
+def test_a_final_agent_that_is_the_base_agent_has_its_talks(base_run: Path, capsys: Said) -> None:
     assert main([str(base_run), "--agent", "base"]) == 0
     of_base = capsys.readouterr().out
     assert main([str(base_run), "--agent", "final"]) == 0
@@ -135,19 +130,17 @@ def test_a_score_with_milestones_needs_no_suite_to_be_read() -> None:
     assert "minefield 0: STEPPED ON 0.20 at message 4  call search_lat_lon()" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["test/9999"], "no episode of a task 'test/9999'"),
-        (["test/0000x"], "there are: toolsandbox/embedded/"),
-        (["test/0000", "5"], "no episode '5' of this task; there are 0 to 0"),
-        (["test/0000", "\u00b2"], "no episode '\u00b2' of this task"),
-        (["--agent", "joint"], "evaluation/base"),
-    ],
-)
-def test_what_is_not_there_is_said_with_what_there_is(
-    words: list[str], why: str, base_run: Path, capsys: Said
-) -> None:
+MISSING = [
+    (["test/9999"], "no episode of a task 'test/9999'"),
+    (["test/0000x"], "there are: toolsandbox/embedded/"),
+    (["test/0000", "5"], "no episode '5' of this task; there are 0 to 0"),
+    (["test/0000", "\u00b2"], "no episode '\u00b2' of this task"),
+    (["--agent", "joint"], "evaluation/base"),
+]
+
+
+@pytest.mark.parametrize(("words", "why"), MISSING)
+def test_what_is_missing_is_said(words: list[str], why: str, base_run: Path, capsys: Said) -> None:
     assert main([str(base_run), *words]) == 2
     said = capsys.readouterr().err
     assert why in said and said.count("\n") == 1

@@ -58,18 +58,15 @@ def test_the_oracle_route_bounds_what_it_chooses_from(trace_run: Path) -> None:
 
 def test_the_joint_yardstick_has_a_ledger_of_its_own(trace_run: Path) -> None:
     summary, ledger = summary_of(trace_run), read_lines(trace_run / "joint" / "ledger.jsonl", Entry)
-    assert summary["yardsticks"]["joint"]["rollouts"] == dict(
-        Counter(e.purpose.value for e in ledger)
-    )
+    played = Counter(e.purpose.value for e in ledger)
+    assert summary["yardsticks"]["joint"]["rollouts"] == dict(played)
     assert len(ledger) <= summary["budget"]
     assert "one joint adapter" in {row["name"] for row in summary["table"]}
     shared = [e for e in ledger if e.purpose.value in ("analysis", "calibration")]
     assert shared == read_lines(trace_run / "ledger.jsonl", Entry)[: len(shared)]  # up to training
 
 
-def test_an_analysis_episode_shows_its_labels(
-    trace_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_analysis_episodes_show_labels(trace_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = read_lines(trace_run / "ledger.jsonl", Entry)[0]
     assert first.purpose.value == "analysis"
     assert show([str(trace_run), first.task, "0"]) == 0
@@ -86,14 +83,11 @@ def fingerprints(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, 0.6])
-def test_a_run_that_was_cut_off_ends_the_same(
-    trace_run: Path, tmp_path: Path, share: float
-) -> None:
+def test_a_run_that_is_cut_off_ends_the_same(trace_run: Path, tmp_path: Path, share: float) -> None:
     """Only the first lines of ledger and trajectories are left, and nothing of what came after."""
     cut = tmp_path / "run"
-    shutil.copytree(
-        trace_run, cut, ignore=shutil.ignore_patterns("adapters", "*.jsonl", "summary*")
-    )
+    gone = shutil.ignore_patterns("adapters", "*.jsonl", "summary*")
+    shutil.copytree(trace_run, cut, ignore=gone)
     shutil.copy(trace_run / "evaluation.jsonl", cut)
     for name in ("ledger.jsonl", "trajectories.jsonl"):
         lines = (trace_run / name).read_bytes().splitlines(keepends=True)

@@ -133,15 +133,15 @@ def test_one_run_named_twice_is_refused(place: Path, capsys: pytest.CaptureFixtu
     assert "method=base sandbox=inline, and method=base sandbox=process. Leave one out" in said
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"parameters": {}}, r"at least one setting"),
-        ({"parameters": {"seed": {"min": 1}}}, r"parameters.seed of .* is .*allowed: `value: x`"),
-        ({"parameters": {"sed": {"value": 1}}}, r"unknown key 'sed"),
-        ({"parameters": {"method": {"value": "gpro"}}}, r"unknown method 'gpro'"),
-    ],
-)
+BAD_FILES = [
+    ({"parameters": {}}, r"at least one setting"),
+    ({"parameters": {"seed": {"min": 1}}}, r"parameters.seed of .* is .*allowed: `value: x`"),
+    ({"parameters": {"sed": {"value": 1}}}, r"unknown key 'sed"),
+    ({"parameters": {"method": {"value": "gpro"}}}, r"unknown method 'gpro'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_FILES)
 def test_bad_sweep_files_are_named(place: Path, changes: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         members(write(place, **changes))

@@ -61,56 +61,38 @@ def verify_task_completion(initial_db_path, final_db_path, final_answer=None):
 HEAD = "def verify_task_completion(initial_db_path, final_db_path):\n    "
 ALWAYS = HEAD + "return {'result': 'complete'}\n"
 BROKEN = HEAD + "raise KeyError('x')\n"
-SPEC = {
-    "api_groups": [
-        {
-            "group_name": "messages",
-            "endpoints": [
-                {
-                    "method": "POST",
-                    "path": "/messages",
-                    "operation_id": "send_message_with_phone_number",
-                    "summary": "Send a text message; gives its id.",
-                    "request_params": {
-                        "phone_number": {"type": "str", "param_type": "body", "required": True},
-                        "content": {"type": "string", "param_type": "body", "required": True},
-                    },
-                },
-                {
-                    "method": "get",
-                    "path": "/messages/{message_id}",
-                    "operation_id": "get_message",
-                    "summary": "One message",
-                    "description": "One message.",
-                    "request_params": {
-                        "message_id": {"type": "int", "param_type": "path", "required": True}
-                    },
-                },
-                {"method": "GET", "path": "/nameless"},
-            ],
-        }
-    ]
+
+
+def given(kind: str, place: str) -> dict[str, Any]:
+    """An argument of an endpoint."""
+    return {"type": kind, "param_type": place, "required": True}
+
+
+SEND = {
+    "method": "POST",
+    "path": "/messages",
+    "operation_id": "send_message_with_phone_number",
+    "summary": "Send a text message; gives its id.",
+    "request_params": {"phone_number": given("str", "body"), "content": given("string", "body")},
 }
-SCHEMA = {
-    "tables": [
-        {
-            "name": "messages",
-            "ddl": "CREATE TABLE messages (id INTEGER PRIMARY KEY, phone_number TEXT, content)",
-            "indexes": ["CREATE INDEX by_number ON messages (phone_number)", "CREATE nonsense"],
-        }
-    ]
+READ = {
+    "method": "get",
+    "path": "/messages/{message_id}",
+    "operation_id": "get_message",
+    "summary": "One message",
+    "description": "One message.",
+    "request_params": {"message_id": given("int", "path")},
 }
-ROWS = {
-    "tables": [
-        {
-            "table_name": "messages",
-            "insert_statements": [
-                "INSERT INTO messages (phone_number, content) VALUES ('+15550002222', 'old')",
-                "INSERT INTO nowhere VALUES (1)",
-            ],
-        }
-    ]
-}
+ENDPOINTS = [SEND, READ, {"method": "GET", "path": "/nameless"}]
+SPEC = {"api_groups": [{"group_name": "messages", "endpoints": ENDPOINTS}]}
+DDL = "CREATE TABLE messages (id INTEGER PRIMARY KEY, phone_number TEXT, content)"
+INDEXES = ["CREATE INDEX by_number ON messages (phone_number)", "CREATE nonsense"]
+SCHEMA = {"tables": [{"name": "messages", "ddl": DDL, "indexes": INDEXES}]}
+INSERTS = [
+    "INSERT INTO messages (phone_number, content) VALUES ('+15550002222', 'old')",
+    "INSERT INTO nowhere VALUES (1)",
+]
+ROWS = {"tables": [{"table_name": "messages", "insert_statements": INSERTS}]}
 ASK = "Send a message to +15550001111 saying hello please."
 
 

@@ -44,9 +44,7 @@ def test_an_annotators_answer_is_a_checklist_or_says_why_not(annotate: Any) -> N
         annotate.read_annotation(json.dumps({"turns": [turn]}), 2)
 
 
-def test_a_model_writes_checklists_and_is_asked_once(
-    annotate: Any, tmp_path: Path, capsys: Said
-) -> None:
+def test_a_model_writes_checklists_once(annotate: Any, tmp_path: Path, capsys: Said) -> None:
     records = recorded(3)
     source = write(tmp_path / "plain", records)
 

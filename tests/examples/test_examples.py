@@ -29,9 +29,8 @@ def here(tmp_path: Path) -> Path:
 
 def python(folder: Path, *arguments: str) -> str:
     """What a Python program prints in that folder."""
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -46,11 +46,8 @@ def test_every_command_is_understood(tmp_path: Path) -> None:
     lay_out(tmp_path)
     lines = []
     readme = "".join(b.text for b in blocks(ROOT / "README.md")[2:] if b.language == "bash")
-    further = [line for line in readme.splitlines() if not line.startswith("cd ")]
-    everything = [
-        *(c for page in PAGES for c in commands(page)),
-        *further,
-    ]  # .ci/run has the first two
+    everything = [c for page in PAGES for c in commands(page)]  # .ci/run has README's first two
+    everything += [line for line in readme.splitlines() if not line.startswith("cd ")]
     for words in (shlex.split(c, comments=True) for c in everything):
         assert words[0].removeprefix("../").removeprefix(".venv/bin/") == "python"
         if words[1:3] == ["-m", "trace_bench"]:
@@ -110,9 +107,8 @@ def test_what_the_top_pages_rest_on_is_there(name: str) -> None:
 
 def test_the_table_of_capabilities_is_the_vocabulary() -> None:
     page = (ROOT / "docs" / "environments.md").read_text()
-    table, controls = (
-        page.split("\n## Names of capabilities\n")[1].split("\n## ")[0].split("\nFour ")
-    )
+    section = page.split("\n## Names of capabilities\n")[1].split("\n## ")[0]
+    table, controls = section.split("\nFour ")
     offered = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert offered == [c.name for c in VOCABULARY if not c.control]
     assert re.findall(r"`(\w+)`", controls) == [c.name for c in VOCABULARY if c.control]

@@ -14,6 +14,13 @@ from pages import EXAMPLES, ROOT, blocks
 
 from trace_bench.new import main
 
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
 
 @pytest.mark.slow
 def test_the_tutorial_leads_from_an_empty_folder_to_a_report(tmp_path: Path) -> None:
@@ -32,13 +39,8 @@ def test_the_tutorial_leads_from_an_empty_folder_to_a_report(tmp_path: Path) -> 
     for block in (b for b in shown if b.language == "text"):
         assert [text for text in block.text.splitlines() if text not in lines] == []
     assert (tmp_path / "desk.py").read_text() == (EXAMPLES / "desk.py").read_text()
-    assert {p.parent.name for p in tmp_path.glob("runs/*/summary.json")} == {
-        "base",
-        "grpo",
-        "random",
-        "reference",
-        "trace",
-    }
+    runs = {p.parent.name for p in tmp_path.glob("runs/*/summary.json")}
+    assert runs == {"base", "grpo", "random", "reference", "trace"}
     assert (tmp_path / "tables" / "comparison_320.tex").is_file()
     packed = re.findall(r'id="data-[^"]+">([^<]*)<', (tmp_path / "report.html").read_text())
     report = b"".join(gzip.decompress(base64.b64decode(part)) for part in packed).decode()
@@ -47,10 +49,7 @@ def test_the_tutorial_leads_from_an_empty_folder_to_a_report(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["env", "method", "algorithm"])
-def test_a_file_under_another_name_says_that_name(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_file_under_another_name_says_that_name(kind: str, tmp_path: Path, capsys: Said) -> None:
     assert main([kind, "my_own_1"]) == 0
     text = Path("my_own_1.py").read_text()
     assert not re.search(r"\b(desk|ranks)\b[:/\"]|best_of_prompts", text) and "=my_own_1:" in text
@@ -60,26 +59,19 @@ def test_a_file_under_another_name_says_that_name(
     assert code == 0 and "my_own_1" in said and "FAILED" not in said, said
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("there", "there.py is there already, and stays as it is"),
-        ("dangling", "dangling.py is there already"),
-        ("json", "json is another module"),
-        ("class", "'class' is no name of a module; allowed: small letters, digits and _"),
-        ("../desk", "'../desk' is no name"),
-        ("", "'' is no name"),
-        ("n" * 300, "could not be written: File name too long"),
-    ],
-)
-def test_nothing_is_overwritten_and_no_odd_name_taken(
-    name: str,
-    why: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
+REFUSED = [
+    ("there", "there.py is there already, and stays as it is"),
+    ("dangling", "dangling.py is there already"),
+    ("json", "json is another module"),
+    ("class", "'class' is no name of a module; allowed: small letters, digits and _"),
+    ("../desk", "'../desk' is no name"),
+    ("", "'' is no name"),
+    ("n" * 300, "could not be written: File name too long"),
+]
+
+
+@pytest.mark.parametrize(("name", "why"), REFUSED)
+def test_odd_or_taken_names_are_refused(name: str, why: str, tmp_path: Path, capsys: Said) -> None:
     Path("there.py").write_text("mine")
     Path("dangling.py").symlink_to("elsewhere.py")
     assert main(["env", name]) == 2

@@ -54,15 +54,15 @@ def test_every_second_task_is_the_suites_own() -> None:
     assert {task in ids for task in shown} == {True, False}
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["out=x.jsonl", "split=dev"], "no demonstration may be of a held-out task"),
-        (["out=x.jsonl", "count=0"], "count=0 is not allowed"),
-        ([], "`out` is missing"),
-        (["out=x.jsonl", "synthetic=perhaps"], "synthetic='perhaps' is not allowed"),
-    ],
-)
+REFUSED = [
+    (["out=x.jsonl", "split=dev"], "no demonstration may be of a held-out task"),
+    (["out=x.jsonl", "count=0"], "count=0 is not allowed"),
+    ([], "`out` is missing"),
+    (["out=x.jsonl", "synthetic=perhaps"], "synthetic='perhaps' is not allowed"),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), REFUSED)
 def test_what_cannot_be_is_refused(more: list[str], said: str, capsys: Any) -> None:
     assert main([*DESK_WORLD, *more]) == 2
     assert said in capsys.readouterr().err

@@ -61,7 +61,6 @@ def test_several_calls_and_text_in_one_reply(tokenizer) -> None:
     ]
     text = "".join(piece for piece, _ in render(messages, []))
     assert text == tokenizer.apply_chat_template(messages, tokenize=False)
-    calls = [
-        json.loads(part.split("\n</tool_call>")[0]) for part in text.split("<tool_call>\n")[1:]
-    ]
+    parts = text.split("<tool_call>\n")[1:]
+    calls = [json.loads(part.split("\n</tool_call>")[0]) for part in parts]
     assert calls == [{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {"y": "z"}}]
