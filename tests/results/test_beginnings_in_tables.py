@@ -100,7 +100,8 @@ def test_a_record_keeps_what_it_began_with(tmp_path: Path) -> None:
     again = read_records(tmp_path / "r.jsonl")
     assert again[1].beginning == both[1].beginning and name(again[1]) == "sft > gepa > grpo"
     assert (again[0].before, again[1].before, again[1].total) == (0, 304, 600)
-    for damage in ({"rollouts": -1}, {"runs": [{}]}, {"demonstrations": "many"}):
+    damages: list[dict[str, Any]] = [{"rollouts": -1}, {"runs": [{}]}, {"demonstrations": "many"}]
+    for damage in damages:
         line = json.loads(as_line(both[1]))
         line["beginning"] |= damage
         write_text(tmp_path / "r.jsonl", json.dumps(line) + "\n")
