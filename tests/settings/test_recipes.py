@@ -57,6 +57,7 @@ def test_sizes_are_read_from_the_models_own_name(path: str, size: float | None) 
     assert billions_of(settings, parts_of(settings)) == size
 
 
+@pytest.mark.model
 def test_a_model_that_is_made_before_a_run_is_not_made_by_its_settings(tmp_path: Path) -> None:
     settings = compose(["model=made", "env=toolsandbox", f"model.path={tmp_path / 'made'}"])
     assert list(tmp_path.iterdir()) == [] and settings.policy.max_tokens == 96
