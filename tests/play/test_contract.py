@@ -141,7 +141,7 @@ def test_faults_are_found_and_named(env: type[Env], broken: str) -> None:
     assert "test/wifi" in str(report)
 
 
-ODD = ["full", None, float("nan"), [1.0], {}, Decimal(1), np.ones(2), 10**400]
+ODD: list[Any] = ["full", None, float("nan"), [1.0], {}, Decimal(1), np.ones(2), 10**400]
 
 
 @pytest.mark.parametrize("number", ODD, ids=repr)
@@ -210,7 +210,7 @@ def test_a_generator_is_tried(makes: Any, fault: str | None) -> None:
     assert (line.times, line.faults) == (1, wanted)
 
 
-NAMELESS = [([], "it names none"), (None, "TypeError: 'NoneType' object is not iter")]
+NAMELESS: list[Any] = [([], "it names none"), (None, "TypeError: 'NoneType' object is not iter")]
 
 
 @pytest.mark.parametrize(("names", "fault"), NAMELESS)

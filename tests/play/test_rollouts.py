@@ -248,6 +248,20 @@ def test_routes_are_given_or_chosen():
     assert [t.adapter for t in run(FunctionPolicy(look), tasks, agent=fixed)] == ["b@1"] * 3
 
 
+@pytest.mark.parametrize("asks", [False, True], ids=["in the driver's thread", "in threads"])
+def test_what_an_episode_writes_into_its_task_no_other_sees(asks, monkeypatch):
+    class Writes(ToyEnv):
+        def reset(self, task):
+            assert task.data["add"], "another episode of the task has emptied it"
+            step = super().reset(task)
+            task.data["add"] = []
+            return step
+
+    monkeypatch.setattr(ToySuite, "make", lambda self: self.made.append(Writes()) or self.made[-1])
+    monkeypatch.setattr(ToySuite, "asks_user", lambda self: asks)
+    assert all(t.failure is None for t in run(IdlePolicy(), [toy_task(0)] * 4))
+
+
 def test_unequal_lengths_are_refused():
     with pytest.raises(ValueError, match="same length"):
         play(IdlePolicy(), ToySuite(), AGENT, [toy_task(0)], [])

@@ -152,7 +152,11 @@ def test_long_and_short_episodes_in_many_blocks_of_slots(world, monkeypatch):
     lengths = [8 + 40 * (i % 3) for i in range(48)]  # of the user's text
     data = [{"add": [10**n], "patience": i % 4} for i, n in enumerate(lengths)]
     tasks = [Task(f"toy/{i}", "toy", "train", i, given) for i, given in enumerate(data)]
-    how = {"route": [(None, "a@0001")[i % 2] for i in range(48)], "max_tokens": 12, "max_turns": 5}
+    how: dict[str, Any] = {
+        "route": [(None, "a@0001")[i % 2] for i in range(48)],
+        "max_tokens": 12,
+        "max_turns": 5,
+    }
     played = play(policy, ToySuite(), agent, tasks, range(48), **how)
     if backend is Decoder:
         assert len(moves) > 5  # a short episode got a slot among short ones
@@ -163,7 +167,8 @@ def test_long_and_short_episodes_in_many_blocks_of_slots(world, monkeypatch):
 
 def test_what_a_group_has_in_common_is_computed_once(qwen3):
     policy = LocalPolicy(qwen3, batch=16)
-    agent, how = AgentSpec(str(qwen3)), {"temperature": 0.4, "max_tokens": 8, "max_turns": 1}
+    agent = AgentSpec(str(qwen3))
+    how: dict[str, Any] = {"temperature": 0.4, "max_tokens": 8, "max_turns": 1}
     played = play(policy, ToySuite(), agent, [toy_task(3)] * 16, range(16), **how)
     prompt = len(played[0].turns[0].prompt_ids)
     said = [t.turns[0].token_ids for t in played]
@@ -286,7 +291,11 @@ def test_models_that_cannot_be_played_are_refused(qwen3, tmp_path):
         LocalPolicy(qwen3, context=9999)
     with pytest.raises(UserError, match="batch is 0"):
         LocalPolicy(qwen3, batch=0)
-    window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    window: dict[str, Any] = {
+        "use_sliding_window": True,
+        "sliding_window": 8,
+        "max_window_layers": 1,
+    }
     sliding = save_model(tmp_path / "sliding", **window)
     with pytest.raises(UserError, match=r"full attention only.*sliding_attention"):
         LocalPolicy(sliding)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -59,7 +61,7 @@ def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> N
         assert isinstance(used._backend._matrices, kind_of)
     agent = AgentSpec(str(path), adapters=(adapter,))
     tasks = [toy_task(i // 3, patience=2) for i in range(9)]
-    how = {"route": ["a@0001"] * 9, "max_turns": 3, "max_tokens": 24}
+    how: dict[str, Any] = {"route": ["a@0001"] * 9, "max_turns": 3, "max_tokens": 24}
     batch = stretches(*play(policy, ToySuite(), agent, tasks, range(9), **how))
     sampled = torch.from_numpy(np.concatenate([b.logprobs for b in batch]))
     apart = {}

@@ -65,6 +65,15 @@ def test_the_facts_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     suite.close()
 
 
+def test_more_live_episodes_than_can_wait_for_answers_are_told(capsys: Any) -> None:
+    for batch, workers, told in ((256, 2, True), (256, 4, False), (128, 2, False)):
+        facts = RunContext(seed=7, budget=64, max_turns=5, batch=batch, ask=lambda *_: "")
+        sandbox = Sandbox("process", run="facts", workers=workers)
+        suite_in(CHATS, facts, sandbox, EnvSettings("custom"), print).close()
+        said = capsys.readouterr().out
+        assert ("128 at a time" in said and "sandbox.workers=4 lets" in said) == told, said
+
+
 def test_many_episodes_are_answered_side_by_side() -> None:
     """Nobody is answered before all have asked: one after the other this would never end."""
     count = 6

@@ -22,17 +22,23 @@ Due = tuple[Env, Task | Message]
 
 
 def step_one(env: Env, what: Task | Message) -> Step | BaseException:
-    return attempt(lambda: usable(env.reset(what) if isinstance(what, Task) else env.step(what)))
+    """One reset or step. A reset gets data of its own: what one episode writes into it, no other
+    may see."""
+    if isinstance(what, Task):
+        return attempt(lambda: usable(env.reset(apart(what))))
+    return attempt(lambda: usable(env.step(what)))
 
 
 def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]:
     """Many resets and steps of one suite's environments, in this thread: together where the suite
-    `Suite.act`, else each when its result is asked for. A reset gets data of its own: what one
-    episode writes into it, no other may see."""
-    due = [(env, apart(what) if isinstance(what, Task) else what) for env, what in due]
+    `Suite.act`, else each when its result is asked for. Resets get data of their own here too."""
     if not suite.has(Suite.act):
         return (step_one(env, what) for env, what in due)
-    calls = [call for call in due if not isinstance(call[0], Unmade)]
+    calls = [
+        (env, apart(what) if isinstance(what, Task) else what)
+        for env, what in due
+        if not isinstance(env, Unmade)
+    ]
     results = iter(_together(suite, calls) if calls else ())
     return (step_one(*call) if isinstance(call[0], Unmade) else next(results) for call in due)
 

@@ -14,7 +14,7 @@ from trace_bench.core.protocols import Ask, RunContext, Source, Suite
 from trace_bench.core.types import JSON
 from trace_bench.sandbox.bubblewrap import Bubblewrap
 from trace_bench.sandbox.engine import COMMAND, Docker, Engine, Podman, Sandbox
-from trace_bench.sandbox.pool import Pool
+from trace_bench.sandbox.pool import SIDE_BY_SIDE, Pool
 from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.suite import SandboxedSuite, remote
 from trace_bench.sandbox.workers import Worker
@@ -84,6 +84,11 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, env: EnvSettings, lo
         "run": {name: getattr(run, name) for name in TOLD},
     }
     ask = run.ask or run.judge or run.simulator
+    if ask is not None and run.batch > (places := SIDE_BY_SIDE * sandbox.workers):
+        log(
+            f"policy.batch={run.batch} episodes are live, of which {places} at a time can wait for "
+            f"a model's answer; sandbox.workers={-(-run.batch // SIDE_BY_SIDE)} lets all of them."
+        )
     pool = make_pool(engine(sandbox, image, env.python), sandbox, worker, ask, log)
     try:
         if part.declared.lists_tasks_here:
