@@ -19,10 +19,10 @@ from typing import Any
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import read_if_there, read_lines
+from trace_bench.core.store import read_if_there
 from trace_bench.core.text import visible
 from trace_bench.core.types import Message, Stored, Trajectory, grouped
-from trace_bench.results.folder import same_agents
+from trace_bench.results.folder import Episode, episodes_in, same_agents
 from trace_bench.results.places import damage
 
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
@@ -47,14 +47,14 @@ def _text(options: argparse.Namespace) -> str:
     folder: Path = options.run
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder. Give the folder that a run printed last.")
-    episodes = [line for name in FILES for line in read_lines(folder / name, Stored)]
+    episodes = [e for name in FILES for e in episodes_in(folder / name)]
     if not episodes:
         raise UserError(f"{folder} holds no trajectories ({', '.join(FILES)}).")
     calls = _calls(episodes)
     if options.agent is not None:
         episodes = _of_agent(folder, episodes, options.agent)
     if options.failed:
-        scores = ((e, e.trajectory.score) for e in episodes)
+        scores = ((e, e.score) for e in episodes)
         episodes = [e for e, score in scores if score is not None and not score.success]
     if not episodes:
         raise UserError(f"no such episode; episodes were run for: {_few(calls)}.")
@@ -65,7 +65,7 @@ def _text(options: argparse.Namespace) -> str:
     number = str(last) if options.number is None else options.number
     if not number.isdecimal() or int(number) > last:
         raise UserError(f"no episode {number!r} of this task; there are 0 to {last}.")
-    episode = episodes[int(number)]
+    episode = episodes[int(number)].read()
     text = render(episode, _labels(folder).get((episode.call, episode.index), {}))
     if last:
         text += f"\n\nepisode {number} of 0 to {last} of this task; add a number to see another:\n"
@@ -73,13 +73,13 @@ def _text(options: argparse.Namespace) -> str:
     return text
 
 
-def listing(episodes: Sequence[Stored]) -> str:
+def listing(episodes: Sequence[Episode]) -> str:
     """One line per task: episodes, mean similarity, successes, and the calls that ran it."""
-    by_task = grouped(episodes, lambda episode: episode.trajectory.task)
+    by_task = grouped(episodes, lambda episode: episode.task)
     width = min(max(map(len, by_task)), WIDTH)
     lines = [f"{'task':<{width}}  episodes  success  similarity  run for"]
     for task, group in sorted(by_task.items()):
-        scores = [e.trajectory.score for e in group if e.trajectory.score is not None]
+        scores = [e.score for e in group if e.score is not None]
         mean = sum(s.similarity for s in scores) / len(scores) if scores else float("nan")
         wins = sum(s.success for s in scores)
         calls = _few(_calls(group), 3)
@@ -87,23 +87,23 @@ def listing(episodes: Sequence[Stored]) -> str:
     return "\n".join(lines)
 
 
-def of_task(episodes: Sequence[Stored], name: str) -> list[Stored]:
+def of_task(episodes: Sequence[Episode], name: str) -> list[Episode]:
     """The episodes of the one task with this id or this end of an id. Raises UserError."""
-    tasks = sorted({e.trajectory.task for e in episodes})
+    tasks = sorted({e.task for e in episodes})
     named = [name] if name in tasks else [t for t in tasks if t.endswith("/" + name)]
     if not named:
         near = [t for t in tasks if name in t] or tasks
         raise UserError(f"no episode of a task {name!r} in this run; there are: {_few(near)}.")
     if len(named) > 1:
         raise UserError(f"{name!r} is the end of {len(named)} tasks: {_few(named)}. Give more.")
-    return [e for e in episodes if e.trajectory.task == named[0]]
+    return [e for e in episodes if e.task == named[0]]
 
 
-def _of_agent(folder: Path, episodes: Sequence[Stored], agent: str) -> list[Stored]:
+def _of_agent(folder: Path, episodes: Sequence[Episode], agent: str) -> list[Episode]:
     """Those of the held-out agent, or of the one that it equals, and of calls that begin so."""
     same = same_agents(folder).get(agent)
     for calls in ((agent, f"evaluation/{agent}"), (f"evaluation/{same}",)):
-        if there := [e for e in episodes if e.call.startswith(calls)]:
+        if there := [e for e in episodes if e.line.call.startswith(calls)]:
             return there
     return []
 
@@ -114,9 +114,9 @@ def _labels(folder: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
     return {(row["call"], row["index"]): row["labels"] for row in rows}
 
 
-def _calls(episodes: Sequence[Stored]) -> list[str]:
+def _calls(episodes: Sequence[Episode]) -> list[str]:
     """What the episodes were run for."""
-    return sorted({"/".join(e.call.split("/")[:2]) for e in episodes})
+    return sorted({"/".join(e.line.call.split("/")[:2]) for e in episodes})
 
 
 def render(episode: Stored, labels: Mapping[str, Any]) -> str:
@@ -180,10 +180,9 @@ def _score(trajectory: Trajectory) -> Iterator[str]:
             yield f"  {kind} {i}: {what}  {part.name}"
 
 
-def _line(number: int, episode: Stored) -> str:
-    score = episode.trajectory.score
-    result = "no score" if score is None else f"{score.similarity:.2f}"
-    return f"  {number}: {result}  {episode.call} [{episode.index}]"
+def _line(number: int, episode: Episode) -> str:
+    result = "no score" if episode.score is None else f"{episode.score.similarity:.2f}"
+    return f"  {number}: {result}  {episode.line.call} [{episode.line.index}]"
 
 
 def _arguments(function: Mapping[str, Any]) -> str:

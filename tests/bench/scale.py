@@ -1,5 +1,5 @@
-"""What a large run folder costs: seconds and memory to open a ledger, to take an episode back in it
-and to answer all calls from stored episodes, for N and for 10 N.
+"""What a large run folder costs: seconds and memory to open a ledger, to take an episode back in it,
+to answer all calls from stored episodes and to list them, for N and for 10 N.
 
     python tests/bench/scale.py [--lines 100000] [--episodes 100] [--tokens 20000]
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trace_bench.core.types import Purpose, Score, StopReason, Trajectory, Turn
+from trace_bench.results.folder import episodes_in
 from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
 
 CALL = 64  # episodes
@@ -62,6 +63,7 @@ WHAT = {
     ),
     "open the episodes": lambda folder: EpisodeFile(folder / "episodes.jsonl"),
     "read them by calls": resumed,
+    "list them": lambda folder: [*episodes_in(folder / "episodes.jsonl")],
 }
 
 

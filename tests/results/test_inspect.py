@@ -75,7 +75,7 @@ def test_trials_are_epochs(tmp_path: Path) -> None:
 
 def test_a_lost_episode_is_an_error_and_no_score(grpo_run: Path) -> None:
     """Scores of lost episodes are left out of an exported mean."""
-    _, _, first = next(episodes(grpo_run))
+    first = next(episodes(grpo_run))[2].read().trajectory
     gone = replace(first, score=None, failure=Failure(Boundary.SANDBOX, "gone"))
     sample = _sample(gone, 0, {})
     assert "scores" not in sample and sample["error"]["message"] == "sandbox: gone"

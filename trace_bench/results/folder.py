@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,18 @@ from trace_bench.core import store
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, SUMMARY, TASKS
 from trace_bench.core.summary import Borrowed, Summary, read_settings, read_summary
-from trace_bench.core.types import Entry, Outcome, Purpose, charged, flat, grouped, to_json
+from trace_bench.core.types import (
+    Entry,
+    Head,
+    Outcome,
+    Purpose,
+    Score,
+    Stored,
+    charged,
+    flat,
+    grouped,
+    to_json,
+)
 from trace_bench.results.run import Run, counted, drops, run_of
 from trace_bench.results.statistics import mean, task_means
 
@@ -185,6 +196,49 @@ def _votes(folder: Path) -> dict[str, list[int]]:
     """Per capability: labelling runs that found it lacking by the thresholds, and all of them."""
     candidates = store.read_if_there(folder / "capabilities.json").get("candidates", ())
     return {c["name"]: [c["votes"], len(c["runs"])] for c in candidates}
+
+
+@dataclass(frozen=True, slots=True)
+class Gist:
+    """What of a trajectory a list of episodes has; the rest is not built."""
+
+    task: str
+    score: Score | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Head):
+    trajectory: Gist
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A stored episode, whose conversation stays in its file until it is read: a long run's would
+    not all fit into memory. `start`: the offset of its line, the `number`-th from 1."""
+
+    line: Listed
+    path: Path
+    number: int
+    start: int
+
+    @property
+    def task(self) -> str:
+        return self.line.trajectory.task
+
+    @property
+    def score(self) -> Score | None:
+        return self.line.trajectory.score
+
+    def read(self) -> Stored:
+        """Raises UserError for a damaged line."""
+        _, _, text = next(store.whole_lines(self.path, self.number - 1, self.start))
+        return store.parse_line(text, self.path, self.number, Stored)
+
+
+def episodes_in(path: Path) -> Iterator[Episode]:
+    """The episodes of a file of them. Raises UserError for a line that is none."""
+    for number, start, text in store.whole_lines(path):
+        yield Episode(store.parse_line(text, path, number, Listed), path, number, start)
 
 
 def same_agents(folder: Path) -> dict[str, str]:

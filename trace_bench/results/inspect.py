@@ -12,10 +12,10 @@ from typing import Any
 
 from trace_bench.core.decode import decode
 from trace_bench.core.run_files import HASHED, SUMMARY, TASKS
-from trace_bench.core.store import fingerprint, read_if_there, read_lines, whole, write_json
+from trace_bench.core.store import fingerprint, read_if_there, whole, write_json
 from trace_bench.core.text import file_name
-from trace_bench.core.types import Message, Stored, Trajectory, grouped
-from trace_bench.results.folder import check_hash, finished, read_run
+from trace_bench.core.types import Message, Trajectory, grouped
+from trace_bench.results.folder import Episode, check_hash, episodes_in, finished, read_run
 from trace_bench.results.places import damage
 from trace_bench.results.run import Run
 from trace_bench.results.statistics import mean, task_means
@@ -40,26 +40,26 @@ def write(run: Run, folder: Path, out: Path) -> None:
     date = datetime.fromtimestamp((folder / SUMMARY).stat().st_mtime, UTC)
     needs: Mapping[str, Sequence[str]] = read_if_there(folder / TASKS)
     for group, some in grouped(episodes(folder), lambda episode: episode[0]).items():
-        samples = [_sample(played, trial, needs) for _, trial, played in some]
+        samples = [_sample(e.read().trajectory, trial, needs) for _, trial, e in some]
         # Inspect lists JSON files whose names begin with a time.
         name = file_name(f"{run.method}-{run.fingerprint}-{group}")
         path = out / f"{date:%Y-%m-%dT%H-%M-%S}+00-00_{name}.json"
         write_json(path, _log(run, group, samples, date.isoformat()))
 
 
-def episodes(folder: Path) -> Iterator[tuple[str, int, Trajectory]]:
+def episodes(folder: Path) -> Iterator[tuple[str, int, Episode]]:
     """(group, trial, the last attempt) of every stored trial: held-out ones first, by agent
     ("evaluation/final"), then the method's rollouts, by call. Trials of a task count from 0."""
     for name in ("evaluation_trajectories.jsonl", "trajectories.jsonl"):
-        lines = read_lines(folder / name, Stored)
-        for (group, _), some in grouped(lines, lambda s: (_group(s), s.trajectory.task)).items():
-            last = {stored.index: stored.trajectory for stored in some}
+        lines = episodes_in(folder / name)
+        for (group, _), some in grouped(lines, lambda e: (_group(e), e.task)).items():
+            last = {episode.line.index: episode for episode in some}
             for trial, index in enumerate(sorted(last)):
                 yield group, trial, last[index]
 
 
-def _group(stored: Stored) -> str:
-    return re.sub(r"/attempt\d+$", "", stored.call)
+def _group(episode: Episode) -> str:
+    return re.sub(r"/attempt\d+$", "", episode.line.call)
 
 
 def _log(run: Run, group: str, samples: Sequence[dict[str, Any]], date: str) -> dict[str, Any]:
