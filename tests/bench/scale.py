@@ -1,5 +1,5 @@
-"""What a large run folder costs: seconds and memory to open a ledger, to take an episode back in it,
-to answer all calls from stored episodes and to list them, for N and for 10 N.
+"""What a large run folder costs: seconds and memory to open a ledger, to take an episode back in
+it, to answer all calls from stored episodes and to list them, for N and for 10 N.
 
     python tests/bench/scale.py [--lines 100000] [--episodes 100] [--tokens 20000]
 
