@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from forks import forked
-from reading import unpacked
+from report_data import unpacked
 
 from trace_bench.core.store import fingerprint
 from trace_bench.core.summary import read_settings

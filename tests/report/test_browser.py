@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import HOSTILE, poisoned
+from report_data import HOSTILE, poisoned
 
 from trace_bench.report.__main__ import main
 

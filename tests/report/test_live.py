@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import HOSTILE, poisoned, unpacked
+from report_data import HOSTILE, poisoned, unpacked
 
 from trace_bench.core.store import Lines
 from trace_bench.core.types import Entry, Figures, Outcome, Purpose, StopReason

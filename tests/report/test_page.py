@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reading import HOSTILE, poisoned, unpacked
+from report_data import HOSTILE, poisoned, unpacked
 from synthetic import record
 
 from trace_bench.core.store import file_hash
