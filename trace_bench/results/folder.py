@@ -48,12 +48,12 @@ def read_run(folder: Path) -> Run:
     config = _config(folder, summary)
     for name in CHECKED:
         check_hash(folder, name, summary)
-    ledger = store.read_lines(folder / "ledger.jsonl", Entry)
-    _check_ledger(folder, ledger, summary)
+    ledger = _Totals.of(folder / "ledger.jsonl")
+    _check_ledger(folder, ledger.rollouts, summary)
     settings, source = _sources(dict(flat(config, FREE)), summary.borrowed)
     lines = grouped(store.read_lines(folder / "evaluation.jsonl", Outcome), lambda o: o.agent)
     if config["protocol"] == "held_out":
-        _check_tasks(folder, ledger, {o.task for some in lines.values() for o in some})
+        _check_tasks(folder, ledger.tasks, {o.task for some in lines.values() for o in some})
     final, base = (lines.get(agent, []) for agent in ("final", "base"))
     outcomes = counted(final)
     tasks = sorted({o.task for o in outcomes})
@@ -68,9 +68,9 @@ def read_run(folder: Path) -> Run:
         "success": _per_task(outcomes, tasks),
         "base": _per_task(counted(base), tasks),
         "similarity": _mean(outcomes, "similarity") or 0.0,
-        "tokens": sum(entry.tokens for entry in ledger),
+        "tokens": ledger.tokens,
         "passes": _passes(outcomes, tasks) if config["evaluation"]["trials"] > 1 else (),
-        "drops": to_json(drops(final, _lost(ledger))),
+        "drops": to_json(drops(final, ledger.lost)),
         "capabilities": summary.capabilities or (),
         "votes": _votes(folder),
         "floors": {n: v for n, o in bounds.items() if (v := _mean(o, "success")) is not None},
@@ -152,8 +152,31 @@ def check_hash(folder: Path, name: str, summary: Summary) -> None:
         raise UserError(f"{folder}: {name} is not the file that the summary was made from")
 
 
-def _check_ledger(folder: Path, ledger: Sequence[Entry], summary: Summary) -> None:
-    counts = dict(Counter(e.purpose.value for e in ledger if e.purpose is not Purpose.EVALUATION))
+@dataclass(frozen=True)
+class _Totals:
+    """What the lines of a ledger come to, of which none stays in memory."""
+
+    rollouts: Counter[str]
+    """By purpose, without evaluation's."""
+    lost: Counter[str]
+    """The method's own rollouts that the infrastructure lost, by boundary."""
+    tasks: frozenset[str]
+    tokens: int
+
+    @classmethod
+    def of(cls, path: Path) -> _Totals:
+        rollouts, lost, tasks, tokens = Counter[str](), Counter[str](), set[str](), 0
+        for entry in store.each_line(path, Entry):
+            rollouts[entry.purpose.value] += entry.purpose is not Purpose.EVALUATION
+            if entry.error:
+                lost[entry.error.partition(":")[0]] += 1
+            tasks.add(entry.task)
+            tokens += entry.tokens
+        return cls(+rollouts, lost, frozenset(tasks), tokens)
+
+
+def _check_ledger(folder: Path, rollouts: Mapping[str, int], summary: Summary) -> None:
+    counts = dict(rollouts)
     if counts != (stated := summary.own_rollouts):
         raise UserError(f"{folder}: the ledger holds {counts}, the summary says {stated}")
     if (spent := charged(counts, summary.accounting)) > summary.budget:
@@ -162,17 +185,12 @@ def _check_ledger(folder: Path, ledger: Sequence[Entry], summary: Summary) -> No
         )
 
 
-def _check_tasks(folder: Path, ledger: Sequence[Entry], held_out: set[str]) -> None:
+def _check_tasks(folder: Path, played: frozenset[str], held_out: set[str]) -> None:
     """Raises UserError where the method has played a task that it is measured on."""
-    if seen := {entry.task for entry in ledger} & held_out:
+    if seen := played & held_out:
         raise UserError(
             f"{folder}: the ledger has rollouts of {len(seen)} held-out tasks, such as {min(seen)}"
         )
-
-
-def _lost(ledger: Sequence[Entry]) -> dict[str, int]:
-    """The method's own rollouts that the infrastructure lost, by boundary."""
-    return Counter(entry.error.partition(":")[0] for entry in ledger if entry.error)
 
 
 def _per_task(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> tuple[float | None, ...]:
