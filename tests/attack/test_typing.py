@@ -94,6 +94,7 @@ WORDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "a class in small letters": (
         ["env.factory=no_suite:empty"], ["no attribute empty", "mean Empty?", "env.factory"],
     ),
+    "a share of everything": (["method=joint", "method.finish=1"], ["from 0 to below 1"]),
     "a model of the hub as a choice": (["model=org/a-1B"], ["`model=hf model.path=org/a-1B`"]),
     "a suite after a slash": (["env=toolsandbox/embedded"], ["mean toolsandbox?", "`env`"]),
     "an unknown launcher": (["hydra/launcher=nope"], ["'nope'", "basic", "hydra/launcher"]),
@@ -161,6 +162,9 @@ RUNS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "flags that exclude each other": (["--run", "--multirun", *QUICK], ["--multirun"]),
     "an unknown split": (
         [*QUICK, "evaluation.split=nope"], ["'nope'", "train, dev, test", "evaluation.split"],
+    ),
+    "an agent that nobody made": (
+        ["model=made", "model.path=none"], ["no agent in none", "out=none", "`model.path`"],
     ),
     "no CUDA": (
         ["method=base", "evaluation.limit=1", "policy.device=cuda:99"],

@@ -354,6 +354,7 @@ def _words(kind: Any) -> str:
     for meta in getattr(kind, "__metadata__", ()):
         words += f" from {meta.ge}" if meta.ge is not None and meta.ge > -(2**53) else ""
         words += f" to {meta.le}" if meta.le is not None and meta.le < 2**53 else ""
+        words += f" to below {meta.lt}" if meta.lt is not None else ""
     return words
 
 

@@ -30,7 +30,8 @@ class MadeSettings:
     """`model.*` of `model=made`, and what `python -m trace_bench.tiny make` takes."""
 
     path: Path | None = field(default=None, metadata=PLACE)
-    """The agent's folder (`out=` of the command); null: one in the user's cache folder."""
+    """The folder of an agent that is there (`out=` of the command); null: one in the user's cache
+    folder, made before the run."""
     split: str | None = None
     """The split of the tasks that are demonstrated; null: demo, or without one every second task of
     `env.train_split`."""
@@ -95,9 +96,16 @@ def shipped_textarena() -> str:
 def for_world(settings: MadeSettings, run: RunContext) -> str:
     """`model=made`: a tiny agent for the run's world, made before the run if it is not there.
 
-    docs/own_world.md says what it learns from, and what a suite needs."""
-    if settings.path is not None and (settings.path / "config.json").is_file():
-        return str(settings.path)
+    docs/own_world.md says what it learns from, and what a suite needs. Raises UserError for a
+    `model.path` without an agent: whoever names one means one that is there."""
+    if (path := settings.path) is not None:
+        if not (path / "config.json").is_file():
+            raise UserError(
+                f"there is no agent in {path}. Make one there (python -m trace_bench.tiny make ... "
+                f"out={path}), or leave `model.path` out: then one is made before the run. Change "
+                "`model.path`."
+            )
+        return str(path)
     from trace_bench.tiny.tasks import make_for
 
     return str(make_for(parse(run.settings), settings, _say, look=bool(run.settings["dry_run"])))
