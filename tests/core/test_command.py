@@ -15,7 +15,7 @@ TIER = "model"  # some commands import torch
 COMMANDS = {
     "__main__": "budget=many",
     "check": "limit=none",
-    "models.__main__": "get nothing",
+    "models": "get nothing",
     "new": "env 1st",
     "record": "nothing",
     "report.__main__": "/nowhere",

@@ -18,7 +18,7 @@ from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import not_allowed
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
-from trace_bench.report.live import follow
+from trace_bench.report.live import follow, unfinished
 from trace_bench.report.page import build
 from trace_bench.report.runs import check_folders, find
 
@@ -43,8 +43,9 @@ def main(arguments: Sequence[str]) -> int:
         raise not_allowed("--every", f"{options.every:g}", "a number from 0.1 to 3600")
     if options.follow:
         check_folders(options.places)
-        print(f"{options.out} shows the runs while they go on; Ctrl-C ends that", flush=True)
-        follow(options.places, options.out, options.every)
+        if unfinished(options.places):
+            print(f"{options.out} shows the runs while they go on; Ctrl-C ends that", flush=True)
+            follow(options.places, options.out, options.every)
     rows, skipped = find(options.places)
     for text in skipped:
         print(visible(f"skipped: {text}"), file=sys.stderr)
