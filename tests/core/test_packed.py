@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trace_bench.core.decode import Unreadable, decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.packed import MOST, packed
+from trace_bench.core.run_files import MOST_PACKED, packed
 from trace_bench.core.store import Lines, canonical, read_lines
 from trace_bench.core.types import StopReason, Stored, Trajectory, Turn
 
@@ -47,7 +47,7 @@ def test_a_line_is_small_and_says_what_is_not_finite(tmp_path: Path) -> None:
     assert (tmp_path / "a.jsonl").stat().st_size < 600 and read_lines(lines.path, Stored) == [line]
     with pytest.raises(UserError, match="would be -inf; allowed: finite numbers"):
         lines.append(packed(stored(replace(TURN, logprobs=(float("-inf"),)))))
-    many = stored(replace(TURN, prompt_ids=(1,) * MOST))
+    many = stored(replace(TURN, prompt_ids=(1,) * MOST_PACKED))
     assert packed(many) is many
 
 
@@ -60,7 +60,7 @@ BAD = {
     "no stream": (base64.b64encode(b"abc").decode(), "Error -3"),
     "a stream cut off": (text(bytes(100))[:8], "cut off"),
     "bytes that are none": (text(b"\xc1"), "malformed"),
-    "a bomb": (text(bytes(MOST + 1)), f"more than {MOST} bytes"),
+    "a bomb": (text(bytes(MOST_PACKED + 1)), f"more than {MOST_PACKED} bytes"),
     "two lists": (text(msgspec.msgpack.encode([[], []])), "length 3"),
     "other turns": (text(msgspec.msgpack.encode([[[1]] * 2] * 3)), "is longer"),
     "an id below zero": (text(msgspec.msgpack.encode([[[-5]], [[]], [[]]])), ">= 0"),

@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from trace_bench.core.packed import unpacked
+from trace_bench.core.run_files import unpacked
 from trace_bench.core.types import (
     HEADS,
     Message,

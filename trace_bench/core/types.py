@@ -277,7 +277,7 @@ HEADS = (Head, Charge)
 class Stored(Head):
     """A line of trajectories.jsonl and evaluation_trajectories.jsonl: an episode, and which one of
     which call of `Lab.rollouts` (or of the evaluation) it is. `tokens`: of all turns, which have
-    none in the file (`core.packed`)."""
+    none in the file (`core.run_files`)."""
 
     trajectory: Trajectory
     tokens: str | None = field(default=None, metadata={"sparse": True})

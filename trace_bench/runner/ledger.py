@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.packed import packed
+from trace_bench.core.run_files import packed
 from trace_bench.core.store import Lines, damaged, parse_line, plain_file, whole_lines
 from trace_bench.core.types import (
     CHARGED,

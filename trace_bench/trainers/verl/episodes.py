@@ -22,8 +22,8 @@ from uuid import uuid4
 import numpy as np
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from trace_bench.core import packed as tokens
 from trace_bench.core.decode import decode
+from trace_bench.core.run_files import packed
 from trace_bench.core.store import Lines, each_line
 from trace_bench.core.types import Stored, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
@@ -169,7 +169,7 @@ class EpisodePlayer:
             return batch(mine) if mine else None
 
         def ended(place: int, trajectory: Trajectory) -> None:
-            line = tokens.packed(Stored(call, running[place].index, trajectory))
+            line = packed(Stored(call, running[place].index, trajectory))
             self._played.append(line, sync=True)  # verl trains on it next and may save the result
             resolve(running[place].answer, trajectory)
 
