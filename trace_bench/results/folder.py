@@ -248,9 +248,10 @@ class Episode:
         return self.line.trajectory.score
 
     def read(self) -> Stored:
-        """Raises UserError for a damaged line."""
-        _, _, text = next(store.whole_lines(self.path, self.number - 1, self.start))
-        return store.parse_line(text, self.path, self.number, Stored)
+        """Raises UserError for a line that is damaged or gone."""
+        for _, _, text in store.whole_lines(self.path, self.number - 1, self.start):
+            return store.parse_line(text, self.path, self.number, Stored)
+        raise store.damaged(self.path, self.number, "it is gone")
 
 
 def episodes_in(path: Path) -> Iterator[Episode]:
