@@ -9,6 +9,9 @@ runs() {
     swept direct random joint trace context context_all levels
     untargeted
     collect records.jsonl evaluation.split=test
+    mkdir -p curve && cd curve
+    swept curve_joint curve_grpo curve_gepa
+    collect curve.jsonl
 }
 
 # Made tasks of every capability, then the target: the second run begins with the first one's agent.
