@@ -101,7 +101,7 @@ def test_a_job_goes_on_after_every_kind_of_loss(tmp_path: Path) -> None:
     the rewards that are in it."""
     job = Job(tmp_path)
     steps = StepFiles(job.verl)
-    first = job.start()
+    first = job.start("max_lost=0.9")  # of four episodes, three are soon lost by chance
     when(lambda: steps.saved() >= 1, job.outage.touch)
     assert first.wait(LIMIT) == 2, job.said()
     assert "the lost episodes are run" in job.said()
@@ -124,7 +124,7 @@ def test_a_job_goes_on_after_every_kind_of_loss(tmp_path: Path) -> None:
 
     job.outage.unlink()
     killed: list[psutil.Process] = []
-    third = job.start()
+    third = job.start("max_lost=0.9")
 
     def kill() -> None:
         killed.extend(named("ray::AgentLoopWorkerTQ"))
