@@ -351,14 +351,14 @@ def to_json(value: Any) -> Any:
     """Any of the values above as JSON-safe data (enums by value, tuples as lists)."""
     if type(value) in _PLAIN:  # most values by far
         return value
+    if isinstance(value, list | tuple):
+        return [to_json(v) for v in value]
+    if isinstance(value, dict | Mapping):  # first what is asked in a quarter of the time
+        return {str(k): to_json(v) for k, v in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: to_json(v) for name, v in written(value).items()}
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Mapping):
-        return {str(k): to_json(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(v) for v in value]
     if isinstance(value, float):
         return float(value)  # also of a subclass, such as numpy's
     return str(value) if isinstance(value, PurePath) else value
