@@ -44,8 +44,8 @@ class RoleSettings(SharedSettings):
     """Seconds for one request."""
     retries: Natural = field(default=5, metadata=PLACE)
     """Of a failed request."""
-    concurrency: Positive = field(default=32, metadata=PLACE)
-    """Requests at once."""
+    concurrency: Positive = field(default=64, metadata=PLACE)
+    """Requests at once; as many as `policy=openai` has live episodes."""
     extra: Mapping[str, Any] | None = None
     """More fields of a request, as the server knows them."""
     schema: Literal["auto", "always", "never"] = "auto"
