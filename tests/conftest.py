@@ -18,6 +18,8 @@ import shared
 import tiers
 from models import save_adapter, save_model
 
+from trace_bench.settings import compose
+
 # What each of a hundred processes imports is compiled once for all of them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -53,6 +55,7 @@ gc.disable()  # nothing of what is imported while tests are collected can be fre
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)  # by default it takes a thirtieth of the tests' time
     gc.enable()
 
 
@@ -89,6 +92,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if path and "PYTEST_XDIST_WORKER" not in os.environ and report.duration >= 1:
         with Path(path).open("a") as file:
             file.write(f"{report.duration:6.1f} s  {report.nodeid} ({report.when})\n")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed() -> Iterator[None]:
+    """What Hydra composes of the package's files is shared too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "_composed", shared.kept(compose._composed))
+        yield
 
 
 @pytest.fixture

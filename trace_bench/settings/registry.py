@@ -234,14 +234,14 @@ class Offered(Mapping[str, type]):
 
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
     """The entry points of installed packages for a group, by name."""
-    points = _installed(tuple(sys.path)).select(group=ENTRY_POINTS[group])
-    return {e.name: e for e in points}
+    return _installed(tuple(sys.path))[ENTRY_POINTS[group]]
 
 
 @functools.lru_cache(maxsize=4)
-def _installed(path: tuple[str, ...]) -> Any:
-    """The entry points on the import path. Slow: reads every installed package's metadata."""
-    return metadata.entry_points()
+def _installed(path: tuple[str, ...]) -> dict[str, dict[str, metadata.EntryPoint]]:
+    """The entry points on the import path, by our groups. Slow: reads every package's metadata."""
+    every = metadata.entry_points()
+    return {ours: {e.name: e for e in every.select(group=ours)} for ours in ENTRY_POINTS.values()}
 
 
 def names(group: str) -> list[str]:
