@@ -297,10 +297,15 @@ def test_methods_without_a_look_of_their_own_differ_in_a_figure() -> None:
     assert all(named[x.colour, x.marker] == x.label for x in style().methods.values())
 
 
-def test_bounds_of_one_value_are_named_together() -> None:
+@pytest.mark.parametrize(("high", "top", "said"), [(0.6, 1.08, ""), (0.2, 0.26, ", above")])
+def test_bounds_are_named_once_and_low_values_fill_the_figure(
+    high: float, top: float, said: str
+) -> None:
     pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
     figure, ((axes,),) = figures.panels(1, 1, (3, 3))
+    axes.plot([0, 1], [0.0, high])
     figures.bounds(axes, {"idle": 0.0, "random": 0.0, "reference": 1.0})
-    texts = [text.get_text() for text in axes.texts]
+    texts, limit = [text.get_text() for text in axes.texts], axes.get_ylim()[1]
     figure.clear()
-    assert texts == ["idle agent and random agent 0.00", "reference solutions 1.00"]
+    assert texts == ["idle agent and random agent 0.00", f"reference solutions 1.00{said}"]
+    assert limit == pytest.approx(top)

@@ -119,21 +119,24 @@ def chart(
 
 def bounds(axes: Any, floors: Mapping[str, float]) -> None:
     """Floor and ceiling of the held-out tasks, named on the line; the lowest one below it, so that
-    two close ones can both be read; names in one place are written as one."""
+    two close ones can both be read; names in one place are written as one. Where all of the methods
+    are low the axis ends above them, and what lies beyond is named at its end."""
+    top = 1.08 if axes.dataLim.y1 > 0.4 else max(0.1, 1.3 * axes.dataLim.y1)
     bounds_ = {name: value for name, value in floors.items() if name in _BOUNDS}
     places: dict[tuple[str, bool], list[str]] = {}
     for name, value in bounds_.items():
         axes.axhline(value, color=_BOUND, linestyle=(0, (1, 2)), linewidth=1, zorder=0.8)
-        below = value == min(bounds_.values()) and value > 0.08
-        places.setdefault((f"{value:.2f}", below), []).append(name)
+        below = value > top or value == min(bounds_.values()) and value > 0.08
+        beyond = ", above" if value > top else ""
+        places.setdefault((f"{value:.2f}{beyond}", below), []).append(name)
     for (text, below), names in places.items():
         axes.annotate(
             f"{' and '.join(_BOUNDS[name] for name in names)} {text}",
-            (0.01, bounds_[names[0]]), (0, -2 if below else 2),
+            (0.01, min(bounds_[names[0]], top)), (0, -2 if below else 2),
             xycoords=("axes fraction", "data"), textcoords="offset points",
             fontsize=_SMALL, color=_BOUND, va="top" if below else "bottom",
         )  # fmt: skip
-    axes.set_ylim(0, 1.08)
+    axes.set_ylim(0, top)
 
 
 def doubling(axes: Any, ticks: Sequence[float], label: str) -> None:
