@@ -126,7 +126,7 @@ def bounds(axes: Any, floors: Mapping[str, float]) -> None:
     places: dict[tuple[str, bool], list[str]] = {}
     for name, value in bounds_.items():
         axes.axhline(value, color=_BOUND, linestyle=(0, (1, 2)), linewidth=1, zorder=0.8)
-        below = value > top or value == min(bounds_.values()) and value > 0.08
+        below = value > top or (value == min(bounds_.values()) and value > 0.08)
         beyond = ", above" if value > top else ""
         places.setdefault((f"{value:.2f}{beyond}", below), []).append(name)
     for (text, below), names in places.items():
