@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,6 +130,33 @@ def test_no_more_requests_at_once_than_allowed() -> None:
         for future in [asking.start("/chat/completions", BODY) for _ in range(40)]:
             future.result()
     assert most == 4
+
+
+def test_a_server_that_comes_back_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that has answered. What never did, or does not come back in time, is an error."""
+    path, last = "/chat/completions", replace(chat("one"), headers={"Connection": "close"})
+    with serve(in_turn(last)) as server:
+        endpoint = Endpoint((server.url,), pause=0.01, retries=1, patience=20.0)
+        clients = [Client(endpoint) for _ in range(2)]
+        waiting, never = map(closing, clients)
+        assert clients[0].ask(path, BODY)["choices"]
+    with never as asking, pytest.raises(LLMError, match="tried 2 times"):
+        asking.ask(path, BODY)
+    with waiting as asking:
+        futures = [asking.start(path, BODY) for _ in range(2)]
+        time.sleep(0.5)
+        assert not any(future.done() for future in futures)
+        with serve(in_turn(last), int(server.address.rpartition(":")[2])):
+            assert all(future.result(20)["choices"] for future in futures)
+        asking.endpoint = replace(asking.endpoint, patience=0.1)
+        tries = []
+        for _ in range(2):
+            with pytest.raises(LLMError) as caught:
+                asking.ask(path, BODY)
+            tries.append(int(str(caught.value).split()[-2]))
+        assert tries[0] > tries[1] == 2, "it is not waited for a second time"
+    said = f"{server.url} is gone and is waited for, at most"
+    assert capsys.readouterr().err == f"{said} 20 s\n{said} 0.1 s\n"
 
 
 def test_only_the_named_server_is_contacted(monkeypatch: pytest.MonkeyPatch) -> None:

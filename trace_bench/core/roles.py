@@ -44,6 +44,8 @@ class RoleSettings(SharedSettings):
     """Seconds for one request."""
     retries: Natural = field(default=5, metadata=PLACE)
     """Of a failed request."""
+    patience: Annotated[float, Meta(ge=0)] = field(default=600.0, metadata=PLACE)
+    """Seconds in which a server that has answered and is gone is waited for, as in a restart."""
     concurrency: Positive = field(default=64, metadata=PLACE)
     """Requests at once; as many as `policy=openai` has live episodes."""
     extra: Mapping[str, Any] | None = None

@@ -4,7 +4,7 @@ appear in messages.
 Requests run in one event loop in its own thread, so waiting for one does not block the others. Only
 the configured servers are contacted: no proxy from the environment, no redirects. Temporary errors
 (429, 5xx, no connection, timeout, truncated response) are retried with growing pauses; other 4xx
-responses are not.
+responses are not. A server that has answered before and is gone is waited for: it may be restarted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import base64
 import os
 import random
 import re
+import sys
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -66,7 +68,8 @@ class RefusedAnswer(LLMError):
 @dataclass(frozen=True)
 class Endpoint:
     """The servers of one model and how to contact them. `deadline`: seconds for one attempt.
-    `pause`: seconds before the second attempt, then doubled. `key`: the Authorization header's."""
+    `pause`: seconds before the second attempt, then doubled. `patience`: seconds in which a server
+    that is gone is waited for, beyond `retries`. `key`: the Authorization header's."""
 
     urls: tuple[str, ...]
     key: str | None = field(default=None, repr=False)
@@ -74,6 +77,17 @@ class Endpoint:
     retries: int = 5
     concurrency: int = 64
     pause: float = 0.5
+    patience: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Trouble:
+    """Why an attempt has no answer. `wait`: seconds that the server asks for; `gone`: nothing
+    listens there."""
+
+    text: str
+    wait: float | None = None
+    gone: bool = False
 
 
 @dataclass
@@ -100,6 +114,8 @@ class Client:
         self.endpoint = endpoint
         self.usage = Usage()
         self.secret = Secret(endpoint.key)
+        self._there: set[int] = set()  # servers that have answered
+        self._missed: set[int] = set()  # those of them that are waited for
         self._renamed = False  # whether the server wants the limit of tokens under its other name
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -147,37 +163,54 @@ class Client:
     async def _ask(self, server: int, path: str, body: JSON | None) -> JSON:
         """The answer; where the server refuses `max_tokens` and names what it takes in its place,
         to a second request with that, as to all that follow."""
-        url = self.endpoint.urls[server].rstrip("/") + path
         try:
-            return await self._attempts(url, body)
+            return await self._attempts(server, path, body)
         except LLMError as error:
             about = str(error)  # a server may name both where the context is too short
             other_name = ITS_NAME_ELSEWHERE in about and "context" not in about
             if error.status != 400 or not other_name or MOST not in (body or ()):
                 raise
             self._renamed = True
-            return await self._attempts(url, body)
+            return await self._attempts(server, path, body)
 
-    async def _attempts(self, url: str, body: JSON | None) -> JSON:
+    async def _attempts(self, server: int, path: str, body: JSON | None) -> JSON:
+        url = self.endpoint.urls[server].rstrip("/") + path
         if self._renamed and body is not None:
             body = {ITS_NAME_ELSEWHERE if key == MOST else key: v for key, v in body.items()}
         async with self._gate:
             self.usage.requests += 1
-            for attempt in range(self.endpoint.retries + 1):
-                reply, trouble, wait = await self._try(url, body)
-                if reply is not None:
-                    self.usage.add(reply)
-                    return reply
-                if attempt < self.endpoint.retries:
-                    self.usage.retries += 1
-                    await asyncio.sleep(self._pause(attempt, wait))
+            tries, end = 1, time.monotonic() + self.endpoint.patience
+            while isinstance(trouble := await self._try(url, body), _Trouble):
+                if tries > self.endpoint.retries and not self._waits(server, trouble, end):
+                    break
+                self.usage.retries += 1
+                await asyncio.sleep(self._pause(tries - 1, trouble.wait))
+                tries += 1
+            else:
+                self._there.add(server)
+                self._missed.discard(server)
+                self.usage.add(trouble)
+                return trouble
         self.usage.failures += 1
-        tries = self.endpoint.retries + 1
-        trouble = self.secret.clean(trouble)  # an exception may show what the server sent
-        raise LLMError(f"{url}: {trouble} (tried {tries} times)")
+        text = self.secret.clean(trouble.text)  # an exception may show what the server sent
+        raise LLMError(f"{url}: {text} (tried {tries} times)")
 
-    async def _try(self, url: str, body: JSON | None) -> tuple[JSON | None, str, float | None]:
-        """One attempt: (response, error message, seconds to wait as the server asked)."""
+    def _waits(self, server: int, trouble: _Trouble, end: float) -> bool:
+        """Whether to wait until `end` for a server that is gone and has answered before; said once.
+        One that does not come back in time is not waited for until it answers again."""
+        if not trouble.gone or server not in self._there:
+            return False
+        if time.monotonic() >= end:
+            self._there.discard(server)
+            return False
+        if server not in self._missed:
+            self._missed.add(server)
+            url, most = self.endpoint.urls[server], self.endpoint.patience
+            print(f"{url} is gone and is waited for, at most {most:g} s", file=sys.stderr)
+        return True
+
+    async def _try(self, url: str, body: JSON | None) -> JSON | _Trouble:
+        """One attempt."""
         import aiohttp
         import msgspec
 
@@ -188,11 +221,12 @@ class Client:
                 async with self._http.request(how, url, data=data, allow_redirects=False) as got:
                     content = await _body(got)
         except aiohttp.ClientResponseError as error:  # its text has what was sent, cut anywhere
-            return None, f"{type(error).__name__}: no readable HTTP", None
+            return _Trouble(f"{type(error).__name__}: no readable HTTP")
         except aiohttp.ClientError as error:
-            return None, f"{type(error).__name__}: {error}", None
+            gone = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+            return _Trouble(f"{type(error).__name__}: {error}", gone=gone)
         except TimeoutError:
-            return None, f"no answer within {self.endpoint.deadline:g} s", None
+            return _Trouble(f"no answer within {self.endpoint.deadline:g} s")
         except Unreadable as error:
             refused = str(error)
         try:
@@ -201,7 +235,7 @@ class Client:
             raw, refused = content.decode(errors="replace"), "it is not UTF-8"
         text = self.secret.clean(raw)  # before it is shortened or stored
         if got.status == 429 or got.status >= 500:
-            return None, f"HTTP {got.status}: {text[:300]}", _seconds(got.headers)
+            return _Trouble(f"HTTP {got.status}: {text[:300]}", _seconds(got.headers))
         if got.status >= 300:
             self.usage.failures += 1
             raise LLMError(f"{url}: HTTP {got.status}: {text[:500]}", got.status)
@@ -216,8 +250,8 @@ class Client:
             self.usage.failures += 1
             raise RefusedAnswer(f"{url}: the answer is refused: {refused}", got.status)
         if not isinstance(reply, dict):
-            return None, f"the answer is no JSON object: {text[:100]!r}", None
-        return reply, "", None
+            return _Trouble(f"the answer is no JSON object: {text[:100]!r}")
+        return reply
 
     def _pause(self, attempt: int, wanted: float | None) -> float:
         """Seconds until the next attempt: doubled each time, with jitter against retry storms."""

@@ -44,6 +44,8 @@ class OpenAISettings:
     """Seconds for one attempt of a request."""
     retries: Natural = field(default=5, metadata=PLACE)
     """Further attempts after 429, 5xx, lost connections and deadlines."""
+    patience: Annotated[float, Meta(ge=0)] = field(default=600.0, metadata=PLACE)
+    """Seconds in which a server that has answered and is gone is waited for, as in a restart."""
     extra: Mapping[str, Any] | None = None
     """More fields of every request, such as {chat_template_kwargs: {...}}."""
 
@@ -259,6 +261,7 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
         deadline=settings.deadline,
         retries=settings.retries,
         concurrency=run.batch,
+        patience=settings.patience,
     )
     extra = check_extra(settings.extra, "policy.extra")
     for key, own in template_options(run.thinking).items():

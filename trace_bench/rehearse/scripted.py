@@ -71,8 +71,8 @@ def models(*names: str, owner: str = "scripted") -> Answer:
 
 
 @contextmanager
-def serve(script: Script) -> Iterator[Server]:
-    """A server on a free port of this machine, until the end of the block."""
+def serve(script: Script, port: int = 0) -> Iterator[Server]:
+    """A server on a port of this machine (0: a free one), until the end of the block."""
     seen = Server()
     lock = threading.Lock()
 
@@ -134,7 +134,7 @@ def serve(script: Script) -> Iterator[Server]:
         def handle_error(self, request: Any, client_address: Any) -> None:
             """A client that was killed, or a connection that was torn."""
 
-    with Threads(("127.0.0.1", 0), Handler) as server:
+    with Threads(("127.0.0.1", port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
         thread.start()
         seen.address = f"http://127.0.0.1:{server.server_port}"

@@ -104,6 +104,7 @@ def make_role(name: str, how: RoleSettings, log: Log = log_line) -> Role:
         deadline=how.deadline,
         retries=how.retries,
         concurrency=how.concurrency,
+        patience=how.patience,
     )
     return Role(endpoint, replace(how, extra=extra), lambda text: log(f"the {name}: {text}"))
 
