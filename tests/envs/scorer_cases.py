@@ -7,27 +7,21 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
 State = dict[str, list[Row]]
-RANDOM = 160
 NOW = 1_718_186_400.0
 AGENT, USER, SYSTEM, ENVIRONMENT = "AGENT", "USER", "SYSTEM", "EXECUTION_ENVIRONMENT"
-WORDS = (
-    *("buy", "milk", "call", "home", "bring", "blue", "umbrella", "water", "tomatoes"),
-    *("meet", "at", "noon"),
-)
-KEYS = {"CONTACT": "person_id", "REMINDER": "reminder_id", "MESSAGING": "message_id"}
-TEXTS = {"CONTACT": "relationship", "REMINDER": "content", "MESSAGING": "content"}
+DRAWN = Path(__file__).with_name("random_cases.jsonl")
 
 
 def cases() -> list[dict[str, Any]]:
     """Each is {name, log, states, milestones, edges, minefields, minefield_edges}. The log holds
     [sender, recipient, content, index of the state after it, trace or None]."""
-    made = [*corners(), *(_random_case(number) for number in range(RANDOM))]
+    made = [*corners(), *drawn()]
     assert len({case["name"] for case in made}) == len(made)
     return made
 
@@ -324,183 +318,27 @@ def _mines() -> Iterator[Row]:
 # -- random cases ----------------------------------------------------------------------------------
 
 
-def _random_case(number: int) -> Row:
-    rng = random.Random(f"scorer/{number}")
-    played = _play(rng)
-    draw = _Draw(rng, played["log"], played["states"])
-    count = rng.choice((1, 2, 2, 3, 3, 4, 5))
-    edges = _edges(rng, count)
-    milestones = [draw.milestone(ancestors) for ancestors in _ancestors(count, edges)]
-    mined = rng.choice((0, 0, 0, 1, 1, 2, 3))
-    mine_edges = _edges(rng, mined)
-    minefields = [draw.minefield(ancestors) for ancestors in _ancestors(mined, mine_edges)]
-    more = {"edges": edges, "minefields": minefields, "minefield_edges": mine_edges}
-    return case(f"random {number}", played, milestones, **more)
+def drawn() -> Iterator[Row]:
+    """Random episodes with milestones that have to do with them, kept as they were drawn. An event
+    is what the agent says, or [tool, its arguments, the databases that it changes]."""
+    for number, line in enumerate(DRAWN.read_text().splitlines()):
+        kept = json.loads(line)
+        opening = now = state(**_databases(kept.pop("opening")))
+        events: list[Event] = []
+        for event in kept.pop("events"):
+            if isinstance(event, str):
+                events.append(event)
+                continue
+            tool, arguments, changed = event
+            now = {**now, **_databases(changed)}
+            events.append((call(tool, **arguments), now))
+        yield case(f"random {number}", episode(opening, *events), **kept)
 
 
-def _words(rng: random.Random) -> str:
-    return " ".join(rng.choice(WORDS) for _ in range(rng.randrange(2, 6)))
-
-
-def _play(rng: random.Random) -> Row:
-    """A random episode."""
-    kept = {
-        "CONTACT": [contact(f"{i}", relationship=_words(rng)) for i in range(rng.randrange(5))],
-        "REMINDER": [reminder(f"{i}", content=_words(rng)) for i in range(rng.randrange(6))],
+def _databases(changed: dict[str, list[Any]]) -> State:
+    """A row is its key, where it has one, and what differs from the others' values."""
+    makers: dict[str, Callable[..., Row]]
+    makers = {"SETTING": setting, "CONTACT": contact, "REMINDER": reminder, "MESSAGING": message}
+    return {
+        name: [makers[name](*key, **more) for *key, more in rows] for name, rows in changed.items()
     }
-    now = state(SETTING=[setting(wifi=rng.random() < 0.5)], **kept)
-    events: list[Event] = []
-    opening, ids = now, itertools.count(10)
-    for _ in range(rng.randrange(3, 8)):
-        if rng.random() < 0.35:
-            events.append(_words(rng))
-            continue
-        trace = call(rng.choice(("work", "look")), days=rng.randrange(3), on=rng.random() < 0.5)
-        for _ in range(rng.choice((0, 1, 1, 1, 2))):
-            now = _changed(rng, now, str(next(ids)))
-        events.append((trace, now))
-    return episode(opening, *events)
-
-
-def _changed(rng: random.Random, now: State, key: str) -> State:
-    database = rng.choice(("SETTING", "CONTACT", "CONTACT", "REMINDER", "REMINDER", "MESSAGING"))
-    rows = [dict(row) for row in now[database]]
-    makers: dict[str, Callable[..., Row]] = {
-        "CONTACT": contact, "REMINDER": reminder, "MESSAGING": message
-    }  # fmt: skip
-    if database == "SETTING":
-        name = rng.choice(("wifi", "cellular"))
-        rows[0][name] = not rows[0][name]
-    elif not rows or rng.random() < 0.45 or database == "MESSAGING":
-        rows.append(makers[database](key, **{TEXTS[database]: _words(rng)}))
-    elif rng.random() < 0.4:
-        rows.pop(rng.randrange(len(rows)))
-    else:
-        row = rng.choice(rows)
-        row[TEXTS[database]] = _words(rng)
-        if database == "REMINDER":
-            row["latitude"] = rng.choice((None, 0.0, 1.5))
-    return {**now, database: rows}
-
-
-def _edges(rng: random.Random, count: int) -> list[list[int]] | None:
-    """A chain more often than not; else any, so that some milestones may stand in no edge."""
-    if rng.random() < 0.35:
-        return None
-    pairs = itertools.combinations(range(count), 2)
-    share = rng.choice((0.3, 0.6, 1.0))
-    return [[i, j] for i, j in pairs if rng.random() < share]
-
-
-def _ancestors(count: int, edges: list[list[int]] | None) -> list[list[int]]:
-    chain = [[i, i + 1] for i in range(count - 1)]
-    found: list[set[int]] = [set() for _ in range(count)]
-    for first, second in sorted(chain if edges is None else edges, key=lambda e: (e[1], e[0])):
-        found[second] |= {first, *found[first]}
-    return [sorted(ancestors) for ancestors in found]
-
-
-class _Draw:
-    """Milestones that have to do with an episode."""
-
-    def __init__(self, rng: random.Random, log: list[Any], states: list[State]) -> None:
-        self.rng, self.log, self.states = rng, log, states
-
-    def milestone(self, ancestors: list[int]) -> Row:
-        parts = [self._part(ancestors) for _ in range(self.rng.choice((1, 1, 1, 2)))]
-        return wants(*parts, guards=self._guards(parts, ancestors, 0.4))
-
-    def minefield(self, ancestors: list[int]) -> Row:
-        """Nothing that resembles a text: any likeness would hit it."""
-        kind = self.rng.choice(("trace", "SETTING", "CONTACT"))
-        part = self._trace() if kind == "trace" else self._snapshot(kind, texts=False)
-        return wants(part, guards=self._guards([part], ancestors, 0.7))
-
-    def _guards(self, parts: list[Row], ancestors: list[int], share: float) -> list[Row]:
-        free = {"SETTING", "CONTACT", "REMINDER", "MESSAGING"} - {p["database"] for p in parts}
-        drawn = (name for name in sorted(free) if self.rng.random() < share / 2)
-        return [{"database": name, "since": self._since(ancestors)} for name in drawn]
-
-    def _since(self, ancestors: list[int]) -> int | None:
-        return self.rng.choice([None, *ancestors, *ancestors])
-
-    def _part(self, ancestors: list[int]) -> Row:
-        kind = self.rng.choice(("text", "trace", "snapshot", "difference", "difference"))
-        if kind == "difference":
-            found = self._difference(ancestors)
-            if found is not None:
-                return found
-        if kind == "trace":
-            return self._trace()
-        if kind == "snapshot":
-            return self._snapshot(self.rng.choice(("SETTING", "CONTACT", "REMINDER")))
-        line = self.rng.choice(self.log)
-        row = {"sender": line[0], "recipient": line[1], "content": self._near(line[2])}
-        if self.rng.random() < 0.3:
-            del row["sender"]
-        return constraint("SANDBOX", "snapshot", row)
-
-    def _near(self, text: str) -> str:
-        words = text.split()
-        change = self.rng.random()
-        if change < 0.3 and len(words) > 1:
-            words.pop(self.rng.randrange(len(words)))
-        elif change < 0.6:
-            words[self.rng.randrange(len(words))] = self.rng.choice(WORDS)
-        return " ".join(words)
-
-    def _trace(self) -> Row:
-        traces = [line[4] for line in self.log if line[4]] or [call("work", days=1, on=True)]
-        rows = []
-        for _ in range(self.rng.choice((1, 1, 2))):
-            trace = self.rng.choice(traces)
-            given = {k: v for k, v in trace["arguments"].items() if self.rng.random() < 0.6}
-            if "days" in given and self.rng.random() < 0.4:
-                given["days"] += 1
-            rows.append(call(trace["name"], **given))
-        measures = {"days": {"tolerance": 1}} if self.rng.random() < 0.3 else {}
-        return constraint("SANDBOX", "tool_trace", *rows, measures=measures)
-
-    def _snapshot(self, database: str, texts: bool = True) -> Row:
-        rows = self.rng.choice(self.states)[database]
-        if not rows:
-            database, rows = "SETTING", self.states[-1]["SETTING"]
-        if database == "SETTING":
-            return constraint(database, "snapshot", {k: rows[0][k] for k in ("wifi", "cellular")})
-        names = [TEXTS[database]] if texts else ["name"]
-        if database == "REMINDER" and self.rng.random() < 0.4:
-            names.append("latitude")
-        return constraint(database, "snapshot", *self._targets(rows, names))
-
-    def _targets(self, rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-        """Rows as wanted, in any order: texts in other words, now and then one too few."""
-        wanted = [{name: row[name] for name in names} for row in rows]
-        for row in wanted:
-            for name in set(row) & set(TEXTS.values()):
-                row[name] = self._near(row[name])
-        self.rng.shuffle(wanted)
-        if len(wanted) > 1 and self.rng.random() < 0.15:
-            wanted.pop()
-        return wanted
-
-    def _difference(self, ancestors: list[int]) -> Row | None:
-        """What came, went or changed between two moments, if anything did."""
-        first, second = sorted(self.rng.choice(range(len(self.states))) for _ in range(2))
-        since = self._since(ancestors)
-        before = self.states[0 if since is None else first]
-        now = self.states[second]
-        database = self.rng.choice(("CONTACT", "REMINDER", "MESSAGING"))
-        came = [row for row in now[database] if row not in before[database]]
-        gone = [row for row in before[database] if row not in now[database]]
-        kind = "updated" if came and gone else "added" if came else "removed"
-        if not came and not gone:
-            return None
-        if self.rng.random() < 0.15:
-            kind = self.rng.choice(("added", "removed", "updated"))
-        names = [TEXTS[database]]
-        if self.rng.random() < 0.5:
-            names.append(KEYS[database])
-        if database == "REMINDER" and self.rng.random() < 0.4:
-            names.append("latitude")
-        rows = self._targets(came or gone, names)
-        return constraint(database, kind, *rows, since=since)
