@@ -1,5 +1,5 @@
-"""What an episode costs through a standard, beside the same world inside: two calls and the end, in
-a worker process. Milliseconds by the clock, the median of 25 episodes.
+"""What an episode costs through a standard, beside a world as small inside (toy.py): two calls and
+the end, in a worker process. Milliseconds by the clock, the median of 25 episodes.
 
     TRACE_BENCH_STANDARDS=.venv-standards python tests/bench/standards.py [NAME ...]
 """
@@ -19,65 +19,22 @@ from sandboxes import in_sandbox  # noqa: E402
 from standard_servers import HERE as SERVERS  # noqa: E402
 from standard_servers import python_of, server, suite_of  # noqa: E402
 
-from trace_bench.core.chat import Toolbox, make_call, text_message, tool  # noqa: E402
-from trace_bench.core.protocols import Env, Suite, performed  # noqa: E402
-from trace_bench.core.types import Message, Score, Step, StopReason, Task  # noqa: E402
+from trace_bench.core.chat import make_call, text_message  # noqa: E402
+from trace_bench.core.protocols import performed  # noqa: E402
+from trace_bench.core.types import Message, Task  # noqa: E402
 from trace_bench.sandbox.choose import Sandbox  # noqa: E402
 from trace_bench.settings.registry import find  # noqa: E402
 from trace_bench.settings.schema import EnvSettings  # noqa: E402
 
-EPISODES = 25
 TIME = {"deadline": 90.0}
 DONE = text_message("Done.")
 
 
-class Inside(Env):
-    """The box of `mcp_box.py`."""
-
-    @tool
-    def put(self, thing: str) -> str:
-        """Put a thing into the box."""
-        self.box.append(thing)
-        return f"The box has {len(self.box)} things."
-
-    @tool
-    def look(self) -> str:
-        """Look into the box."""
-        return ", ".join(self.box) or "nothing"
-
-    def reset(self, task: Task) -> Step:
-        self.box: list[str] = []
-        self.tools = Toolbox(self)
-        return Step(({"role": "user", "content": "Put a key into it."},), tools=self.tools.schemas)
-
-    def step(self, action: Message) -> Step:
-        if calls := action.get("tool_calls"):
-            return Step(self.tools.answer(calls))
-        score = Score(float("key" in self.box), "key" in self.box)
-        return Step(done=True, score=score, stop=StopReason.DONE)
-
-
-class InsideSuite(Suite):
-    name, variant = "box", "inside"
-
-    def splits(self) -> list[str]:
-        return ["dev"]
-
-    def tasks(self, split: str) -> list[Task]:
-        return [Task("box/inside/dev/0000", "box", "dev", 0)]
-
-    def task(self, task_id: str) -> Task:
-        return self.tasks("dev")[0]
-
-    def make(self) -> Inside:
-        return Inside()
-
-
-def measure(name: str, suite: Any, split: str, calls: list[Message], episodes: int) -> None:
-    task, took = suite.tasks(split)[0], []
+def measure(name: str, suite: Any, task: Task, actions: list[Message], episodes: int = 25) -> None:
+    took = []
     for _ in range(episodes):
         begun = time.perf_counter()
-        last = performed(suite, task, [*calls, DONE])[-1]
+        last = performed(suite, task, actions)[-1]
         took.append((time.perf_counter() - begun) * 1000)
         assert last.score is not None and last.score.success, last
     print(f"{name:34} {statistics.median(took):8.1f} ms an episode", flush=True)
@@ -85,33 +42,34 @@ def measure(name: str, suite: Any, split: str, calls: list[Message], episodes: i
 
 
 def inside() -> None:
-    os.chdir(HERE)
-    part = find("env", EnvSettings("custom", "standards:InsideSuite"))
+    os.chdir(HERE.parent)
+    part = find("env", EnvSettings("custom", "toy:ToySuite"))
     suite = in_sandbox(part, Sandbox("process", run="bench", workers=1), python=sys.executable)
-    measure("inside", suite, "dev", [make_call("put", thing="key"), make_call("look")], EPISODES)
+    task = suite.tasks("train")[1]
+    measure("inside", suite, task, [*suite.reference(task)])
 
 
 def mcp() -> None:
-    calls = [make_call("put", thing="key"), make_call("look")]
+    calls = [make_call("put", thing="key"), make_call("look"), DONE]
     mine = {"tasks": "mcp_tasks:tasks", "scorer": "mcp_tasks:score", **TIME}
     with server("mcp", "mcp_box.py", "own") as port:
         suite = suite_of("mcp", url=f"http://127.0.0.1:{port}/mcp", **mine)
-        measure("mcp, by address (a third call scores)", suite, "dev", calls, EPISODES)
+        measure("mcp, by address (a third call scores)", suite, suite.tasks("dev")[0], calls)
     suite = suite_of("mcp", command=[python_of("mcp"), "mcp_box.py", "own"], **mine)
-    measure("mcp, by command (a third call scores)", suite, "dev", calls, 3)
+    measure("mcp, by command (a third call scores)", suite, suite.tasks("dev")[0], calls, 3)
 
 
 def verifiers() -> None:
-    calls = [make_call("prices_list"), make_call("buy", thing="key")]
+    calls = [make_call("prices_list"), make_call("buy", thing="key"), DONE]
     suite = suite_of("verifiers", taskset="vf_shop", splits={"test": {"split": "test"}}, **TIME)
-    measure("verifiers, in process", suite, "test", calls, EPISODES)
+    measure("verifiers, in process", suite, suite.tasks("test")[0], calls)
 
 
 def shop(name: str) -> None:
-    calls = [make_call("prices"), make_call("buy", thing="key")]
+    calls = [make_call("prices"), make_call("buy", thing="key"), DONE]
     with server(name, f"{name}_shop.py") as port:
         suite = suite_of(name, url=f"http://127.0.0.1:{port}", **TIME)
-        measure(name, suite, "test", calls, EPISODES)
+        measure(name, suite, suite.tasks("test")[0], calls)
 
 
 def main() -> None:
