@@ -4,7 +4,7 @@
 
 CHECKOUT is a checkout of github.com/sierra-research/tau2-bench at commit 377cecf, PYTHON an
 interpreter with its packages (3.12). `some=N`: every N-th task only. Every task is played by our
-suite in the ways of `WAYS`; then the benchmark's environment makes the same calls, its evaluator
+suite in the ways of `ways`; then the benchmark's environment makes the same calls, its evaluator
 gives its reward, and the two verdicts and the agent's failed calls are compared. Exit status 1 if
 anything differs.
 """
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,69 +30,26 @@ Turns = list[dict[str, Any]]  # the agent's messages
 # -- our side -------------------------------------------------------------------------------------
 
 
-def wanted(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    return own
-
-
-def nothing(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    return [_text("")]
-
-
-def words_only(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    return own[-1:]
-
-
-def told_beside_a_call(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    calls = [n for n, turn in enumerate(own) if turn.get("tool_calls")]
-    if not calls:
-        return own
-    beside = {**own[calls[-1]], "content": own[-1]["content"]}
-    return [*own[: calls[-1]], beside, *own[calls[-1] + 1 : -1], _text("Done.")]
-
-
-def cut_off(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    return [turn for turn in own if turn.get("tool_calls")]
-
-
-def last_call_missing(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    calls = [n for n, turn in enumerate(own) if turn.get("tool_calls")]
-    return [turn for n, turn in enumerate(own) if not calls or n != calls[-1]]
-
-
-def others_calls_first(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    return [*[turn for turn in others if turn.get("tool_calls")][:6], *own]
-
-
-def other_types(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    return [_changed(turn, rng) for turn in own]
-
-
-def transfer_too(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    return [_call("transfer_to_human_agents", {"summary": "something else"}), *own]
-
-
-def ten_failures_first(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    return [*[_call("no_such_tool", {}) for _ in range(10)], *own]
-
-
-def nine_failures_first(own: Turns, others: Turns, rng: random.Random) -> Turns:
-    return [*[_call("no_such_tool", {}) for _ in range(9)], *own]
-
-
-Way = Callable[[Turns, Turns, random.Random], Turns]
-WAYS: tuple[Way, ...] = (
-    wanted,
-    nothing,
-    words_only,
-    told_beside_a_call,
-    cut_off,
-    last_call_missing,
-    others_calls_first,
-    other_types,
-    transfer_too,
-    ten_failures_first,
-    nine_failures_first,
-)
+def ways(own: Turns, others: Turns, rng: random.Random) -> dict[str, Turns]:
+    """The agent's turns in each way, from the task's own reference and another task's."""
+    acts = [n for n, turn in enumerate(own) if turn.get("tool_calls")]
+    beside = own
+    if acts:
+        told = {**own[acts[-1]], "content": own[-1]["content"]}
+        beside = [*own[: acts[-1]], told, *own[acts[-1] + 1 : -1], _text("Done.")]
+    return {
+        "wanted": own,
+        "nothing": [_text("")],
+        "words_only": own[-1:],
+        "told_beside_a_call": beside,
+        "cut_off": [own[n] for n in acts],
+        "last_call_missing": [turn for n, turn in enumerate(own) if n not in acts[-1:]],
+        "others_calls_first": [*[turn for turn in others if turn.get("tool_calls")][:6], *own],
+        "other_types": [_changed(turn, rng) for turn in own],
+        "transfer_too": [_call("transfer_to_human_agents", {"summary": "something else"}), *own],
+        "ten_failures_first": [_call("no_such_tool", {})] * 10 + own,
+        "nine_failures_first": [_call("no_such_tool", {})] * 9 + own,
+    }
 
 
 def _text(words: str) -> dict[str, Any]:
@@ -134,10 +91,10 @@ def played(domain: str, every: int) -> Iterator[dict[str, Any]]:
     tasks = suite.tasks("base")[::every]
     for number, task in enumerate(tasks):
         other = tasks[(number + 7) % len(tasks)]
-        for way in WAYS:
-            rng = random.Random(f"{task.id} {way.__name__}")
-            turns = way(list(suite.reference(task)), list(suite.reference(other)), rng)
-            about = {"domain": domain, "task": task.data["record"]["id"], "way": way.__name__}
+        rng = random.Random(f"{task.id} other_types")
+        made = ways(list(suite.reference(task)), list(suite.reference(other)), rng)
+        for way, turns in made.items():
+            about = {"domain": domain, "task": task.data["record"]["id"], "way": way}
             yield {**about, **_episode(suite.make(), task, turns)}
 
 
