@@ -16,7 +16,7 @@ import itertools
 
 import numpy as np
 
-from trace_bench.results.statistics import uncertainty
+from trace_bench.results.statistics import Uncertainty, uncertainty
 
 
 def coverage(seeds: int, tasks: int, deviation: float, draws: int) -> tuple[float, float]:
@@ -26,17 +26,8 @@ def coverage(seeds: int, tasks: int, deviation: float, draws: int) -> tuple[floa
     for _ in range(draws):
         chance = 0.2 + 0.6 * rng.beta(0.4, 0.4, tasks)
         one, two = (_success(rng, chance, seeds, deviation) for _ in range(2))
-        pairs = (
-            (one.mean() - 0.5, uncertainty(one.mean(0).tolist(), one.mean(1).tolist())),
-            (
-                one.mean() - two.mean(),
-                uncertainty(
-                    (one.mean(0) - two.mean(0)).tolist(),
-                    one.mean(1).tolist(),
-                    two.mean(1).tolist(),
-                ),
-            ),
-        )
+        single = uncertainty(one.mean(0).tolist(), one.mean(1).tolist())
+        pairs = ((one.mean() - 0.5, single), _difference(one, two))
         for i, (error, found) in enumerate(pairs):
             held[i] += abs(error) <= found.width(0.975)
     return held[0] / draws, held[1] / draws
@@ -50,16 +41,14 @@ def false_stars(seeds: int, tasks: int, deviation: float, draws: int, methods: i
     for _ in range(draws):
         chance = 0.2 + 0.6 * rng.beta(0.4, 0.4, tasks)
         arms = [_success(rng, chance, seeds, deviation) for _ in range(methods)]
-        with_stars += any(
-            uncertainty(
-                (arms[i].mean(0) - arms[j].mean(0)).tolist(),
-                arms[i].mean(1).tolist(),
-                arms[j].mean(1).tolist(),
-            ).p(float(arms[i].mean() - arms[j].mean()))
-            < 0.05 / len(pairs)
-            for i, j in pairs
-        )
+        gaps = (_difference(arms[i], arms[j]) for i, j in pairs)
+        with_stars += any(found.p(float(gap)) < 0.05 / len(pairs) for gap, found in gaps)
     return with_stars / draws
+
+
+def _difference(one: np.ndarray, two: np.ndarray) -> tuple[float, Uncertainty]:
+    by_task, seeds = one.mean(0) - two.mean(0), (one.mean(1).tolist(), two.mean(1).tolist())
+    return one.mean() - two.mean(), uncertainty(by_task.tolist(), *seeds)
 
 
 def _success(
