@@ -135,60 +135,37 @@ def test_what_cannot_be_read_keeps_its_text(how: str, text: str, reason: str) ->
 QUOTING = CALL.replace("3", '"<think>"')
 
 
-TYPED = {
-    "text": {"$ref": "#/$defs/Text"},
-    "size": {"$ref": "#/$defs/Size"},
-    "one": {"oneOf": [{"type": "integer"}, {"type": "boolean"}]},
-    "all": {"allOf": [{"$ref": "#/$defs/Size"}, {"minimum": 1}]},
-    "pick": {"enum": [1, "2", "auto"]},
-    "two": {"anyOf": [{"enum": ["auto"]}, {"type": "integer"}]},
-    "named": {"enum": ["1", "2"]},
-    "fixed": {"const": 3},
-    "shape": {"properties": {"a": {}}},
-    "list": {"items": {"type": "integer"}},
-    "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-    "loop": {"$ref": "#/properties/loop"},
-    "first": {"$ref": "#/properties/one/oneOf/0"},
-    "behind": {"$ref": "#/allOf/0/properties/free"},
-    "beyond": {"$ref": "#/properties/one/oneOf/2"},
-    "least": {"minimum": 0},
+TYPED: dict[str, tuple[Any, dict[str, Any]]] = {
+    # argument: its schema, and the value of each text
+    "text": ({"$ref": "#/$defs/Text"}, {"3": "3"}),
+    "size": ({"$ref": "#/$defs/Size"}, {"3": 3, "three": "three"}),
+    "one": ({"oneOf": [{"type": "integer"}, {"type": "boolean"}]}, {"True": True}),
+    "all": ({"allOf": [{"$ref": "#/$defs/Size"}, {"minimum": 1}]}, {"0": 0}),
+    "pick": ({"enum": [1, "2", "auto"]}, {"1": 1, "2": "2", "auto": "auto"}),
+    "two": ({"anyOf": [{"enum": ["auto"]}, {"type": "integer"}]}, {"3": 3, "auto": "auto"}),
+    "named": ({"enum": ["1", "2"]}, {"1": "1", "3": "3"}),
+    "fixed": ({"const": 3}, {"3": 3}),
+    "shape": ({"properties": {"a": {}}}, {'{"a": 1}': {"a": 1}}),
+    "list": ({"items": {"type": "integer"}}, {"[1]": [1]}),
+    "maybe": ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"None": None, "3": "3"}),
+    "loop": ({"$ref": "#/properties/loop"}, {"3": "3"}),
+    "first": ({"$ref": "#/properties/one/oneOf/0"}, {"3": 3}),
+    "behind": ({"$ref": "#/allOf/0/properties/free"}, {"3": 3}),
+    "beyond": ({"$ref": "#/properties/one/oneOf/2"}, {"3": "3"}),
+    "least": ({"minimum": 0}, {"3": 3}),
 }
 SIZES = {"Text": {"type": "string"}, "Size": {"type": "integer"}}
+VALUES = [(name, *value) for name, (_, values) in TYPED.items() for value in values.items()]
 
 
 @pytest.mark.parametrize(
-    ("argument", "text", "value"),
-    [
-        ("text", "3", "3"),
-        ("size", "3", 3),
-        ("size", "three", "three"),
-        ("one", "True", True),
-        ("all", "0", 0),
-        ("pick", "1", 1),
-        ("pick", "2", "2"),
-        ("pick", "auto", "auto"),
-        ("two", "3", 3),
-        ("two", "auto", "auto"),
-        ("named", "1", "1"),
-        ("named", "3", "3"),
-        ("fixed", "3", 3),
-        ("shape", '{"a": 1}', {"a": 1}),
-        ("list", "[1]", [1]),
-        ("maybe", "None", None),
-        ("maybe", "3", "3"),
-        ("loop", "3", "3"),
-        ("first", "3", 3),
-        ("behind", "3", 3),
-        ("beyond", "3", "3"),
-        ("least", "3", 3),
-        ("free", "3", 3),
-        ("other", "3", "3"),
-    ],
+    ("argument", "text", "value"), [*VALUES, ("free", "3", 3), ("other", "3", "3")]
 )
 def test_a_value_has_the_type_of_its_schema_anywhere(argument: str, text: str, value: Any) -> None:
     tool = make_tool("act", "It acts.")
     free = {"properties": {"free": {"$ref": "#/$defs/Size"}}}
-    tool["function"]["parameters"] = {"properties": TYPED, "allOf": [free], "$defs": SIZES}
+    properties = {name: schema for name, (schema, _) in TYPED.items()}
+    tool["function"]["parameters"] = {"properties": properties, "allOf": [free], "$defs": SIZES}
     called = f"<function=act><parameter={argument}>{text}</parameter></function>"
     reply = read_reply(f"<tool_call>{called}</tool_call>", 0, BY_NAME["QwenCoder"], [tool])
     [call] = reply.message["tool_calls"]
