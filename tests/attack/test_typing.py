@@ -59,6 +59,10 @@ def everything(folder: Path) -> set[str]:
     return {name for name in names if "__pycache__" not in name}
 
 
+def own(factory: str) -> list[str]:
+    return ["env=custom", f"env.factory={factory}"]
+
+
 WORDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "no name": (["=1"], ["'=1'", "setting=value"]),
     "no value": (["budget"], ["'budget'", "setting=value"]),
@@ -106,18 +110,14 @@ WORDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "a budget that is left out": (["budget=???"], ["`budget`", "budget=<value>"]),
     "a reference to nothing": (["budget=${nope}"], ["`budget`", "'nope'"]),
     "a reference in a circle": (["budget=${budget}"], ["`budget`", "Recursive"]),
-    "a factory without a colon": (
-        ["env=custom", "env.factory=no_suite"], ["'no_suite'", "module:attribute"],
-    ),
+    "a factory without a colon": (own("no_suite"), ["'no_suite'", "module:attribute"]),
     "a factory without the attribute": (
         ["env=custom", "env.factory=no_suite:Nope"], ["no attribute Nope", "Empty", "env.factory"],
     ),
     "a factory that is not there": (
         ["env=custom", "env.factory=not_there:x"], ["not_there", "working folder", "env.factory"],
     ),
-    "a factory that raises": (
-        ["env=custom", "env.factory=refuses_import:x"], ["RuntimeError: no luck", "env.factory"],
-    ),
+    "a factory that raises": (own("refuses_import:x"), ["RuntimeError: no luck", "env.factory"]),
     "a factory that ends the process": (
         ["env=custom", "env.factory=ends_the_process:x"], ["SystemExit: 3", "env.factory"],
     ),
@@ -130,9 +130,7 @@ WORDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "a settings file that is a list": (
         ["--config-dir=own", "method=a_list"], ["`method` is [1, 2]", "group of settings"],
     ),
-    "a settings file in Latin-1": (
-        ["--config-dir=own", "method=latin"], ["0xe9", "--config-dir"],
-    ),
+    "a settings file in Latin-1": (["--config-dir=own", "method=latin"], ["0xe9", "--config-dir"]),
 }  # fmt: skip
 """What the settings refuse, by what is in the error."""
 RUNS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
