@@ -195,22 +195,12 @@ def test_what_an_episode_holds_is_not_kept_but_counted(role: str, tmp_path: Path
     assert lines == [{"role": role, "prompt_tokens": 10, "completion_tokens": 2}] * 2
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"n": ' + "[" * 100_000 + "]" * 100_000 + "}",
-        "",
-        "no braces",
-        "{",
-        '{"n": 1',
-        "```\n```",
-        '{"n": 1.5}',
-        "[]",
-        '{"m": 1}',
-        '"n"',
-        "{}",
-    ],
-)
+DEEP = '{"n": ' + "[" * 100_000 + "]" * 100_000 + "}"
+NO_NUMBER = (DEEP, '{"n": 1.5}', "[]", '{"m": 1}', '"n"', "{}")
+NO_JSON = ("", "no braces", "{", '{"n": 1', "```\n```")
+
+
+@pytest.mark.parametrize("text", [*NO_NUMBER, *NO_JSON])
 def test_useless_texts_say_why(text: str) -> None:
     with pytest.raises(Unusable, match=r"\w"):
         read_json(text, SCHEMA)
@@ -220,50 +210,44 @@ NESTED = "Be brief. Write it like this:\n```python\nx = 1\n```\nThen stop.\n"
 BARE = NESTED.replace("```python", "```")
 
 
-@pytest.mark.parametrize(
-    ("text", "block"),
-    [
-        ("So:\n```python\nlonger = 1\n```\nThat is all.", "longer = 1\n"),
-        (f"```\n{NESTED}```", NESTED),
-        (f"````\n{BARE}````", BARE),
-        (f"~~~ text\r\n{BARE}~~~", BARE),
-        (f"It is ````md\n{NESTED}`````\n", NESTED),
-        (f"```\n{BARE}```", None),  # where it ends cannot be told
-        ("```\nan old one\n```\nNew:\n```python\nx = 1", None),
-        ("```\nan old one\n```\nNew:\n```\nx = 1\n```", None),
-        ("```python\nx = 1", None),
-        ("There is `none` ``` here.", None),
-    ],
-)
-def test_a_block_is_read_whole_or_asked_for_again(text: str, block: str | None) -> None:
-    if block is not None:
-        assert read_block(text) == block
-        return
-    with pytest.raises(Unusable, match="block"):
-        read_block(text)
+BLOCKS = [
+    ("So:\n```python\nlonger = 1\n```\nThat is all.", "longer = 1\n"),
+    (f"```\n{NESTED}```", NESTED),
+    (f"````\n{BARE}````", BARE),
+    (f"~~~ text\r\n{BARE}~~~", BARE),
+    (f"It is ````md\n{NESTED}`````\n", NESTED),
+    (f"```\n{BARE}```", None),  # where it ends cannot be told
+    ("```\nan old one\n```\nNew:\n```python\nx = 1", None),
+    ("```\nan old one\n```\nNew:\n```\nx = 1\n```", None),
+    ("```python\nx = 1", None),
+    ("There is `none` ``` here.", None),
+]
+JSON = [
+    ('So: {"n": 1}.', '{"n": 1}'),
+    ('{"n": "```\\n}"} is it', '{"n": "```\\n}"}'),
+    ('```json\n{"n": 1}\n```\nwhich is {short}', '{"n": 1}\n'),
+    ('{"n": 1} in words:\n~~~json\n{"n": 2}\n~~~', '{"n": 2}\n'),
+    ('````\n```json\n{"n": 1}\n```\n````', '```json\n{"n": 1}\n```\n'),
+    ('```json\n{"n": 1}', '{"n": 1}'),  # all that there is, and whole
+    ('```json\n{"n": 1}\n```\nNo:\n~~~json\n{"n": 2}', None),
+    ("```\n```", None),
+    ("} none {", None),
+    ("", None),
+]
+READ = [*((read_block, *case) for case in BLOCKS), *((json_in, *case) for case in JSON)]
 
 
-@pytest.mark.parametrize(
-    ("text", "body"),
-    [
-        ('So: {"n": 1}.', '{"n": 1}'),
-        ('{"n": "```\\n}"} is it', '{"n": "```\\n}"}'),
-        ('```json\n{"n": 1}\n```\nwhich is {short}', '{"n": 1}\n'),
-        ('{"n": 1} in words:\n~~~json\n{"n": 2}\n~~~', '{"n": 2}\n'),
-        ('````\n```json\n{"n": 1}\n```\n````', '```json\n{"n": 1}\n```\n'),
-        ('```json\n{"n": 1}', '{"n": 1}'),  # all that there is, and whole
-        ('```json\n{"n": 1}\n```\nNo:\n~~~json\n{"n": 2}', None),
-        ("```\n```", None),
-        ("} none {", None),
-        ("", None),
-    ],
-)
-def test_the_json_in_an_answer(text: str, body: str | None) -> None:
-    if body is not None:
-        assert json_in(text) == body
+@pytest.mark.parametrize(("reads", "text", "found"), READ)
+def test_what_is_asked_for_is_read_whole_or_not_at_all(
+    reads: Callable[[str], str], text: str, found: str | None
+) -> None:
+    """And then it is asked for again."""
+    if found is not None:
+        assert reads(text) == found
         return
-    with pytest.raises(ValueError, match=r"no end|no JSON object"):
-        json_in(text)
+    error, why = (Unusable, "block") if reads is read_block else (ValueError, "no end|no JSON obj")
+    with pytest.raises(error, match=why):
+        reads(text)
 
 
 @pytest.mark.parametrize("reads", [lambda t: read_json(t, SCHEMA), entries_of, read_result])
