@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from labs import lab_in
 from pages import ROOT
 from summaries import SUMMARY
 from test_readers import BYTES, DEEP, NUMBERS, VALUES
@@ -35,7 +36,6 @@ from trace_bench.results.places import find
 from trace_bench.results.run import read_records
 from trace_bench.runner.api import Result
 from trace_bench.runner.evaluation import Evaluator, outcome_of
-from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import EpisodeFile, Ledger, entry
 from trace_bench.runner.report import Progress
 from trace_bench.runner.trackers import Metrics, Silent
@@ -63,15 +63,7 @@ LINES = st.lists(
 def lab(folder: Path) -> None:
     """The files of a lab: ledger, metrics and trajectories, of which one is read."""
     player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
-    RunLab(
-        folder,
-        seed=0,
-        ledger=Ledger(folder / "ledger.jsonl", 9),
-        player=player,
-        trainer=None,  # type: ignore[arg-type]
-        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
-        progress=Progress(9),
-    ).close()
+    lab_in(folder, 9, player).close()
     EpisodeFile(folder / "trajectories.jsonl").of("train/0")
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from labs import lab_in
 from summaries import SUMMARY
 from toy import ToySuite
 
@@ -20,9 +21,7 @@ from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.report import Progress, closing
-from trace_bench.runner.trackers import Metrics, Silent
 
 BASE = AgentSpec(model="random")
 FILES = ("ledger.jsonl", "trajectories.jsonl", "metrics.jsonl")
@@ -48,17 +47,9 @@ def make(
     faults: Faults | None = None,
     max_lost: float = 0.5,
 ) -> RunLab:
-    suites, quiet = Suites(suite or ToySuite()), Progress(budget, stream=io.StringIO())
-    return RunLab(
-        folder,
-        seed=3,
-        ledger=Ledger(folder / "ledger.jsonl", budget),
-        player=Player(policy or CountingPolicy(), suites, 8, 16, faults or Faults()),
-        trainer=None,  # type: ignore[arg-type]
-        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
-        progress=quiet,
-        max_lost=max_lost,
-    )
+    suites = Suites(suite or ToySuite())
+    player = Player(policy or CountingPolicy(), suites, 8, 16, faults or Faults())
+    return lab_in(folder, budget, player, max_lost=max_lost)
 
 
 def scenario(lab: RunLab) -> list[int]:

@@ -7,15 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from labs import lab_in
+
 from trace_bench.core.protocols import Env, Policy, RunContext, Suite, TrainingJob
 from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.report import Progress
-from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 SETTINGS = TrainerSettings(
@@ -83,17 +82,9 @@ def make_lab(
     """The real lab over a real policy and trainer."""
     folder.mkdir(parents=True, exist_ok=True)
     acting = policy or LocalPolicy(model, batch=16, threads=1)
-    return RunLab(
-        folder,
-        seed=3,
-        ledger=Ledger(folder / "ledger.jsonl", budget),
-        player=Player(acting, Suites(suite or LettersSuite()), max_turns, max_tokens),
-        trainer=LocalTrainer(settings, RunContext(threads=1)),
-        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
-        progress=Progress(budget),
-        on_checkpoint=on_checkpoint,
-        max_lost=1.0,
-    )
+    player = Player(acting, Suites(suite or LettersSuite()), max_turns, max_tokens)
+    trainer = LocalTrainer(settings, RunContext(threads=1))
+    return lab_in(folder, budget, player, trainer, on_checkpoint=on_checkpoint, max_lost=1.0)
 
 
 def job(model: Path, rollouts: int, **changes: Any) -> TrainingJob:

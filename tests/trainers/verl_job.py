@@ -8,6 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from labs import lab_in
+
 from trace_bench.core.checked import build
 from trace_bench.core.protocols import RunContext, TrainingJob
 from trace_bench.core.store import read_lines
@@ -17,9 +19,6 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.runner.build import MAKER, clean_up, generated_suites, make_suite, run_context
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.report import Progress
-from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of
 from trace_bench.settings.schema import Settings
@@ -59,16 +58,10 @@ def make_lab(folder: Path, chosen: Settings) -> RunLab:
     """The real lab and trainer. The lab's own policy plays nothing: verl's workers do."""
     folder.mkdir(parents=True, exist_ok=True)
     how = chosen.policy
-    return RunLab(
-        folder,
-        seed=chosen.seed,
-        ledger=Ledger(folder / "ledger.jsonl", chosen.budget),
-        player=Player(IdlePolicy(), Suites(suite_of(chosen)), how.max_turns, how.max_tokens),
-        trainer=VerlTrainer(verl_settings(chosen), facts(chosen)),
-        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
-        progress=Progress(chosen.budget),
-        make_suite=generated_suites(chosen, facts(chosen)),
-    )
+    player = Player(IdlePolicy(), Suites(suite_of(chosen)), how.max_turns, how.max_tokens)
+    trainer = VerlTrainer(verl_settings(chosen), facts(chosen))
+    making = generated_suites(chosen, facts(chosen))
+    return lab_in(folder, chosen.budget, player, trainer, chosen.seed, make_suite=making)
 
 
 def job(name: str, chosen: Settings, tasks: Sequence[Task]) -> TrainingJob:
