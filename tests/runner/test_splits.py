@@ -24,32 +24,28 @@ LEARNS = MethodPlan()
 class Splits(ToySuite):
     """`test` holds other tasks than `train`; `again` holds one task of `train` by another id."""
 
+    there: tuple[str, ...] = ("train", "dev", "test", "again")
+
     def splits(self) -> Sequence[str]:
-        return ("train", "dev", "test", "again")
+        return self.there
 
     def tasks(self, split: str) -> Sequence[Task]:
-        numbers = {"train": range(4), "dev": range(4, 8), "test": range(8, 12)}
-        if split == "again":
-            return [add(split, i) for i in (3, 13, 14)]
+        assert split in self.there, "this suite has no such tasks"
+        numbers = {
+            "train": range(4),
+            "dev": range(4, 8),
+            "test": range(8, 12),
+            "again": (3, 13, 14),
+        }
         return [add(split, i) for i in numbers[split]]
 
 
 class OnlyHeldOut(Splits):
-    def splits(self) -> Sequence[str]:
-        return ("test",)
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        assert split == "test", "this suite has no other tasks"
-        return super().tasks(split)
+    there = ("test",)
 
 
 class NoDevelopment(Splits):
-    def splits(self) -> Sequence[str]:
-        return ("train", "test")
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        assert split != "dev", "this suite has no such tasks"
-        return super().tasks(split)
+    there = ("train", "test")
 
 
 def add(split: str, number: int) -> Task:
