@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pytest
 from playing import play, scores
-from sandboxes import OTHERS, ROOTS, chosen, in_process, in_sandbox, untrusted_suite
+from sandboxes import OTHERS, ROOTS, SUITE, chosen, in_process, in_sandbox, untrusted_suite
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
@@ -264,32 +264,21 @@ def test_other_code_in_the_worker_is_found(monkeypatch: Patch) -> None:
 
 WORDY = """
 from trace_bench.core import protocols
-from trace_bench.core.types import Score, Step, Task
+from trace_bench.core.types import Score, Step
 
 class Env(protocols.Env):
     def reset(self, task):
-        self.size = task.data["first"]
         tool = {"type": "function", "function": {"name": "wait", "parameters": {}}}
-        return Step(({"role": "user", "content": "x" * self.size},), (tool,))
+        return Step(({"role": "user", "content": "x" * task.data["first"]},), (tool,))
     def step(self, action):
         return Step((), done=True, score=Score(1.0, True))
-
-class Suite(protocols.Suite):
-    name, variant = "wordy", "test"
-    def splits(self): return ["train"]
-    def tasks(self, split):
-        made = enumerate((17 * 2**20, 1))
-        return [Task(f"wordy/test/train/{n}", "wordy", split, n, {"first": x}) for n, x in made]
-    def make(self): return Env()
-
-def suite(): return Suite()
 """
 
 
 def test_too_long_a_message_is_the_failure_of_its_episode_alone() -> None:
     sandbox = Sandbox("process", run="wordy", allow_untrusted=True)
-    suite: Any = untrusted_suite(WORDY, sandbox, print)
-    long, short = suite.tasks("train")
+    suite: Any = untrusted_suite(WORDY + SUITE, sandbox, print)
+    long, short = (Task(f"{n}", "source", "train", 0, {"first": n}) for n in (17 * 2**20, 1))
     envs = [suite.make(), suite.make()]
     failed, opened = suite.act(list(zip(envs, (long, short), strict=True)))
     assert isinstance(failed, EpisodeError) and failed.boundary == "environment"
