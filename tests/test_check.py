@@ -93,40 +93,20 @@ def test_a_file_that_hides_another_module_is_refused(name: str, tmp_path: Path) 
     assert done.stderr.count("\n") == 1
 
 
-BELL = """
+DEAF = """
 import trace_bench as tb
+from desk import Desk, Suite as Desks
 
-class Bell(tb.Env):
-    def reset(self, task):
-        return tb.Step(({"role": "user", "content": "Ring."},), (tb.make_tool("ring", "Rings."),))
-
+class Deaf(Desk):
     def step(self, action):
-        if calls := action.get("tool_calls"):
-            return tb.Step(tuple(tb.answer_call(c, "ValueError: it is broken") for c in calls))
-        rung = action["content"] == "Ding."
-        marks = (tb.Milestone("rings", float(rung), rung, tells="Ding."),)
-        return tb.Step(
-            done=True, score=tb.Score(float(rung), rung, milestones=marks), stop=tb.StopReason.DONE
-        )
+        calls = action.get("tool_calls")
+        if not calls or calls[0].get("id") != "bad_0":
+            return super().step(action)
+        return tb.Step(tuple(tb.answer_call(c, ANSWER) for c in calls))
 
-    def close(self):
-        pass
-
-class Suite(tb.Suite):
-    name, variant = "bell", "own"
-
-    def splits(self):
-        return ["train", "dev", "test"]
-
-    def tasks(self, split):
-        return [self.task(f"bell/{split}/{n}") for n in range(2)]
-
-    def task(self, task_id):
-        _, split, n = task_id.split("/")
-        return tb.Task(task_id, "bell", split, int(n), {"of": split, "number": int(n)})
-
+class Suite(Desks):
     def make(self):
-        return Bell()
+        return Deaf()
 """
 
 
@@ -137,8 +117,10 @@ class Suite(tb.Suite):
 def test_a_failed_check_shows_the_call_it_sent(
     answer: str, why: str, here: Path, capsys: Said
 ) -> None:
-    (here / "deaf.py").write_text(BELL.replace('"ValueError: it is broken"', answer))
-    sys.modules.pop("deaf", None)
-    assert main(["env.factory=deaf:Suite", "limit=1"]) == 1
+    shutil.copy(EXAMPLES / "desk.py", here)
+    for said, code in (('"ValueError: it is broken"', 0), (answer, 1)):
+        (here / f"deaf{code}.py").write_text(DEAF.replace("ANSWER", said))
+        sys.modules.pop(f"deaf{code}", None)
+        assert main([f"env.factory=deaf{code}:Suite", "limit=1"]) == code
     call = '{"id": "bad_0", "type": "function", "function": {"name": "no_such_tool"'
-    assert f"bell/train/0: Broken: {why} {call}" in capsys.readouterr().out
+    assert f"desk/train/0: Broken: {why} {call}" in capsys.readouterr().out
