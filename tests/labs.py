@@ -13,9 +13,11 @@ from trace_bench.runner.trackers import Metrics, Silent
 
 
 def lab_in(
-    folder: Path, budget: int, player: Player, trainer: Any = None, seed: int = 3, **more: Any
+    folder: Path, budget: int, player: Player, trainer: Any = None, kind: Any = RunLab, **more: Any
 ) -> RunLab:
+    """`more`: of a `RunLab`, or of the class of its own that `kind` is."""
     ledger = Ledger(folder / "ledger.jsonl", budget)
     tracker, progress = Metrics(folder / "metrics.jsonl", Silent(), print), Progress(budget)
-    parts = {"ledger": ledger, "player": player, "trainer": trainer}
-    return RunLab(folder, seed=seed, tracker=tracker, progress=progress, **parts, **more)
+    parts = {"ledger": ledger, "player": player, "trainer": trainer, "seed": 3, **more}
+    lab: RunLab = kind(folder, tracker=tracker, progress=progress, **parts)
+    return lab

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.types import AdapterRef
+
 TEMPLATE = """\
 {%- if tools %}<|im_start|>system
 {% if messages[0].role == 'system' %}{{ messages[0].content }}
@@ -126,6 +128,15 @@ def save_mixture(
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(source).save_pretrained(folder)
     return folder
+
+
+def adapter_in_run(folder: Path, name: str, **how: Any) -> AdapterRef:
+    """An adapter of the tiny agent (`save_adapter`) in its place in a run's folder."""
+    from trace_bench.tiny import MODEL_FOLDER
+
+    place = folder / "adapters" / name / "0001"
+    place.parent.mkdir(parents=True)
+    return AdapterRef(f"{name}@0001", str(save_adapter(MODEL_FOLDER, place, **how)))
 
 
 def save_adapter(

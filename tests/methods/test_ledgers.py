@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from labs import lab_in
 from named import QUICK, method
 
 from trace_bench.core.protocols import RunContext
@@ -21,9 +22,6 @@ from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.report import Progress
-from trace_bench.runner.trackers import Metrics, Silent
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
@@ -68,19 +66,13 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
                 os.kill(os.getpid(), signal.SIGKILL)
             return played
 
-    lab = Counting(
-        folder,
-        seed=1,
-        ledger=Ledger(folder / "ledger.jsonl", budget),
-        player=Player(policy, Suites(EmbeddedSuite()), max_turns=6, max_tokens=48),
-        trainer=LocalTrainer(TRAINER, RunContext(threads=1)),
-        tracker=Metrics(folder / "metrics.jsonl", Silent(), print),
-        progress=Progress(budget),
-        max_lost=1.0,
-        on_checkpoint=lambda spent, agent, _: shown.append(
-            (spent, agent.adapters[-1].name.partition("@")[0])
-        ),
-    )
+    def note(spent: int, agent: AgentSpec, _: int) -> None:
+        shown.append((spent, agent.adapters[-1].name.partition("@")[0]))
+
+    player = Player(policy, Suites(EmbeddedSuite()), max_turns=6, max_tokens=48)
+    trainer = LocalTrainer(TRAINER, RunContext(threads=1))
+    how: dict[str, Any] = {"seed": 1, "max_lost": 1.0, "on_checkpoint": note}
+    lab = lab_in(folder, budget, player, trainer, Counting, **how)
     made = method(name.partition(",")[0], **SETTINGS[name])
     agent = made.fit(BASE, lab.suite.tasks("train"), lab)
     left = lab.budget_left()

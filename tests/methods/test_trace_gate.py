@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import save_adapter
+from models import adapter_in_run
 from named import method
 from playing import play
 from sandboxes import in_process as suite
@@ -86,13 +86,8 @@ def policy() -> Any:
 
 @pytest.fixture(scope="module")
 def refs(tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterRef, ...]:
-    out = []
-    for seed, rank in ((1, 2), (2, 3)):
-        place = tmp_path_factory.mktemp("run") / "adapters" / f"a{seed}" / "0001"
-        place.parent.mkdir(parents=True)
-        save_adapter(MODEL_FOLDER, place, seed=seed, rank=rank)
-        out.append(AdapterRef(f"a{seed}@0001", str(place)))
-    return tuple(out)
+    folder = tmp_path_factory.mktemp("run")
+    return tuple(adapter_in_run(folder, f"a{n}", seed=n, rank=n + 1) for n in (1, 2))
 
 
 FORMS = ("plain", "begun")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from models import save_adapter
+from models import adapter_in_run
 from peft import PeftModel
 from playing import play
 from sandboxes import in_process as suite
@@ -36,13 +36,8 @@ def policy() -> Any:
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterRef, ...]:
-    folder, out = tmp_path_factory.mktemp("run"), []
-    for seed, name in enumerate(("one", "two", "three"), start=1):
-        place = folder / "adapters" / name / "0001"
-        place.parent.mkdir(parents=True)
-        save_adapter(MODEL_FOLDER, place, seed=seed)
-        out.append(AdapterRef(f"{name}@0001", str(place)))
-    return tuple(out)
+    folder, names = tmp_path_factory.mktemp("run"), ("one", "two", "three")
+    return tuple(adapter_in_run(folder, name, seed=n) for n, name in enumerate(names, start=1))
 
 
 def description(hidden: int = 128, **changes: Any) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def make_lab(folder: Path, chosen: Settings) -> RunLab:
     player = Player(IdlePolicy(), Suites(suite_of(chosen)), how.max_turns, how.max_tokens)
     trainer = VerlTrainer(verl_settings(chosen), facts(chosen))
     making = generated_suites(chosen, facts(chosen))
-    return lab_in(folder, chosen.budget, player, trainer, chosen.seed, make_suite=making)
+    return lab_in(folder, chosen.budget, player, trainer, seed=chosen.seed, make_suite=making)
 
 
 def job(name: str, chosen: Settings, tasks: Sequence[Task]) -> TrainingJob:
