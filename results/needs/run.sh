@@ -10,8 +10,17 @@ runs() {
     untargeted
     collect records.jsonl evaluation.split=test
     mkdir -p curve && cd curve
+    curve
+}
+
+# Success over rollouts; at 2,560 the runs of GRPO and of the joint adapter are among those above.
+curve() {
     swept curve_joint curve_grpo curve_gepa
-    collect curve.jsonl
+    local above=("$here/records.jsonl" env.needs=3 budget=2560 seed=10,11,12,13,14)
+    python -m trace_bench.results collect runs --out new.jsonl
+    python -m trace_bench.results collect "${above[@]}" method=grpo --out grpo.jsonl
+    python -m trace_bench.results collect "${above[@]}" method=joint method.in_context=0.5 --out joint.jsonl
+    cat new.jsonl grpo.jsonl joint.jsonl >"$here/curve.jsonl"
 }
 
 # Made tasks of every capability, then the target: the second run begins with the first one's agent.
@@ -26,9 +35,10 @@ untargeted() {
 tables() {
     python ../search/search.py search.jsonl env.needs=3 --out search_3
     python ../search/search.py search.jsonl env.needs=2 --out search_2
-    for needs in 3 2 1; do
-        table "tables_$needs" records.jsonl "env.needs=$needs"
-    done
+    table tables_3 records.jsonl env.needs=3
+    table tables_2 records.jsonl env.needs=2
+    table tables_1 records.jsonl env.needs=1
+    table tables_curve curve.jsonl
 }
 
 all "$@"
