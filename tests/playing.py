@@ -1,4 +1,5 @@
-"""Plays a few episodes in one call, with a player of their own, and a policy that is a function."""
+"""Plays a few episodes in one call, with a player of their own; a policy that is a function, and a
+server's answer with its tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +12,15 @@ from trace_bench.core.types import AgentSpec, Message, Score, Task, Trajectory
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import ScriptedPolicy
+from trace_bench.rehearse.scripted import Answer, chat
+
+
+def with_tokens(prompt: Any, sampled: Any, logprobs: Sequence[float]) -> Answer:
+    """What a server says that tells which tokens it read and sampled."""
+    content = [{"token": "t", "logprob": value} for value in logprobs]
+    answer = chat("Hm.", "m", choice={"token_ids": sampled, "logprobs": {"content": content}})
+    answer.body["prompt_token_ids"] = prompt
+    return answer
 
 
 def play(

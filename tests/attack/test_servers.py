@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import play
+from playing import play, with_tokens
 from raw import answering
 from toy import ToySuite
 
@@ -18,7 +18,7 @@ from trace_bench.core.types import AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Client, Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.rehearse.scripted import Answer, chat, models, serve
+from trace_bench.rehearse.scripted import Answer, models, serve
 
 BODY = {"model": "m", "messages": []}
 HUGE = 10**400
@@ -58,27 +58,36 @@ def test_an_answer_is_a_value_or_a_typed_error(headers: str, content: bytes, why
 # -- a vLLM that lies about its tokens ------------------------------------------------------------
 
 
-def claimed(prompt: Any, sampled: Any, logprobs: Any) -> Answer:
-    content = [{"token": "x", "logprob": value} for value in logprobs]
-    answer = chat("Hm.", "m", choice={"token_ids": sampled, "logprobs": {"content": content}})
-    answer.body["prompt_token_ids"] = prompt
-    return answer
+def served(answer: Answer, owner: str) -> Any:
+    """A server that gives this answer to every chat."""
+    return serve(lambda path, body: models("m", owner=owner) if "models" in path else answer)
+
+
+def lost(endpoint: Endpoint) -> str:
+    """Plays an episode of an agent there, which is lost for its policy's error; this error."""
+    world, policy = ToySuite(), OpenAIPolicy(endpoint, "m", capacity=2, extra=None)
+    (played,) = play(policy, world, AgentSpec("m"), world.tasks("train")[:1], [0])
+    policy.close()
+    assert played.stop is StopReason.ERROR and played.score is None and not played.turns
+    assert played.failure is not None and played.failure.boundary is Boundary.POLICY
+    assert 0 < len(played.failure.error) < 1000
+    return played.failure.error
 
 
 def said(message: Any) -> Answer:
-    answer = claimed([1, 2], [3], [-0.5])
+    answer = with_tokens([1, 2], [3], [-0.5])
     answer.body["choices"][0]["message"] = message
     return answer
 
 
 LIES = {
-    "an id without end": (claimed([1, HUGE // 10**200], [3], [-0.5]), "not the id of a token"),
-    "a sampled id out of range": (claimed([1, 2], [2**31], [-0.5]), "not the id of a token"),
-    "text as ids": (claimed("one two", [3], [-0.5]), "str, not a list"),
-    "285,000 ids": (claimed([7] * 285_000, [3], [-0.5]), "285000 token ids"),
-    "more sampled than asked for": (claimed([1], [3] * 500, [-0.5] * 500), "at most"),
-    "a log-probability above zero": (claimed([1, 2], [3], [0.5]), "log-probability"),
-    "none": (claimed([1, 2], [3], [float("nan")]), "NaN"),
+    "an id without end": (with_tokens([1, HUGE // 10**200], [3], [-0.5]), "not the id of a token"),
+    "a sampled id out of range": (with_tokens([1, 2], [2**31], [-0.5]), "not the id of a token"),
+    "text as ids": (with_tokens("one two", [3], [-0.5]), "str, not a list"),
+    "285,000 ids": (with_tokens([7] * 285_000, [3], [-0.5]), "285000 token ids"),
+    "more sampled than asked for": (with_tokens([1], [3] * 500, [-0.5] * 500), "at most"),
+    "a log-probability above zero": (with_tokens([1, 2], [3], [0.5]), "log-probability"),
+    "none": (with_tokens([1, 2], [3], [float("nan")]), "NaN"),
     "a message that is a list": (said([1]), "AttributeError"),
     "a message of 2 MB": (said({"content": "x" * 2_000_000}), "1048576 characters"),
     "a call that is a text": (said({"content": "", "tool_calls": ["f"]}), "AttributeError"),
@@ -87,19 +96,8 @@ LIES = {
 
 @pytest.mark.parametrize(("answer", "why"), LIES.values(), ids=LIES)
 def test_a_lie_is_a_failure_of_the_policy_in_that_episode(answer: Answer, why: str) -> None:
-    world = ToySuite()
-
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        return models("m", owner="vllm") if path == "/v1/models" else answer
-
-    with serve(script) as server:
-        endpoint = Endpoint((server.url,), retries=1, pause=0.01)
-        policy = OpenAIPolicy(endpoint, "m", capacity=2, extra=None)
-        (played,) = play(policy, world, AgentSpec("m"), world.tasks("train")[:1], [0])
-        policy.close()
-    assert played.stop is StopReason.ERROR and played.score is None and not played.turns
-    assert played.failure is not None and played.failure.boundary is Boundary.POLICY
-    assert why in played.failure.error and len(played.failure.error) < 1000
+    with served(answer, "vllm") as server:
+        assert why in lost(Endpoint((server.url,), retries=1, pause=0.01))
 
 
 # -- servers that fail, against the policy and a model in a role ----------------------------------
@@ -120,21 +118,12 @@ FAULTS = {
 
 @pytest.mark.parametrize("answer", FAULTS.values(), ids=FAULTS)
 def test_a_failing_server_fails_the_policy_or_the_user(answer: Answer, tmp_path: Path) -> None:
-    def script(path: str, body: dict[str, Any]) -> Answer:
-        return models("m") if path == "/v1/models" else answer
-
-    world = ToySuite()
-    with serve(script) as server:
+    with served(answer, "scripted") as server:
         endpoint = Endpoint((server.url,), retries=1, pause=0.01, deadline=20.0)
-        policy = OpenAIPolicy(endpoint, "m", capacity=2, extra=None)
-        (lost,) = play(policy, world, AgentSpec("m"), world.tasks("train")[:1], [0])
-        policy.close()
+        lost(endpoint)
         role = Role(endpoint, RoleSettings(model="m", seed=0, max_tokens=64, context=1000, tries=1))
         roles = Roles({"user": role}, tmp_path / "llm.jsonl")
         with pytest.raises(EpisodeError) as caught:
             roles.ask("user", [{"role": "user", "content": "Hello?"}])
         roles.close()
-    assert lost.stop is StopReason.ERROR and lost.score is None
-    assert lost.failure is not None and lost.failure.boundary is Boundary.POLICY
-    assert 0 < len(lost.failure.error) < 1000
     assert caught.value.boundary == Boundary.USER.value and 0 < len(str(caught.value)) < 1000

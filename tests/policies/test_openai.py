@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from at_servers import all_of, answering, one, policy
+from playing import with_tokens
 
 from trace_bench.core.chat import make_tool
 from trace_bench.core.errors import UserError
@@ -97,14 +98,9 @@ def test_a_released_episode_is_not_answered_any_more() -> None:
 
 
 def test_a_prompt_that_the_server_renders_otherwise_begins_a_stretch() -> None:
-    def tokens(prompt: list[int], sampled: list[int]) -> Answer:
-        content = [{"token": "t", "logprob": -0.5} for _ in sampled]
-        answer = chat("x", "m", choice={"token_ids": sampled, "logprobs": {"content": content}})
-        answer.body["prompt_token_ids"] = prompt
-        return answer
-
-    answers = [tokens([1, 2], [3]), tokens([1, 2, 3, 4], [5]), tokens([1, 9, 3, 4, 5, 6], [7])]
-    answers.append(tokens([1, 9, 3, 4, 5, 6, 7, 8], [9]))
+    told = [([1, 2], [3]), ([1, 2, 3, 4], [5]), ([1, 9, 3, 4, 5, 6], [7])]
+    told.append(([1, 9, 3, 4, 5, 6, 7, 8], [9]))
+    answers = [with_tokens(prompt, sampled, [-0.5]) for prompt, sampled in told]
     with answering(*answers, owner="vllm") as server, policy(server.url) as acting:
         turns = [one(acting, TurnRequest(0, HELLO)).turn for _ in range(4)]
     assert [t and (t.kept, t.prompt_ids, t.token_ids, t.logprobs) for t in turns] == [

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from at_servers import answering, policy
+from playing import with_tokens
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
@@ -66,13 +67,7 @@ def test_every_server_is_asked() -> None:
 def reading(prompt: Callable[[dict[str, Any]], list[int]]) -> Any:
     """A vLLM, which says which tokens it read."""
 
-    def answer(body: dict[str, Any]) -> Answer:
-        content = [{"token": "t", "logprob": -0.5}]
-        said = chat("x", "m", choice={"token_ids": [3], "logprobs": {"content": content}})
-        said.body["prompt_token_ids"] = prompt(body)
-        return said
-
-    return answering(answer, owner="vllm")
+    return answering(lambda body: with_tokens(prompt(body), [3], [-0.5]), owner="vllm")
 
 
 def test_tools_that_do_not_reach_the_prompt() -> None:
