@@ -10,6 +10,7 @@ from typing import Any
 from labs import lab_in
 
 from trace_bench.core.protocols import Env, Policy, RunContext, Suite, TrainingJob
+from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
@@ -27,6 +28,11 @@ def task(index: int) -> Task:
     return Task(f"letters/tests/train/{index}", "letters", "train", index, data)
 
 
+def small(text: str) -> float:
+    """The share of small letters."""
+    return sum("a" <= c <= "z" for c in text) / max(len(text), 1)
+
+
 class LettersEnv(Env):
     def __init__(self, broken: Sequence[str]) -> None:
         self.broken = broken
@@ -38,8 +44,7 @@ class LettersEnv(Env):
         return Step((system, {"role": "user", "content": task.data["word"]}))
 
     def step(self, action: Message) -> Step:
-        text = action["content"]
-        share = sum("a" <= c <= "z" for c in text) / max(len(text), 1)
+        share = small(action["content"])
         return Step(done=True, score=Score(share, share == 1.0), stop=StopReason.DONE)
 
     def close(self) -> None:
@@ -47,7 +52,7 @@ class LettersEnv(Env):
 
 
 class LettersSuite(Suite):
-    name, variant = "letters", "tests"
+    name, variant, turns = "letters", "tests", 2
 
     def __init__(self, broken: Sequence[str] = ()) -> None:
         self.broken = broken
@@ -91,3 +96,14 @@ def job(model: Path, rollouts: int, **changes: Any) -> TrainingJob:
     tasks = LettersSuite().tasks("train")
     plain = TrainingJob("letters", AgentSpec(str(model)), tasks, rollouts, 5)
     return replace(plain, **changes)
+
+
+def train(
+    folder: Path, model: Path, rollouts: int, how: Any = SETTINGS, suite: Any = None, **changes: Any
+) -> tuple[AgentSpec, list[dict[str, Any]]]:
+    """(the agent, the iterations' metrics) of the job with these changes."""
+    suite = suite or LettersSuite()
+    lab = make_lab(folder, model, rollouts, how, suite, max_turns=suite.turns)
+    agent = lab.trainer.train(job(model, rollouts, **changes), lab)
+    lab.close()
+    return agent, [m for m in read_lines(folder / "metrics.jsonl") if m["phase"] == "training"]

@@ -7,12 +7,11 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab
+from letters import SETTINGS, LettersEnv, LettersSuite, job, small, train
 from torch import Tensor
 
 from trace_bench.core.errors import UserError
@@ -229,8 +228,7 @@ class GameEnv(LettersEnv):
         return super().reset(task)
 
     def step(self, action: Message) -> Step:
-        text = action["content"]
-        self.shares.append(sum("a" <= c <= "z" for c in text) / max(len(text), 1))
+        self.shares.append(small(action["content"]))
         if len(self.shares) < 3:
             return Step(({"role": "user", "content": "more"},))
         mean = sum(self.shares) / 3
@@ -238,6 +236,8 @@ class GameEnv(LettersEnv):
 
 
 class Game(LettersSuite):
+    turns = 3
+
     def make(self) -> GameEnv:
         return GameEnv(self.broken)
 
@@ -248,15 +248,6 @@ def with_algorithm(name: str, **settings: float) -> TrainerSettings:
     return replace(SETTINGS, algorithm=named(name, **wide, **settings))
 
 
-def trained(folder: Path, model: Path, rollouts: int, how: TrainerSettings, **more) -> list[dict]:
-    """The iterations' metrics."""
-    turns = 3 if isinstance(more.get("suite"), Game) else 2
-    lab = make_lab(folder, model, rollouts, how, more.pop("suite", None), max_turns=turns)
-    lab.trainer.train(job(model, rollouts, **more), lab)
-    lab.close()
-    return [r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "gspo", "cispo"])
 def test_a_game_is_learned_by_each_family_of_losses(name: str, small_model, tmp_path) -> None:
@@ -265,7 +256,7 @@ def test_a_game_is_learned_by_each_family_of_losses(name: str, small_model, tmp_
     0.19 and 0.43 on another. Where weights grow large (at 0.05; at 0.04 another seed's), float32
     itself is off by 1e-4 at single tokens, in the sampler and in the trainer alike."""
     how = replace(with_algorithm(name), learning_rate=0.04)
-    metrics = trained(tmp_path, small_model, 12 * 40, how, suite=Game())
+    _, metrics = train(tmp_path, small_model, 12 * 40, how, Game())
     rewards = [m["reward"] for m in metrics]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3, rewards
     assert all(m["logprob_difference_max"] < 1e-4 for m in metrics if m["steps"])
@@ -279,7 +270,7 @@ def test_a_step_has_the_gradient_of_the_formula(name: str, small_model, tmp_path
     """Before the first step every ratio is 1, and the gradient that of -sum(weight A log p), with
     weights by the papers, computed here from the stored episodes."""
     how = replace(with_algorithm(name), epochs=1, minibatches=1)
-    (metrics,) = trained(tmp_path, small_model, 12, how, suite=Game())
+    _, (metrics,) = train(tmp_path, small_model, 12, how, Game())
     lines = read_lines(tmp_path / "trajectories.jsonl", Stored)
     played = [line.trajectory for line in sorted(lines, key=lambda line: line.index)]
     asked = job(small_model, 12)
@@ -324,7 +315,7 @@ def test_the_divergence_is_from_the_base_model(small_model) -> None:
 
 
 def test_rewards_drawn_at_random_are_trained_on_and_do_not_count(small_model, tmp_path) -> None:
-    metrics = trained(tmp_path, small_model, 24, SETTINGS, reward=DRAWN)
+    _, metrics = train(tmp_path, small_model, 24, reward=DRAWN)
     assert all(m["steps"] for m in metrics) and len({m["reward"] for m in metrics}) == 2
-    again = trained(tmp_path / "again", small_model, 24, SETTINGS, reward=DRAWN)
+    _, again = train(tmp_path / "again", small_model, 24, reward=DRAWN)
     assert [m["reward"] for m in again] == [m["reward"] for m in metrics]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab
+from letters import SETTINGS, LettersEnv, LettersSuite, job, small, train
 
 import trace_bench as tb
 from trace_bench.checklists.rewards import Assignment, advantages, rollout_of
@@ -39,13 +39,9 @@ class Talk(LettersEnv):
         return tb.Step(done=True, score=self.score(), stop=tb.StopReason.DONE)
 
     def score(self) -> tb.Score:
-        met = [*(_small(text) > 0 for text in self.said), False, False][:2]
+        met = [*(small(text) > 0 for text in self.said), False, False][:2]
         checks = tuple(Check(n, "C0", 1.0, (), n if yes else None) for n, yes in enumerate(met))
         return tb.Score(sum(met) / 2, all(met), checks=checks)
-
-
-def _small(text: str) -> float:
-    return sum("a" <= c <= "z" for c in text) / max(len(text), 1)
 
 
 class Talks(LettersSuite):
@@ -57,15 +53,8 @@ class Talks(LettersSuite):
         return Talk(self.void)
 
 
-def train(folder: Path, model: Path, suite: Any, rollouts: int, **changes: Any) -> list[Any]:
-    lab = make_lab(folder, model, rollouts, SETTINGS, suite)
-    lab.trainer.train(replace(job(model, rollouts), **changes), lab)
-    lab.close()
-    return [r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training"]
-
-
 def test_a_void_sample_is_counted_and_not_trained_on(small_model: Path, tmp_path: Path) -> None:
-    metrics = train(tmp_path, small_model, Talks(void=True), 24, assignment=STEP)
+    _, metrics = train(tmp_path, small_model, 24, suite=Talks(void=True), assignment=STEP)
     ledger = read_lines(tmp_path / "ledger.jsonl")
     assert any(m["steps"] for m in metrics)
     void = [line for line in ledger if (line["error"] or "").startswith("judge: ")]
@@ -74,7 +63,7 @@ def test_a_void_sample_is_counted_and_not_trained_on(small_model: Path, tmp_path
 
 def test_a_score_without_a_checklist_is_refused(small_model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no checklist.*Set `env` to recorded"):
-        train(tmp_path, small_model, LettersSuite(), 12, assignment=STEP)
+        train(tmp_path, small_model, 12, assignment=STEP)
 
 
 # -- the arithmetic --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from forks import killed_until_done
-from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab, task
+from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab, task, train
 from models import save_mixture
 
 from trace_bench.core.errors import TraceBenchError, UserError
@@ -26,14 +26,6 @@ from trace_bench.trainers.algorithms.gigpo import Gigpo
 from trace_bench.trainers.local import PATIENCE, LocalTrainer, TrainerSettings
 from trace_bench.trainers.loop import why_untrained, without_signal
 from trace_bench.trainers.memory import shape_of
-
-
-def train(folder: Path, model: Path, rollouts: int, settings=SETTINGS, suite=None, **changes):
-    """(agent, lines of metrics of the iterations)."""
-    lab = make_lab(folder, model, rollouts, settings, suite)
-    agent = lab.trainer.train(job(model, rollouts, **changes), lab)
-    lab.close()
-    return agent, [r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training"]
 
 
 def everything(folder: Path) -> dict[str, object]:
@@ -233,7 +225,7 @@ def test_a_sampler_that_is_another_policy_is_an_alarm(small_model, tmp_path, cap
         (11, {}, "needs at least 12"),
         (24, {"reward": "speed"}, "unknown reward 'speed'; allowed: similarity, success"),
         (24, {"tasks": ()}, "has no tasks"),
-        (24, {"settings": replace(SETTINGS, target_modules=("q_proj", "query"))},
+        (24, {"how": replace(SETTINGS, target_modules=("q_proj", "query"))},
          r"unknown LoRA target 'query'; allowed: down_proj, gate_"),
     ],
 )  # fmt: skip
