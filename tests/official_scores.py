@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sandboxes import in_process as find
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 
@@ -90,10 +91,9 @@ def _milestone(milestone: Any) -> dict[str, Any]:
     }
     constraints, guards = [], []
     for c in milestone.snapshot_constraints:
-        database = str(c.database_namespace)
+        database, reference = str(c.database_namespace), c.reference_milestone_node_index
+        since = None if reference in (None, -1) else reference
         if c.snapshot_constraint is e.guardrail_similarity:
-            reference = c.reference_milestone_node_index
-            since = None if reference in (None, -1) else reference
             guards.append({"database": database, "since": since})
             continue
         if c.snapshot_constraint not in kinds:
@@ -104,8 +104,6 @@ def _milestone(milestone: Any) -> dict[str, Any]:
             continue
         if database == "SANDBOX" and any(set(row) - set(TEXTS) for row in rows):
             raise Inexpressible("columns of the message log")
-        reference = c.reference_milestone_node_index
-        since = None if reference in (None, -1) else reference
         defaults = e._default_dbs_column_similarities[c.database_namespace]
         given = c.column_similarity_measure or {}
         if any(given[k] is not defaults[k] for k in rows[0] if k in given):
@@ -147,7 +145,7 @@ def _wanted(
         for c in milestone["constraints"]:
             for row in c["rows"]:
                 if c["kind"] == "tool_trace":
-                    calls.append(_call(row["name"], row["arguments"]))
+                    calls.append(call_message(row["name"], row["arguments"]))
                 elif c["database"] == "SANDBOX":
                     if (row.get("sender"), row.get("recipient")) != ("AGENT", "USER") or words:
                         raise Inexpressible("more than one thing said")
@@ -163,35 +161,29 @@ def _bring_about(
     given = {k: v for k, v in row.items() if v is not None}
     if (database, kind) == ("SETTING", "snapshot"):
         changed = {k: v for k, v in given.items() if k in SETTERS and start["SETTING"][k] != v}
-        return [_call(SETTERS[k], {"on": v}) for k, v in changed.items()]
+        return [call_message(SETTERS[k], {"on": v}) for k, v in changed.items()]
     if (database, kind) == ("CONTACT", "added"):
-        return [_call("add_contact", {k: given[k] for k in ("name", "phone_number")})]
+        return [call_message("add_contact", {k: given[k] for k in ("name", "phone_number")})]
     if kind == "removed" and database in ("CONTACT", "REMINDER"):
         key = "person_id" if database == "CONTACT" else "reminder_id"
         tool = "remove_contact" if database == "CONTACT" else "remove_reminder"
         found = [r for r in start[database] if all(r[k] == v for k, v in given.items())]
-        return [_call(tool, {key: r[key]}) for r in found[:1]]
+        return [call_message(tool, {key: r[key]}) for r in found[:1]]
     if (database, kind) == ("MESSAGING", "added"):
         return [
-            _call(
+            call_message(
                 "send_message_with_phone_number",
                 {"phone_number": given["recipient_phone_number"], "content": given["content"]},
             )
         ]
     if (database, kind) == ("REMINDER", "added"):
         allowed = ("content", "reminder_timestamp", "latitude", "longitude")
-        return [_call("add_reminder", {k: v for k, v in given.items() if k in allowed})]
+        return [call_message("add_reminder", {k: v for k, v in given.items() if k in allowed})]
     if (database, kind) == ("CONTACT", "updated") and "person_id" in given:
         (old,) = [r for r in start["CONTACT"] if r["person_id"] == given["person_id"]]
         new = {k: v for k, v in given.items() if k == "person_id" or old[k] != v}
-        return [_call("modify_contact", new)]
+        return [call_message("modify_contact", new)]
     raise Inexpressible(f"{kind} in {database}")
-
-
-def _call(name: str, arguments: Mapping[str, Any]) -> Message:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    call = {"id": "c", "type": "function", "function": function}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def similarity(env: Any, task: Task, actions: list[Message]) -> float:
@@ -214,13 +206,12 @@ def main() -> int:
             why[str(error)] = why.get(str(error), 0) + 1
             continue
         compared += 1
-        said = {"role": "assistant", "content": words}
-        other = {"role": "assistant", "content": f"Well, {words.split()[0]} is what I did"}
+        said, other = map(text_message, (words, f"Well, {words.split()[0]} is what I did"))
         for label, actions in (
             ("as wanted", [*calls, said]),
             ("in other words", [*calls, other]),
             ("words only", [said]),
-            ("nothing", [{"role": "assistant", "content": ""}]),
+            ("nothing", [text_message("")]),
             ("a minefield", [*bad, *calls, said]),
         ):
             ours = similarity(ToolSandboxEnv(), Task(name, "toolsandbox", "x", 0, data), actions)

@@ -17,6 +17,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,9 @@ def opening() -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
 
     rules = "The agent looks an order up before it changes anything. " * 110
     about = "Changes an order that is pending, once the user has said yes. " * 3
-    tools = [
-        make_tool(
-            f"change_order_{i}", about, order="string", items={"type": "array"}, reason="string"
-        )
-        for i in range(14)
-    ]
-    return ({"role": "system", "content": rules}, {"role": "user", "content": "Hello."}), tuple(
-        tools
-    )
+    takes: dict[str, Any] = {"order": "string", "items": {"type": "array"}, "reason": "string"}
+    tools = tuple(make_tool(f"change_order_{i}", about, **takes) for i in range(14))
+    return ({"role": "system", "content": rules}, {"role": "user", "content": "Hello."}), tools
 
 
 def ours(url: str, places: int, turns: int) -> int:
@@ -166,14 +161,11 @@ def main() -> None:
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
         try:
             for places in given.places:
-                found = [
-                    (
-                        spent(lambda p=places: ours(url, p, given.turns)),
-                        spent(lambda p=places: asyncio.run(bare(url, p, given.turns))),
-                    )
-                    for _ in range(3)
-                ]
-                own, plain = (min(column) for column in zip(*found, strict=True))
+                own = plain = float("inf")
+                for _ in range(3):
+                    own = min(own, spent(partial(ours, url, places, given.turns)))
+                    asking = bare(url, places, given.turns)
+                    plain = min(plain, spent(partial(asyncio.run, asking)))
                 print(f"{places:>5} places: {own:.2f} ms a turn, bare aiohttp {plain:.2f} ms, "
                       f"{own / plain:.1f} times")  # fmt: skip
         finally:

@@ -13,8 +13,9 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -93,20 +94,15 @@ def table(folders: dict[tuple[str, int], Path], seeds: list[int], budget: int) -
         late = [_late([m["reward"] for m in curve(f)]) for f in (a, b)]
         apart = max(m["logprob_difference_mean"] or 0.0 for m in curve(b))
         lines.append(
-            f"| {seed} | {base:.3f} | {_mean(left.values()):.3f} | {_mean(right.values()):.3f} "
+            f"| {seed} | {base:.3f} | {fmean(left.values()):.3f} | {fmean(right.values()):.3f} "
             f"| {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] | {gap.p_value:.2f} "
             f"| {late[0]:.3f} | {late[1]:.3f} | {apart:.1e} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _mean(values: Iterable[float]) -> float:
-    points = list(values)
-    return sum(points) / len(points)
-
-
 def _late(values: list[float]) -> float:
-    return _mean(values[-max(1, len(values) // 4) :])
+    return fmean(values[-max(1, len(values) // 4) :])
 
 
 def figure(curves: dict[str, list[dict[str, Any]]], budget: int, path: Path) -> None:
@@ -131,8 +127,7 @@ def figure(curves: dict[str, list[dict[str, Any]]], budget: int, path: Path) -> 
 
 
 def running(values: Sequence[float]) -> list[float]:
-    spans = [values[max(0, n - WINDOW + 1) : n + 1] for n in range(len(values))]
-    return [sum(span) / len(span) for span in spans]
+    return [fmean(values[max(0, n - WINDOW + 1) : n + 1]) for n in range(len(values))]
 
 
 if __name__ == "__main__":

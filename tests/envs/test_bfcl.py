@@ -20,6 +20,7 @@ from playing import play, scores
 from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
+from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
@@ -49,14 +50,8 @@ def solved(suite: Any, policy: Any, tasks: Sequence[Task]) -> tuple[int, float]:
     return sum(s.success for s in found), sum(s.similarity for s in found) / len(found)
 
 
-def say(text: str = "") -> Message:
-    return {"role": "assistant", "content": text}
-
-
 def call(name: Any, arguments: Any = "{}") -> Message:
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    calls = [{"id": "c", "type": "function", "function": {"name": name, "arguments": text}}]
-    return {"role": "assistant", "content": "", "tool_calls": calls}
+    return text_message("", [call_json("c", name, arguments)])
 
 
 # -- bounds, splits, settings ---------------------------------------------------------------------
@@ -166,7 +161,7 @@ def test_a_turn_lasts_until_the_agent_answers_without_a_call(suite: BfclSuite) -
     assert {"cd", "sort", "post_tweet"} <= set(names) and len(names) == 32
     step = env.step(call("cd", {"folder": "document"}))
     assert [m["content"] for m in step.messages] == ['{"current_working_directory": "document"}']
-    step = env.step(say("Done."))
+    step = env.step(text_message("Done."))
     assert step.messages[0] == {"role": "user", "content": task.data["record"]["turns"][1]}
 
 

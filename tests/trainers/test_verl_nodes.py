@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import psutil
 import pytest
 import verl_job as jobs
 from interpreter import PLAIN
+from standard_servers import free_port
 
 from trace_bench.core.store import read_lines
 from trace_bench.trainers.verl.spec import JobSpec
@@ -27,12 +27,6 @@ pytest.importorskip("verl", reason="verl is not installed")
 # Each a process of its own, as on a machine of its own.
 PYTHON = os.environ.get(PLAIN, sys.executable)
 RAY = [PYTHON, "-m", "ray.scripts.scripts"]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Cluster:
