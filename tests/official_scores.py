@@ -23,11 +23,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sandboxes import in_process as find
-
 from trace_bench.core.chat import call_message, text_message
+from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.settings.registry import find
+from trace_bench.settings.schema import EnvSettings
 
 DATABASES = ("SETTING", "CONTACT", "MESSAGING", "REMINDER")
 TEXTS = ("sender", "recipient", "content")
@@ -195,7 +196,8 @@ def similarity(env: Any, task: Task, actions: list[Message]) -> float:
 
 
 def main() -> int:
-    official: Any = find("toolsandbox", "official", source=sys.argv[1])
+    chosen = EnvSettings("toolsandbox", options={"source": sys.argv[1]}, suite="official")
+    official: Any = find("env", chosen, "official").make(RunContext())
     compared, differ = 0, 0
     why: dict[str, int] = {}
     for task in official.tasks("base"):
