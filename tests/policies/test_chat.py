@@ -6,6 +6,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.policies import chat as chats
 from trace_bench.policies.chat import Chat
 
+TIER = "model"  # a tokenizer looks for torch
 START = [{"role": "system", "content": "Use the tool."}, {"role": "user", "content": "Add 3."}]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"number": 3}}\n</tool_call>'
 
