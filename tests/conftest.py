@@ -18,8 +18,6 @@ import shared
 import tiers
 from models import save_adapter, save_model
 
-from trace_bench.settings import compose
-
 # What each of a hundred processes imports is compiled once for all of them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -92,14 +90,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if path and "PYTEST_XDIST_WORKER" not in os.environ and report.duration >= 1:
         with Path(path).open("a") as file:
             file.write(f"{report.duration:6.1f} s  {report.nodeid} ({report.when})\n")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def composed() -> Iterator[None]:
-    """What Hydra composes of the package's files is shared too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compose, "_composed", shared.kept(compose._composed))
-        yield
 
 
 @pytest.fixture

@@ -18,16 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
 from forks import forked
-
-from trace_bench.core.store import write_bytes
-from trace_bench.settings.choices import fill
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = 24 * 3600.0
@@ -86,25 +83,6 @@ def shared(name: str, make: Callable[[Path], object]) -> Iterator[Path]:
         done.unlink(missing_ok=True)
         changed = sorted(k for k in {*before, *after} if before.get(k) != after.get(k))
         raise AssertionError(f"a test changed {changed} in the shared {name}: it must copy first")
-
-
-def kept(composed: Callable[..., bytes]) -> Callable[..., bytes]:
-    """`settings.compose._composed`, a tenth of a fast test's time, whose values are kept on disk;
-    not those of another folder's files. What packages offer depends on where they are imported."""
-
-    def of(files: tuple[str, ...], written: Sequence[tuple[Path, int]]) -> bytes:
-        if any(not path.is_relative_to(ROOT) for path, _ in written):
-            return composed(files, written)
-        packages = [path for path in sys.path if not path.startswith(str(ROOT))]
-        name = hashlib.sha256(repr((files, packages)).encode()).hexdigest()[:16]
-        path = place() / "composed" / name
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            write_bytes(path, composed(files, written))
-        return path.read_bytes()
-
-    fill()  # what is read resolves by it too
-    return cache(of)
 
 
 def command(module: str, *words: str | Path) -> str:

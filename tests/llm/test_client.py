@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from trace_bench.core.errors import UserError
-from trace_bench.llm.client import Client, Endpoint, LLMError, check_extra, read_key
+from trace_bench.llm.client import (
+    LONGEST_PAUSE,
+    Client,
+    Endpoint,
+    LLMError,
+    check_extra,
+    read_key,
+)
 from trace_bench.rehearse.scripted import Answer, Script, chat, serve
 
 KEY = "sk-planted-1234567890"
@@ -155,6 +162,7 @@ def test_a_server_that_comes_back_is_waited_for(capsys: pytest.CaptureFixture[st
                 asking.ask(path, BODY)
             tries.append(int(str(caught.value).split()[-2]))
         assert tries[0] > tries[1] == 2, "it is not waited for a second time"
+        assert asking._pause(5000, None) <= 1.5 * LONGEST_PAUSE, "after days of waiting"
     said = f"{server.url} is gone and is waited for, at most"
     assert capsys.readouterr().err == f"{said} 20 s\n{said} 0.1 s\n"
 

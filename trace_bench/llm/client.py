@@ -180,19 +180,19 @@ class Client:
         async with self._gate:
             self.usage.requests += 1
             tries, end = 1, time.monotonic() + self.endpoint.patience
-            while isinstance(trouble := await self._try(url, body), _Trouble):
-                if tries > self.endpoint.retries and not self._waits(server, trouble, end):
+            while isinstance(outcome := await self._try(url, body), _Trouble):
+                if tries > self.endpoint.retries and not self._waits(server, outcome, end):
                     break
                 self.usage.retries += 1
-                await asyncio.sleep(self._pause(tries - 1, trouble.wait))
+                await asyncio.sleep(self._pause(tries - 1, outcome.wait))
                 tries += 1
             else:
                 self._there.add(server)
                 self._missed.discard(server)
-                self.usage.add(trouble)
-                return trouble
+                self.usage.add(outcome)
+                return outcome
         self.usage.failures += 1
-        text = self.secret.clean(trouble.text)  # an exception may show what the server sent
+        text = self.secret.clean(outcome.text)  # an exception may show what the server sent
         raise LLMError(f"{url}: {text} (tried {tries} times)")
 
     def _waits(self, server: int, trouble: _Trouble, end: float) -> bool:
@@ -255,7 +255,7 @@ class Client:
 
     def _pause(self, attempt: int, wanted: float | None) -> float:
         """Seconds until the next attempt: doubled each time, with jitter against retry storms."""
-        pause = min(self.endpoint.pause * 2**attempt, LONGEST_PAUSE)
+        pause = min(self.endpoint.pause * 2 ** min(attempt, 20), LONGEST_PAUSE)
         pause *= 0.5 + random.random()
         return pause if wanted is None else max(pause, min(wanted, LONGEST_PAUSE))
 
