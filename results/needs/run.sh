@@ -9,8 +9,10 @@ runs() {
     swept direct random joint trace context context_all levels
     untargeted
     collect records.jsonl evaluation.split=test
-    mkdir -p curve && cd curve
-    curve
+    (mkdir -p curve && cd curve && curve)
+    mkdir -p doors && cd doors
+    swept doors_grpo doors_joint doors_random doors_trace
+    collect doors.jsonl
 }
 
 # Success over rollouts; at 2,560 the runs of GRPO and of the joint adapter are among those above.

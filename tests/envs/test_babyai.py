@@ -14,7 +14,7 @@ from shared import needs
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Policy, RunContext, perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task
-from trace_bench.envs.babyai import DEFAULT, BabyAISuite
+from trace_bench.envs.babyai import DEFAULT, DOORS, BabyAISuite
 from trace_bench.methods.looking.capabilities import Label
 from trace_bench.methods.looking.evidence import heard_of
 from trace_bench.methods.looking.rules import label
@@ -72,6 +72,31 @@ def test_splits_share_no_seed_and_no_world(suite: BabyAISuite) -> None:
         for task in suite.tasks(split)[:30]:
             homes.setdefault(suite.world(task.data), set()).add(split)
     assert [found for found in homes.values() if len(found) > 1] == []
+
+
+@pytest.mark.parametrize("level", DOORS)
+def test_doors_in_their_order_one_of_which_is_locked(level: str) -> None:
+    suite = BabyAISuite(levels=(level,))
+    parts, tasks = DOORS[level], suite.tasks("dev")[:30]
+    assert (
+        suite.capabilities() == [LOCKED, "completes_all_parts"][:parts] == tasks[0].data["requires"]
+    )
+    for task in tasks:
+        steps = perform(suite.make(), task, suite.reference(task))
+        score, texts = steps[-1].score, [str(step.messages[-1]["content"]) for step in steps]
+        assert score is not None and score.success and len(score.milestones) == parts
+        assert sum("locked" in text for text in texts) > 0
+    assert sum(score.success for score in scores(RandomPolicy(), suite, tasks, max_turns=40)) <= 1
+    assert {suite.synthetic(LOCKED, n).data["level"] for n in range(40)} == {"OpenDoor", "Doors1"}
+
+
+def test_doors_of_two_splits_are_never_the_same() -> None:
+    suite = BabyAISuite(levels=("Doors1",))
+    worlds = {s: {suite.world(t.data) for t in suite.tasks(s)} for s in ("train", "dev", "test")}
+    assert (
+        not worlds["train"] & (worlds["dev"] | worlds["test"])
+        and not worlds["dev"] & worlds["test"]
+    )
 
 
 def test_a_line_says_what_the_agent_can_see(suite: BabyAISuite) -> None:

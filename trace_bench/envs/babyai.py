@@ -28,16 +28,20 @@ VERSION = "3.2.0"
 DEFAULT = ("OpenDoor", "UnlockLocal")
 # The world's seed of the first task; no two splits can share one.
 FIRST = {"demo": 0, "train": 1_000_000, "dev": 2_000_000, "test": 3_000_000}
-# Demonstrations whose world another split of the default levels has; seeds further on stand in for
-# these, and for those of synthetic tasks with a held-out world.
-TWINS, INSTEAD = {1639, 2233}, 500_000
+# Worlds that another split has, too, of the default levels and of those below; seeds further on
+# stand in for these, and for those of synthetic tasks with a held-out world.
+TWINS = {("UnlockLocal", 1639), ("UnlockLocal", 2233)}
+TWINS |= {("Doors1", seed) for seed in (1_000_162, 1_000_417, 2_000_177)}
+INSTEAD = 500_000
 FIRST_SYNTHETIC = 10_000_000
+DOORS = {"Doors1": 1, "Doors2": 2, "Doors3": 3}
+"""Levels of BabyAI's parts that are not among its own: doors to open, one of which is locked."""
 SKILLS: Mapping[str, tuple[str, ...]] = {
-    "recovers_from_errors": ("UnlockLocal", "UnlockPickup"),
+    "recovers_from_errors": ("UnlockLocal", "UnlockPickup", "Doors1"),
     "completes_all_parts": ("OpenTwoDoors",),
 }
-"""What a level needs, in TRACE's words: a locked door refuses until its key is fetched; a mission
-has two parts."""
+"""The levels that need one skill alone, in TRACE's words: a locked door refuses until its key is
+fetched; a mission has two parts. The last ones stand in for levels that need both."""
 PLAIN = "OpenDoor"  # the level of contrast cases
 OPENING = {"role": "system", "content": "You walk through rooms. Call one tool a turn."}
 WALL, DOOR = 2, 4
@@ -66,14 +70,44 @@ def known_levels() -> Mapping[str, str]:
     }
 
 
+def _begin(level: str) -> Any:
+    import gymnasium
+
+    if level in DOORS:
+        return _doors(DOORS[level])
+    return gymnasium.make(known_levels()[level], disable_env_checker=True).unwrapped
+
+
+def _doors(count: int) -> Any:
+    """A mission of so many parts, "open the red door and open the grey door, then open the blue
+    door", in a room with these doors and the key of one of them, which is locked."""
+    from minigrid.core.constants import COLOR_NAMES
+    from minigrid.envs.babyai.core import verifier
+    from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
+
+    class Doors(RoomGridLevel):
+        def gen_mission(self) -> None:
+            colors, sides = (
+                self._rand_subset(COLOR_NAMES, count),
+                self._rand_subset(range(4), count),
+            )
+            locked = self._rand_elem(colors)
+            for side, color in zip(sides, colors, strict=True):
+                self.add_door(1, 1, side, color, locked=color == locked)
+            self.add_object(1, 1, "key", locked)
+            self.place_agent(1, 1)
+            parts = [verifier.OpenInstr(verifier.ObjDesc("door", color)) for color in colors]
+            first = verifier.AndInstr(*parts[:2]) if count > 2 else parts[0]
+            self.instrs = verifier.BeforeInstr(first, parts[-1]) if count > 1 else first
+
+    return Doors(room_size=6)
+
+
 class BabyAIEnv(Game):
     """One mission. Ends at the level's own limit, too."""
 
     def reset(self, task: Task) -> Step:
-        import gymnasium
-
-        name = known_levels()[task.data["level"]]
-        self._game = gymnasium.make(name, disable_env_checker=True).unwrapped
+        self._game = _begin(task.data["level"])
         with contextlib.redirect_stdout(io.StringIO()):  # the package prints what it draws anew
             seen, _ = self._game.reset(seed=task.data["seed"])
         self._left, self._won, self._over = self._steps, False, False
@@ -201,7 +235,7 @@ class BabyAISuite(GameSuite):
 
     def __init__(self, levels: tuple[str, ...] = DEFAULT, steps: int = 40) -> None:
         package_folder("babyai", "minigrid", VERSION, "pip install '.[babyai]'", "minigrid")
-        all_levels = known_levels()
+        all_levels = {*known_levels(), *DOORS}
         for level in levels:
             if level not in all_levels:
                 raise unknown("level", level, sorted(all_levels), "env.levels")
@@ -217,11 +251,12 @@ class BabyAISuite(GameSuite):
         return BabyAIEnv(self._steps)
 
     def capabilities(self) -> Sequence[str]:
-        return [name for name, of in SKILLS.items() if set(of) & set(self.levels)]
+        needed = {name for level in self.levels for name in _needs(level)}
+        return [name for name in SKILLS if name in needed]
 
     def data_for(self, capability: str, seed: int, contrast: bool, rng: Random) -> dict[str, Any]:
         of = [level for level in self.levels if level in SKILLS[capability]]
-        level = PLAIN if contrast else rng.choice(of or SKILLS[capability])
+        level = PLAIN if contrast else rng.choice(of or SKILLS[capability][-1:])
         data = _data(level, FIRST_SYNTHETIC + seed)
         while self.world(data) in self._held_out:
             data["seed"] += INSTEAD
@@ -238,11 +273,13 @@ class BabyAISuite(GameSuite):
 
     def data_of(self, split: str, number: int) -> dict[str, Any]:
         """Of the levels in turn."""
-        seed = FIRST[split] + number
-        seed += INSTEAD if seed in TWINS else 0
-        return _data(self.levels[number % len(self.levels)], seed)
+        level, seed = self.levels[number % len(self.levels)], FIRST[split] + number
+        return _data(level, seed + INSTEAD if (level, seed) in TWINS else seed)
 
 
 def _data(level: str, seed: int) -> dict[str, Any]:
-    needs = [name for name, of in SKILLS.items() if level in of]
-    return {"level": level, "seed": seed, "requires": needs}
+    return {"level": level, "seed": seed, "requires": _needs(level)}
+
+
+def _needs(level: str) -> list[str]:
+    return [name for name, of in SKILLS.items() if level in of or DOORS.get(level, 1) > 1]
