@@ -14,6 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -60,7 +61,7 @@ def main() -> None:
     for kind in given.kinds:
         users = SlowUsers(given.mean)
         suite = in_sandbox(part, Sandbox(kind, run="bench"), ask=users.ask)
-        tasks = list(suite.tasks("train"))[: given.episodes]
+        tasks = list(islice(cycle(suite.tasks("train")), given.episodes))
         seeds = range(given.episodes)
         play(policy, suite, AgentSpec("idle"), tasks[:1], [0], max_turns=1)  # it imports
         began = time.perf_counter()

@@ -6,10 +6,12 @@ turns are handled in the policy's order: a deterministic policy gives the same r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from trace_bench.core.chat import with_guidance
@@ -37,6 +39,9 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
 
+# Seconds that a thread lets another one run. A thread that waits for the interpreter wakes as often
+# to ask for it, so with Python's own 0.005 two thousand of them take most of a core for that.
+INTERVAL = 0.05
 MALFORMED = "ValueError: malformed tool call"
 
 
@@ -151,7 +156,9 @@ class _Playing:
         self.outbox: list[TurnRequest] = []
         self.asked = 0  # turns requested and not yet collected
         self.waiting: dict[Future[Any], Callable[[Any], None]] = {}  # and what takes the result
+        self.ended: SimpleQueue[Future[Any]] = SimpleQueue()  # of these; thousands may wait
         self.threads: ThreadPoolExecutor | None = None
+        self.interval = sys.getswitchinterval()
 
     def play(self) -> list[Trajectory]:
         try:
@@ -168,13 +175,14 @@ class _Playing:
                     self.asked -= len(replies)
                     self._answer(replies)
                 elif self.waiting:
-                    wait(self.waiting, return_when=FIRST_COMPLETED)
-                for future in [f for f in self.waiting if f.done()]:
-                    self.waiting.pop(future)(future.result())
+                    self._take_result(self.ended.get())
+                while not self.ended.empty():
+                    self._take_result(self.ended.get())
                 self._submit()
         finally:
             if self.threads is not None:
                 self.threads.shutdown(wait=False, cancel_futures=True)
+                sys.setswitchinterval(self.interval)
             for episode in list(self.live.values()):
                 self.policy.release(episode.index)
                 steps.close(episode.env)
@@ -232,10 +240,16 @@ class _Playing:
     def _in_thread(self, ask: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Runs in a thread what waits for a model's answer. When it ends, the policy is woken, so
         that this episode does not wait for another one's turn, and `then` is given the result."""
-        self.threads = self.threads or ThreadPoolExecutor(self.policy.capacity)
+        if self.threads is None:
+            self.threads = ThreadPoolExecutor(self.policy.capacity)
+            sys.setswitchinterval(max(self.interval, INTERVAL))
         future = self.threads.submit(ask)
         self.waiting[future] = then
+        future.add_done_callback(self.ended.put)
         future.add_done_callback(lambda _: self.policy.wake())
+
+    def _take_result(self, future: Future[Any]) -> None:
+        self.waiting.pop(future)(future.result())
 
     def _stepped(self, episode: _Live, step: Step | BaseException) -> None:
         if isinstance(step, BaseException):
