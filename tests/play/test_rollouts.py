@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -250,8 +251,11 @@ def test_routes_are_given_or_chosen():
 
 @pytest.mark.parametrize("asks", [False, True], ids=["in the driver's thread", "in threads"])
 def test_what_an_episode_writes_into_its_task_no_other_sees(asks, monkeypatch):
+    before, intervals = sys.getswitchinterval(), set()
+
     class Writes(ToyEnv):
         def reset(self, task):
+            intervals.add(sys.getswitchinterval())
             assert task.data["add"], "another episode of the task has emptied it"
             step = super().reset(task)
             task.data["add"] = []
@@ -260,6 +264,8 @@ def test_what_an_episode_writes_into_its_task_no_other_sees(asks, monkeypatch):
     monkeypatch.setattr(ToySuite, "make", lambda self: self.made.append(Writes()) or self.made[-1])
     monkeypatch.setattr(ToySuite, "asks_user", lambda self: asks)
     assert all(t.failure is None for t in run(IdlePolicy(), [toy_task(0)] * 4))
+    assert [*intervals] == [pytest.approx(rollouts.INTERVAL if asks else before)]
+    assert sys.getswitchinterval() == before
 
 
 def test_unequal_lengths_are_refused():

@@ -70,12 +70,13 @@ def known_levels() -> Mapping[str, str]:
     }
 
 
-def _begin(level: str) -> Any:
+def _level(name: str) -> Any:
+    """A level of the package or of `DOORS`, before its first reset."""
     import gymnasium
 
-    if level in DOORS:
-        return _doors(DOORS[level])
-    return gymnasium.make(known_levels()[level], disable_env_checker=True).unwrapped
+    if name in DOORS:
+        return _doors(DOORS[name])
+    return gymnasium.make(known_levels()[name], disable_env_checker=True).unwrapped
 
 
 def _doors(count: int) -> Any:
@@ -87,10 +88,8 @@ def _doors(count: int) -> Any:
 
     class Doors(RoomGridLevel):
         def gen_mission(self) -> None:
-            colors, sides = (
-                self._rand_subset(COLOR_NAMES, count),
-                self._rand_subset(range(4), count),
-            )
+            colors = self._rand_subset(COLOR_NAMES, count)
+            sides = self._rand_subset(range(4), count)
             locked = self._rand_elem(colors)
             for side, color in zip(sides, colors, strict=True):
                 self.add_door(1, 1, side, color, locked=color == locked)
@@ -107,7 +106,7 @@ class BabyAIEnv(Game):
     """One mission. Ends at the level's own limit, too."""
 
     def reset(self, task: Task) -> Step:
-        self._game = _begin(task.data["level"])
+        self._game = _level(task.data["level"])
         with contextlib.redirect_stdout(io.StringIO()):  # the package prints what it draws anew
             seen, _ = self._game.reset(seed=task.data["seed"])
         self._left, self._won, self._over = self._steps, False, False
