@@ -183,8 +183,9 @@ class CarefulAsk:
 
 def invented(text: str, texts: Sequence[str]) -> list[str]:
     """Identifiers in `text` that occur in none of the known texts, in any spelling."""
-    there = _plain("\n".join(texts))
-    return [name for name in _IDENTIFIER.findall(text) if _plain(name) not in there]
+    names = _IDENTIFIER.findall(text)
+    there = _plain("\n".join(texts)) if names else ""  # all that was said: the dear part
+    return [name for name in names if _plain(name) not in there]
 
 
 def _plain(text: str) -> str:

@@ -18,7 +18,7 @@ import tomllib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ def policy_text(data: DomainData) -> str:
     return "\n\n".join(_read(data.folder / name).decode() for name in names)
 
 
+@cache
 def user_guidelines(domain: str) -> str:
     """The benchmark's instructions for the simulated user's behaviour."""
     name = "simulation_guidelines_tools.txt" if domain == "telecom" else "simulation_guidelines.txt"
