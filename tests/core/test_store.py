@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -145,6 +146,16 @@ def test_what_cannot_be_read_or_written_becomes_a_user_error(tmp_path):
     (tmp_path / "bad.json").write_text('{"a": 1,\n}')
     with pytest.raises(UserError, match=r"bad\.json is not JSON \(.*line 2"):
         store.read_json(tmp_path / "bad.json")
+
+
+def test_a_path_in_a_message_is_one_line_of_a_bounded_length():
+    for name, told in (
+        ("a b", "a b"),
+        ("é", "é"),
+        ("a\nb\x1b", "a\\nb\\x1b"),
+        ("x" * 300, "x" * 60 + "..."),
+    ):
+        assert store.brief(Path(name)) == told
 
 
 def test_what_a_killed_program_left_goes_though_nobody_has_waited_for_it(tmp_path):

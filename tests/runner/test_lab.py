@@ -15,12 +15,13 @@ from toy import ToySuite
 
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import Policy, TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Purpose
+from trace_bench.core.types import CHARGED, AgentSpec, Message, Purpose
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.runner.lab import RunLab
+from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.report import Progress, closing
 
 BASE = AgentSpec(model="random")
@@ -74,6 +75,13 @@ def test_budget_is_charged_per_call(tmp_path: Path) -> None:
     lab = make(tmp_path)
     assert scenario(lab) == [30, 20]
     assert lab.ledger.by_purpose() == {"analysis": 10, "training": 10}
+
+
+def test_a_call_of_an_exempt_purpose_costs_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl", 12, CHARGED["paper"])
+    lab = lab_in(tmp_path, 12, Player(CountingPolicy(), Suites(ToySuite()), 8, 16), ledger=ledger)
+    assert scenario(lab) == [12, 8]
+    assert (lab.spent, lab.unspent()) == (4, (8, "the method had ended"))
 
 
 LEFT = [
