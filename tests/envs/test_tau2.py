@@ -32,7 +32,7 @@ from trace_bench.settings.identity import parts_of
 
 pytestmark = [needs("inspect_evals", "the extra tau2 is not installed"), pytest.mark.worlds]
 
-DOMAINS = ("airline", "retail", "telecom")
+DOMAINS = ("airline", "retail", "telecom", "banking_knowledge")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,7 @@ def solved(suite: Any, policy: Any, split: str = "base") -> int:
         ("airline", 50, 19),
         pytest.param("retail", 114, 7, marks=pytest.mark.slow),
         pytest.param("telecom", 114, 0, marks=pytest.mark.slow),
+        pytest.param("banking_knowledge", 97, 0, marks=pytest.mark.slow),
     ],
 )
 def test_known_floor_and_ceiling(suites: Any, domain: str, tasks: int, idle: int) -> None:
@@ -63,13 +64,21 @@ def test_known_floor_and_ceiling(suites: Any, domain: str, tasks: int, idle: int
 
 
 def test_splits_are_the_benchmarks_and_its_train_in_two(suites: dict[str, Tau2Suite]) -> None:
+    """Banking has none there: every third of its tasks is held out."""
     sizes = {d: [len(s.tasks(n)) for n in ("train", "test", "base")] for d, s in suites.items()}
-    assert sizes == {"airline": [30, 20, 50], "retail": [74, 40, 114], "telecom": [74, 40, 114]}
+    assert sizes == {
+        "airline": [30, 20, 50],
+        "retail": [74, 40, 114],
+        "telecom": [74, 40, 114],
+        "banking_knowledge": [65, 32, 97],
+    }
     for suite in suites.values():
         fit, dev, train = (
             [t.data["record"]["id"] for t in suite.tasks(n)] for n in ("fit", "dev", "train")
         )
         assert sorted(fit + dev) == sorted(train)
+        test, base = ([t.data["record"]["id"] for t in suite.tasks(n)] for n in ("test", "base"))
+        assert sorted(train + test) == sorted(base)
         assert len(dev) == len(train) // 3
 
 

@@ -36,7 +36,8 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "toolsandbox/embedded": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
         "toolsandbox/official": "trace_bench.envs.toolsandbox_official.suite:OfficialSuite",
         **dict.fromkeys(
-            ("tau2/airline", "tau2/retail", "tau2/telecom"), "trace_bench.envs.tau2.suite:Tau2Suite"
+            ("tau2/airline", "tau2/retail", "tau2/telecom", "tau2/banking_knowledge"),
+            "trace_bench.envs.tau2.suite:Tau2Suite",
         ),
         "tau2/airline+retail": "trace_bench.envs.tau2.suite:Tau2Domains",
         "recorded": "trace_bench.envs.recorded.suite:RecordedSuite",

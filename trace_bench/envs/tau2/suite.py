@@ -29,7 +29,7 @@ from trace_bench.envs.tau2.world import (
     policy_text,
 )
 
-Domain = Literal["airline", "retail", "telecom"]
+Domain = Literal["airline", "retail", "telecom", "banking_knowledge"]
 MOST_ERRORS = 10  # failed calls of agent and user; the benchmark then ends the episode
 SCORING = "2"  # of the rules below; recorded in every run. 1 scored episodes that were cut off
 BASIS = ("DB", "COMMUNICATE")  # of tasks that name none
@@ -155,11 +155,11 @@ class Tau2Env(LiveEnv):
         self._errors = 0
         self._stopped = False
         self._live = True
-        data, of_user = self._toolbox.data, self._toolbox.schemas[USER]
         self._user: AskedUser | ScriptedCustomer = ScriptedCustomer(self._record)
         if self._ask is not None:
-            self._user = AskedUser(self._record, data.domain, of_user, self._ask)
-        messages = opening_of(f"{_TEXT}\n\n{policy_text(data)}", self._user.opening())
+            self._user = AskedUser(self._record, self._toolbox.of_user(self._record), self._ask)
+        policy = policy_text(self._toolbox.data)
+        messages = opening_of(f"{_TEXT}\n\n{policy}", self._user.opening())
         return Step(tuple(messages), self._toolbox.schemas[AGENT])
 
     def act(self, action: Message, calls: list[Any], text: str) -> Step:
@@ -212,7 +212,8 @@ class Tau2Settings:
     """`env.*` of `env=tau2`."""
 
     domain: Domain | tuple[Domain, ...]
-    """airline, retail or telecom; [airline,retail]: both as one world, reported by domain too."""
+    """airline, retail, telecom or banking_knowledge; [airline,retail]: both as one world, reported
+    by domain too."""
 
     @property
     def domains(self) -> tuple[Domain, ...]:

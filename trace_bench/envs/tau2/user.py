@@ -52,9 +52,9 @@ class AskedUser:
     """A user played by the role `user`: a language model with the benchmark's guidelines, or a
     program. Tool calls are written as <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
 
-    def __init__(self, record: Mapping[str, Any], domain: str, tools: Sequence[Any], ask: Ask):
+    def __init__(self, record: Mapping[str, Any], tools: Sequence[Any], ask: Ask):
         self._ask = CarefulAsk(ask, STOPS)
-        system = f"{user_guidelines(domain)}\n<scenario>\n{_instructions(record)}\n</scenario>"
+        system = f"{user_guidelines(bool(tools))}\n<scenario>\n{_instructions(record)}\n</scenario>"
         if tools:
             listed = "\n".join(json.dumps(tool["function"]) for tool in tools)
             system += (

@@ -3,7 +3,9 @@ tools find their database in the store of the current context, so every episode 
 and context.
 
 The databases of airline and retail are shared by all episodes, with copy on access: one of airline
-has 2,800 records, an episode touches a few, and copying all takes a third of a second."""
+has 2,800 records, an episode touches a few, and copying all takes a third of a second. Those of the
+other domains are copied whole: they are small, and banking's tools change records that they iterate
+over."""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,10 @@ from trace_bench.envs import package_folder
 
 USER, AGENT = "user", "assistant"
 PACKAGE, VERSION = "inspect-evals", "0.26.0"
+BANKING = "banking_knowledge"
 TASKS = "v0.2 of sierra-research/tau2-bench 377cecf"
-"""The release of the benchmark's tasks that the package ships."""
+"""The release of the benchmark's tasks that the package ships, except banking's."""
+BANKING_TASKS = "v1.0.0 (graded as before 1.0.1) of sierra-research/tau2-bench fcc9ed6"
 _IDS: contextvars.ContextVar[random.Random] = contextvars.ContextVar("ids")
 
 
@@ -56,15 +61,26 @@ def load(domain: str) -> DomainData:
     the tested one."""
     folder = port() / "data" / "domains" / domain
     text = _read(folder / ("tasks.json.gz" if domain == "telecom" else "tasks.json"))
-    splits = json.loads(_read(folder / "split_tasks.json"))
     records = {record["id"]: record for record in json.loads(text)}
+    splits = folder / "split_tasks.json"
+    parts = json.loads(_read(splits)) if splits.exists() else thirds(list(records))
     digest = hashlib.sha256(text).hexdigest()[:12]
-    revision = f"tasks {TASKS}, sha256 {digest}; databases and tools of {PACKAGE} {VERSION}"
-    return DomainData(domain, folder, records, splits, revision)
+    release = BANKING_TASKS if domain == BANKING else TASKS
+    revision = f"tasks {release}, sha256 {digest}; databases and tools of {PACKAGE} {VERSION}"
+    return DomainData(domain, folder, records, parts, revision)
+
+
+def thirds(names: Sequence[str]) -> dict[str, Sequence[str]]:
+    """The splits of a domain for which the benchmark has none: every third task is held out."""
+    train = [name for number, name in enumerate(names) if number % 3 != 2]
+    return {"train": train, "test": names[2::3], "base": names}
 
 
 def policy_text(data: DomainData) -> str:
-    """The benchmark's rules that the agent must follow."""
+    """The benchmark's rules that the agent must follow. Banking's are its documents: the text says
+    how to search them with the tool `grep`."""
+    if data.domain == BANKING:
+        return str(_port("banking.agents:_get_domain_policy")())
     if data.domain != "telecom":
         return _read(data.folder / "policy.txt").decode()
     names = ("main_policy.txt", "tech_support_manual.txt")
@@ -72,9 +88,9 @@ def policy_text(data: DomainData) -> str:
 
 
 @cache
-def user_guidelines(domain: str) -> str:
-    """The benchmark's instructions for the simulated user's behaviour."""
-    name = "simulation_guidelines_tools.txt" if domain == "telecom" else "simulation_guidelines.txt"
+def user_guidelines(tools: bool) -> str:
+    """The benchmark's instructions for the behaviour of a simulated user with or without tools."""
+    name = "simulation_guidelines_tools.txt" if tools else "simulation_guidelines.txt"
     return _read(port() / "data" / "user_simulator" / name).decode()
 
 
@@ -100,18 +116,26 @@ class DomainTools:
 
         self.data = data
         self._definitions = {
-            side: {d.name: d for d in (ToolDef(make()) for make in makers)}
+            side: {d.name.removeprefix("banking_"): d for d in (ToolDef(make()) for make in makers)}
             for side, makers in _makers(data).items()
         }
         self.schemas: dict[str, tuple[Tool, ...]] = {
-            side: tuple(map(_schema, found.values())) for side, found in self._definitions.items()
+            side: tuple(starmap(_schema, found.items()))
+            for side, found in self._definitions.items()
         }
         self._databases = _databases(data)
-        self._started: dict[str, bytes] = {}  # telecom: the databases as a task begins
+        self._started: dict[str, bytes] = {}  # telecom, banking: the databases as a task begins
+
+    def of_user(self, record: Mapping[str, Any]) -> tuple[Tool, ...]:
+        """The tools of the simulated user: those that the task names, or else all."""
+        named = record.get("user_tools")
+        tools = self.schemas[USER]
+        return tuple(t for t in tools if named is None or t["function"]["name"] in named)
 
     def world(self, record: Mapping[str, Any]) -> Tau2World:
         """A fresh world in the task's initial state. Telecom's tasks start with actions on both
-        sides; the result is cached, so that they are executed once per task."""
+        sides, banking's with records of their own; the result is cached, so that this is done once
+        per task."""
         from inspect_ai.util import Store
         from inspect_ai.util._store import init_subtask_store
 
@@ -125,12 +149,10 @@ class DomainTools:
             for key, value in values.items():
                 store.set(key, value)
             return Tau2World(self, store, context)
-        for toolkit, name, fresh in self._databases:
-            toolkit(store=store, instance=name, db=fresh(), initialized=True)
-        actions = (record.get("initial_state") or {}).get("initialization_actions") or ()
-        for action in actions:
-            context.run(_initialize, action)
-        if actions:
+        for toolkit, name, db in self._databases():
+            toolkit(store=store, instance=name, db=db, initialized=True)
+        if self.data.domain not in DATABASES:
+            context.run(_begin, self.data.domain, record.get("initial_state") or {})
             snapshot = (dict(store.items()), ids.getstate())
             self._started[record["id"]] = pickle.dumps(snapshot, protocol=5)
         return Tau2World(self, store, context)
@@ -165,14 +187,20 @@ class Tau2World:
 
     def changes(self) -> str:
         """How the database differs from the domain's, as canonical JSON (airline and retail). Equal
-        exactly if the port's hashes are, and a hundred times faster to compute."""
-        db = self.run(kit, self.toolbox.data.domain).db
+        exactly if the port's hashes are, and a hundred times faster to compute. Banking's as the
+        benchmark's own hash, without the table that only the port keeps."""
+        domain = self.toolbox.data.domain
+        if domain == BANKING:
+            db = self.run(_port("banking.tools:get_banking_agent_tools")).db
+            whole = _canonical(db.model_dump(exclude={"interest_discrepancy_reports"}))
+            return hashlib.sha256(whole.encode()).hexdigest()
+        db = self.run(_port(f"{domain}.tools:get_{domain}_tools")).db
         tables = {name: getattr(db, name).changes() for name in type(db).model_fields}
         return json.dumps(tables, sort_keys=True, default=str)
 
 
 DATABASES = {"airline": "FlightDB", "retail": "RetailDB"}
-"""The models of those that a toolkit of the agent's alone works on; telecom has two sides."""
+"""The models of those that a toolkit of the agent's alone works on; the others have two sides."""
 
 
 def _port(place: str) -> Any:
@@ -180,29 +208,35 @@ def _port(place: str) -> Any:
     return getattr(import_module(f"inspect_evals.tau2.{module}"), name)
 
 
-def kit(domain: str) -> Any:
-    """The domain's agent toolkit in the current context."""
-    if domain not in DATABASES:
-        return environment().tools
-    return _port(f"{domain}.tools:get_{domain}_tools")()
-
-
 def environment() -> Any:
     """Telecom's environment in the current context, with its two sides synchronized."""
     return _port("telecom.environment:get_environment")()
 
 
-def _initialize(action: Mapping[str, Any]) -> None:
-    """Executes an action of a task's initial state, on either side."""
+def _begin(domain: str, initial: Mapping[str, Any]) -> None:
+    """Executes the actions of a task's initial state, on either side, and adds its records."""
+    if domain == BANKING:
+        sides = (_port(f"banking.environment:get_{side}_tools")() for side in ("agent", "user"))
+        # A copy: the tools change the records.
+        state = _port("data_model.tasks:InitialState").model_validate(copy.deepcopy(initial))
+        _port("banking.environment:apply_initial_state")(*sides, state)
+        return
     env = environment()
-    tools = env.user_tools if action["env_type"] == USER else env.tools
-    getattr(tools, action["func_name"])(**action["arguments"])
-    env.sync_tools()
+    for action in initial.get("initialization_actions") or ():
+        tools = env.user_tools if action["env_type"] == USER else env.tools
+        getattr(tools, action["func_name"])(**action["arguments"])
+        env.sync_tools()
 
 
 def _makers(data: DomainData) -> dict[str, list[Any]]:
     if data.domain in DATABASES:
         return {AGENT: list(_port(f"{data.domain}.tools:all_{data.domain}_tools")), USER: []}
+    if data.domain == BANKING:
+        agent = [
+            *_port("banking.tools:all_banking_agent_tools"),
+            _port("banking.tools:banking_grep"),
+        ]
+        return {AGENT: agent, USER: list(_port("banking.user_tools:all_banking_user_tools"))}
     from inspect_evals.tau2.telecom import TelecomAgentTools
 
     TelecomAgentTools.uuid = _Ids  # type: ignore[assignment]
@@ -212,9 +246,9 @@ def _makers(data: DomainData) -> dict[str, list[Any]]:
     }
 
 
-def _databases(data: DomainData) -> list[tuple[Any, str, Callable[[], Any]]]:
-    """For each toolkit that has a database: its class, its name in a store, and what makes a fresh
-    database. Telecom's are small enough to copy whole."""
+def _databases(data: DomainData) -> Callable[[], list[tuple[Any, str, Any]]]:
+    """What makes fresh databases, one for each toolkit: its class, its name in a store and its
+    database. Banking's two sides have one in common."""
     if data.domain in DATABASES:
         name = data.domain.title()
         toolkit = _port(f"{data.domain}.{name}AgentTools:{name}AgentTools")
@@ -222,19 +256,24 @@ def _databases(data: DomainData) -> list[tuple[Any, str, Callable[[], Any]]]:
         base = model.model_validate(json.loads(_read(data.folder / "db.json.gz")))
         tables = {table: getattr(base, table) for table in type(base).model_fields}
 
-        def shared() -> Any:
-            return model.model_construct(**{t: Shared(own) for t, own in tables.items()})
+        def shared() -> list[tuple[Any, str, Any]]:
+            own = model.model_construct(**{t: Shared(records) for t, records in tables.items()})
+            return [(toolkit, f"{name}Tools", own)]
 
-        return [(toolkit, f"{name}Tools", shared)]
-    saved: list[tuple[Any, str, Callable[[], Any]]] = []
+        return shared
+    if data.domain == BANKING:
+        db = _port("banking.data_model:TransactionalDB").load(str(data.folder / "db.json"))
+        sides = ("BankingAgentTools", "BankingUserTools")
+        return partial(copy.deepcopy, [(_port(f"banking.{s}:{s}"), s, db) for s in sides])
+    saved: list[tuple[Any, str, Any]] = []
     for side, file, place in (
         ("TelecomAgentTools", "db.toml", "data_model:TelecomDB"),
         ("TelecomUserTools", "user_db.toml", "user_data_model:TelecomUserDB"),
     ):
         text = (data.folder / file).read_text(encoding="utf-8")
         base = _port(f"telecom.{place}").model_validate(tomllib.loads(text))
-        saved.append((_port(f"telecom.{side}:{side}"), side, partial(base.model_copy, deep=True)))
-    return saved
+        saved.append((_port(f"telecom.{side}:{side}"), side, base))
+    return partial(copy.deepcopy, saved)
 
 
 class _Ids:
@@ -245,10 +284,10 @@ class _Ids:
         return uuid.UUID(int=_IDS.get().getrandbits(128), version=4)
 
 
-def _schema(definition: Any) -> Tool:
+def _schema(name: str, definition: Any) -> Tool:
     parameters = definition.parameters.model_dump(exclude_none=True, by_alias=True)
     plain = json.loads(json.dumps(parameters, default=str))
-    return tool_json(definition.name, definition.description, plain)
+    return tool_json(name, definition.description, plain)
 
 
 def _finish(coroutine: Any) -> Any:
