@@ -81,6 +81,7 @@ def test_token_weights() -> None:
     lengths = torch.tensor([1, 3, 0])
     assert token_weights(lengths).tolist() == pytest.approx([1 / 2, 1 / 6, 1 / 6, 1 / 6])
     assert token_weights(lengths, "token").tolist() == pytest.approx([1 / 4] * 4)
+    assert token_weights(lengths[:1], "constant", 8).tolist() == [1 / 8] * int(lengths[0])
 
 
 def of(new: Tensor, old: Tensor, a: Tensor, w: Tensor, **how: float) -> Loss:
