@@ -14,11 +14,11 @@ from summaries import SUMMARY
 from toy import ToySuite
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import Policy, TurnRequest
+from trace_bench.core.protocols import Policy, Source, TurnRequest
 from trace_bench.core.types import CHARGED, AgentSpec, Message, Purpose
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
-from trace_bench.play.suites import Suites
+from trace_bench.play.suites import Suites, generated_key
 from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.ledger import Ledger
@@ -128,6 +128,27 @@ def test_names_are_unique_and_evaluation_is_not_the_methods_business(tmp_path: P
         lab.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
     with pytest.raises(ValueError, match="outside the lab"):
         lab.rollouts("two", BASE, tasks, purpose=Purpose.EVALUATION)
+
+
+def test_a_generated_suites_tasks_are_played_while_it_is_in_use(tmp_path: Path) -> None:
+    suite, programs = ToySuite(), []
+
+    def built(program: Source) -> ToySuite:
+        programs.append(program)
+        return suite
+
+    player = Player(CountingPolicy(), Suites(ToySuite()), 8, 16)
+    lab = lab_in(tmp_path, 8, player, make_suite=built)
+    assert lab.generated_suite("adds", "code", {"n": 1}) is suite
+    assert lab.sources() == programs == [Source("adds", "code", {"n": 1})]
+    task = replace(suite.tasks("train")[0], env=generated_key("adds"))
+    (played,) = lab.rollouts("one", BASE, [task], purpose=Purpose.ANALYSIS)
+    assert played.failure is None and len(suite.made) == 1
+    lab.drop_suite("adds")
+    assert lab.sources() == []
+    with pytest.raises(ValueError, match=r"generated/adds of task .* is not in use"):
+        lab.rollouts("two", BASE, [task], purpose=Purpose.ANALYSIS)
+    lab.close()
 
 
 def test_a_finished_call_is_answered_from_disk(tmp_path: Path) -> None:
