@@ -20,7 +20,7 @@ from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import perform
 from trace_bench.core.types import Task, to_json
-from trace_bench.envs.tau2 import world
+from trace_bench.envs.tau2 import domains
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.play.contract import check
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
@@ -175,7 +175,7 @@ def test_bad_settings_are_refused_with_what_is_allowed(
     assert main(["method=grpo", "env=tau2", "evaluation.split=base"]) == 2
     assert "of evaluation.split=base are in env.train_split=fit too" in capsys.readouterr().err
     assert compose(["method=base", "env=tau2", "evaluation.split=base"]).policy.max_turns == 100
-    monkeypatch.setattr(world, "VERSION", "0.1.0")
+    monkeypatch.setattr(domains, "VERSION", "0.1.0")
     with pytest.raises(UserError, match=r"was measured with inspect-evals 0\.1\.0, and 0\.26\.0"):
         find("tau2", "airline")
 

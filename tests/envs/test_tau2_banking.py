@@ -22,15 +22,15 @@ from tau2_scores import ways
 from trace_bench.core.chat import call_message
 from trace_bench.core.protocols import perform
 from trace_bench.core.types import Message, Task
+from trace_bench.envs.tau2.domains import AGENT, USER
 from trace_bench.envs.tau2.suite import Tau2Suite
-from trace_bench.envs.tau2.world import AGENT, BANKING, USER
 
 pytestmark = [needs("inspect_evals", "the extra tau2 is not installed"), pytest.mark.worlds]
 
 
 @pytest.fixture(scope="module")
 def suite() -> Tau2Suite:
-    return find("tau2", BANKING)  # type: ignore[no-any-return]
+    return find("tau2", "banking_knowledge")  # type: ignore[no-any-return]
 
 
 def named(suite: Tau2Suite, name: str) -> Task:
@@ -67,7 +67,7 @@ def test_the_user_has_the_tools_that_the_task_names(suite: Tau2Suite) -> None:
         told.append(messages[0]["content"])
         return "I want to change my email."
 
-    env = find("tau2", BANKING, ask=ask).make()
+    env = find("tau2", "banking_knowledge", ask=ask).make()
     counts: dict[int, Task] = {}
     for task in suite.tasks("base"):
         tools = suite._toolbox.of_user(task.data["record"])

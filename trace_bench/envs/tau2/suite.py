@@ -17,19 +17,11 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Ask, RunContext, Suite, Typical
 from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task
 from trace_bench.envs import EitherEnv, LiveEnv, met, task_named
+from trace_bench.envs.tau2.domains import AGENT, DOMAINS, USER, environment
 from trace_bench.envs.tau2.user import PROMPT_VERSION, STOPS, AskedUser, ScriptedCustomer
-from trace_bench.envs.tau2.world import (
-    AGENT,
-    USER,
-    DomainTools,
-    Tau2World,
-    environment,
-    failed,
-    load,
-    policy_text,
-)
+from trace_bench.envs.tau2.world import DomainTools, Tau2World, failed
 
-Domain = Literal["airline", "retail", "telecom", "banking_knowledge"]
+Name = Literal["airline", "retail", "telecom", "banking_knowledge"]
 MOST_ERRORS = 10  # failed calls of agent and user; the benchmark then ends the episode
 SCORING = "2"  # of the rules below; recorded in every run. 1 scored episodes that were cut off
 BASIS = ("DB", "COMMUNICATE")  # of tasks that name none
@@ -158,8 +150,7 @@ class Tau2Env(LiveEnv):
         self._user: AskedUser | ScriptedCustomer = ScriptedCustomer(self._record)
         if self._ask is not None:
             self._user = AskedUser(self._record, self._toolbox.of_user(self._record), self._ask)
-        policy = policy_text(self._toolbox.data)
-        messages = opening_of(f"{_TEXT}\n\n{policy}", self._user.opening())
+        messages = opening_of(f"{_TEXT}\n\n{self._toolbox.policy}", self._user.opening())
         return Step(tuple(messages), self._toolbox.schemas[AGENT])
 
     def act(self, action: Message, calls: list[Any], text: str) -> Step:
@@ -211,12 +202,12 @@ class Tau2Env(LiveEnv):
 class Tau2Settings:
     """`env.*` of `env=tau2`."""
 
-    domain: Domain | tuple[Domain, ...]
+    domain: Name | tuple[Name, ...]
     """airline, retail, telecom or banking_knowledge; [airline,retail]: both as one world, reported
     by domain too."""
 
     @property
-    def domains(self) -> tuple[Domain, ...]:
+    def domains(self) -> tuple[Name, ...]:
         return self.domain if isinstance(self.domain, tuple) else (self.domain,)
 
 
@@ -232,23 +223,23 @@ class Tau2Suite(Suite):
     def __init__(self, run: RunContext, settings: Tau2Settings) -> None:
         (self.variant,) = settings.domains
         self._user = "scripted" if run.ask is None else "llm"
-        self._data, self._ask = load(self.variant), run.ask
+        self._domain, self._ask = DOMAINS[self.variant](self.variant), run.ask
 
     def asks_user(self) -> bool:
         return self._ask is not None
 
     @cached_property
     def _toolbox(self) -> DomainTools:
-        return DomainTools(self._data)
+        return DomainTools(self._domain)
 
     @cached_property
     def _gold(self) -> Callable[[str], str]:
         """How the task of a record's id should change its database."""
-        return cache(lambda name: gold_changes(self._data.records[name], self._toolbox))
+        return cache(lambda name: gold_changes(self._domain.records[name], self._toolbox))
 
     def about(self) -> dict[str, Any]:
         return {
-            "data": self._data.revision,
+            "data": self._domain.revision,
             "scoring": SCORING,
             "user": self._user,
             "user_prompt": PROMPT_VERSION,
@@ -257,13 +248,13 @@ class Tau2Suite(Suite):
     def splits(self) -> Sequence[str]:
         """The benchmark's own splits, and its train split in two: `fit` for training, `dev` for
         tuning."""
-        return [*self._data.splits, "fit", "dev"]
+        return [*self._domain.splits, "fit", "dev"]
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split in self._data.splits:
-            ids = list(self._data.splits[split])
+        if split in self._domain.splits:
+            ids = list(self._domain.splits[split])
         elif split in ("fit", "dev"):
-            train = list(self._data.splits["train"])
+            train = list(self._domain.splits["train"])
             ids = [t for n, t in enumerate(train) if (n % 3 == 2) == (split == "dev")]
         else:
             raise unknown(
@@ -294,7 +285,7 @@ class Tau2Suite(Suite):
         return [*out, text_message(f"That is done. {told}".strip())]
 
     def _task(self, split: str, number: int, name: str) -> Task:
-        data = {"record": self._data.records[name]}
+        data = {"record": self._domain.records[name]}
         return Task(f"tau2/{self.variant}/{split}/{number:04d}", "tau2", split, number, data)
 
 

@@ -14,7 +14,7 @@ from trace_bench.core.protocols import Ask
 from trace_bench.core.text import between
 from trace_bench.core.types import Boundary
 from trace_bench.envs import CarefulAsk
-from trace_bench.envs.tau2.world import user_guidelines
+from trace_bench.envs.tau2.domains import user_guidelines
 
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
 PROMPT_VERSION = "2"  # of the text added to the benchmark's guidelines; recorded in every run
