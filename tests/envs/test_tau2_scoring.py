@@ -17,8 +17,9 @@ from trace_bench.checklists.talk import ToolCall
 from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.types import AgentSpec, Message, Step, Task
 from trace_bench.envs.tau2.domains import AGENT
+from trace_bench.envs.tau2.score import _done, untold
 from trace_bench.envs.tau2.shared import Shared
-from trace_bench.envs.tau2.suite import MOST_ERRORS, Tau2Suite, _done, untold
+from trace_bench.envs.tau2.suite import MOST_ERRORS, Tau2Suite
 from trace_bench.policies.scripted import ReferencePolicy
 
 pytestmark = [needs("inspect_evals", "the extra tau2 is not installed"), pytest.mark.worlds]
