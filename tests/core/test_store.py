@@ -140,6 +140,9 @@ def test_what_cannot_be_read_or_written_becomes_a_user_error(tmp_path):
     refused = pytest.raises(UserError, match=r"could not write .*: no\. Change .*`run_dir`")
     with refused, store.disk_errors(tmp_path):
         raise PermissionError(errno.EACCES, "no")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"could not write \S+/file/b: \S+/file: File exists"):
+        store.write_text(tmp_path / "file" / "b", "text")
     with pytest.raises(UserError, match="cannot be read: Too many levels"):
         (tmp_path / "circle").symlink_to(tmp_path / "circle")
         store.read_bytes(tmp_path / "circle")

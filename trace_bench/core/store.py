@@ -51,18 +51,20 @@ def fingerprint(config: Mapping[str, Any], length: int = 12) -> str:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turns what a disk refuses into a UserError that names the path and the reason."""
+    """Turns what a disk refuses into a UserError that names the path and the reason, and the folder
+    above it that is refused, if one is."""
     try:
         yield
     except OSError as error:
+        above = f"{error.filename}: " if error.filename in map(str, path.parents) else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
                 f"the disk is full: could not write {path}. Free some space, or change the setting "
                 "`run_dir`, then run the same command again: it resumes where it stopped."
             ) from error
         raise UserError(
-            f"could not write {path}: {reason(error)}. Change the setting `run_dir` (or `--out`), "
-            "or make that place writable, then run the same command again."
+            f"could not write {path}: {above}{reason(error)}. Change the setting `run_dir` (or "
+            "`--out`), or make that place writable, then run the same command again."
         ) from error
 
 
