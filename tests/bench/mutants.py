@@ -31,10 +31,12 @@ SEED = 20261128
 CONCERN = {
     "trace_bench/runner/ledger.py": ("runner/test_ledger.py", "core", "runner", "play"),
     "trace_bench/runner/lab.py": ("runner/test_lab.py", "runner", "play"),
-    "trace_bench/core/store.py": ("core/test_store.py", "core", "runner"),
+    "trace_bench/core/store.py": (
+        "core/test_store.py", "attack/test_endless_files.py", "core", "runner"
+    ),
     "trace_bench/trainers/grpo.py": ("trainers/test_grpo.py", "trainers"),
     "trace_bench/envs/toolsandbox/score.py": ("envs/test_toolsandbox_env.py", "envs"),
-}
+}  # fmt: skip
 """By file: the tests that are about it, which run first, and the folders that concern it."""
 OTHER: dict[type[ast.AST], Any] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
