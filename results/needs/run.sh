@@ -41,6 +41,7 @@ tables() {
     table tables_2 records.jsonl env.needs=2
     table tables_1 records.jsonl env.needs=1
     table tables_curve curve.jsonl
+    table tables_doors_3 doors.jsonl suite=babyai/Doors3
     table tables_doors_2 doors.jsonl suite=babyai/Doors2
     table tables_doors_1 doors.jsonl suite=babyai/Doors1
 }
