@@ -43,6 +43,7 @@ def part(place: str) -> Any:
 
 
 def read(path: Path) -> bytes:
+    """A file of the port, unpacked where its name ends in .gz."""
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
@@ -74,6 +75,7 @@ class Domain(ABC):
         )
 
     def parts(self) -> Mapping[str, Sequence[str]]:
+        """The benchmark's own splits: ids of tasks by name."""
         parts: Mapping[str, Sequence[str]] = json.loads(read(self.folder / "split_tasks.json"))
         return parts
 

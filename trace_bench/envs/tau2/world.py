@@ -68,14 +68,14 @@ class DomainTools:
             ids.setstate(state)
             for key, value in values.items():
                 store.set(key, value)
-            return Tau2World(self, store, context)
+            return Tau2World(self, context)
         for toolkit, name, db in self.domain.databases():
             toolkit(store=store, instance=name, db=db, initialized=True)
         context.run(self.domain.begin, record.get("initial_state") or {})
         if self.domain.copied:
             snapshot = (dict(store.items()), ids.getstate())
             self._started[record["id"]] = pickle.dumps(snapshot, protocol=5)
-        return Tau2World(self, store, context)
+        return Tau2World(self, context)
 
     def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         """A tool's answer, in the current context. An exception becomes the answer `Error: ...`.
@@ -92,10 +92,9 @@ class DomainTools:
 
 @dataclass(frozen=True)
 class Tau2World:
-    """One episode's state: `store` holds the databases, `context` points to it."""
+    """One episode's state. `context`: its store holds the databases."""
 
     toolbox: DomainTools
-    store: Any
     context: contextvars.Context
 
     def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
